@@ -12,15 +12,15 @@ namespace ckpt::kernels {
 
 namespace {
 
-// The leaf that is being worked on, of one source or output: its bytes, and its digest as far as it has come.
+// The present leaf of one source or output: its bytes, and its digest so far.
 struct Leaf {
-  std::byte* data = nullptr;  // sources are not written through it
+  std::byte* data = nullptr;  // sources are never written through it
   std::size_t size_bytes = 0;
   std::uint64_t* digest = nullptr;
   LeafHasher hasher = {};
 
   bool in_stripes() const { return digest != nullptr && size_bytes > short_leaf_max_bytes; }
-  // Stripes that are whole and, where it is digested, fed to its digest: all but the last, which may be short.
+  // Whole stripes and, if it is digested, fed to its digest: all but the last one, which may be short.
   std::size_t stripes() const { return whole_stripes(size_bytes); }
   std::uint64_t* accumulators(std::size_t stripe) {
     return in_stripes() && stripe < stripes() ? hasher.accumulators : nullptr;
@@ -32,10 +32,10 @@ struct Leaf {
   }
 };
 
-// One call: leaf by leaf, each in straight runs of stripes, and a seam wherever a source or the outputs end.
+// One call. Works leaf by leaf, each in straight runs of stripes, with a seam wherever a source or the outputs end.
 class Pass {
  public:
-  // `finished`: nothing will be added to the outputs, so that they need not stay in the caches.
+  // `finished`: nothing will be added to the outputs, so they need not stay in the caches.
   Pass(std::span<const Factor> factors, std::size_t columns, bool multiplying, bool to_sum, bool finished,
        CombineLoop loop)
       : factors_(factors),
@@ -111,7 +111,7 @@ class Pass {
     run_loop(taken, to, first, count);
   }
 
-  // One stripe, put together with zeros behind what ends in it.
+  // One stripe, put together with zeros after sources that end in it.
   void run_seam(std::size_t stripe) {
     const std::size_t at = stripe * stripe_size_bytes;
     alignas(64) std::byte ends[max_stripe_pieces][stripe_size_bytes];

@@ -1,9 +1,10 @@
-// Erasure coding of bytes. A Coder applies a matrix of kernels/erasure_code.hpp, for encoding or decoding, and makes
-// the leaf digests of what it writes in the same pass. If all coefficients are one it is plain XOR.
+// Coder is erasure coding of bytes. It applies a matrix of kernels/erasure_code.hpp, for encoding or decoding, and
+// computes the leaf digests of what it writes in the same pass. If all coefficients are one, it is plain XOR.
 //
-// A source may be shorter than the outputs: it counts as if zeros followed. Lengths and alignments are free. combine()
+// A source may be shorter than the outputs; it counts as if zeros followed. Lengths and alignments are free. combine()
 // streams outputs that are 64-byte aligned past the caches, and fences them before it returns. Sums that grow source by
-// source stay in the caches. So work on chunks that fit, or better wait for the chunks of all sources and combine them.
+// source stay in the caches. So work on chunks that fit there. Better still, wait for the chunks of all sources and
+// combine them.
 //
 // Digests are those of kernels/digest.hpp, with leaf 0 at the first byte of the call. To work in chunks or on several
 // threads, cut at multiples of leaf_size_bytes and advance all pointers, those of digests by leaves.
@@ -49,7 +50,7 @@ class Coder {
   void combine(std::span<const Source> sources, std::span<const Output> outputs, std::size_t length_bytes,
                std::span<std::uint64_t* const> source_digests = {}, Isa isa = best_isa()) const;
 
-  // Begins the same source by source, in any order: outputs[r] = coefficient (r, column) * source.
+  // Begins the same source by source, in any order: sets outputs[r] = coefficient (r, column) * source.
   void start(std::size_t column, const Source& source, std::span<const Output> outputs, std::size_t length_bytes,
              Isa isa = best_isa()) const;
   // Adds a source: outputs[r] += coefficient (r, column) * source. Ask for digests with the last source.

@@ -61,7 +61,7 @@ void read_across(SourceCursor& cursor, std::byte* destination, std::size_t size_
   }
 }
 
-// Stripes inside one segment go straight through the loop; one that straddles segments is put together first.
+// Stripes inside one segment go straight through the loop. A stripe across segments is put together first.
 void gather_stripes(const StripeLoops& loops, LeafHasher& hasher, SourceCursor& cursor, std::byte* destination,
                     std::size_t stripes) {
   for (std::size_t done = 0; done < stripes;) {
@@ -106,8 +106,8 @@ void write_across(TargetCursor& cursor, const std::byte* source, std::size_t siz
 
 std::size_t to_line_end(const std::byte* at) { return -reinterpret_cast<std::uintptr_t>(at) % stripe_size_bytes; }
 
-// Stripes lie on the leaf's grid and streamed lines on the target's, so that within a segment the copy leads the digest
-// by less than two stripes, which it leaves in the nearest cache; at the segment's end the digest catches up.
+// Stripes follow the leaf's grid, and streamed lines the target's. Within a segment the copy therefore leads the digest
+// by less than two stripes, which stay in the nearest cache. At the segment's end the digest catches up.
 std::uint64_t scatter_leaf(const StripeLoops& loops, TargetCursor& cursor, const std::byte* leaf,
                            std::size_t size_bytes) {
   if (size_bytes <= short_leaf_max_bytes) {

@@ -1,4 +1,4 @@
-// Leaf digests on the GPU: digest_leaves() for device memory (only in builds with CUDA). So bytes can be digested
+// Leaf digests on the GPU: digest_leaves() for device memory (only in builds with CUDA). With it, bytes are digested
 // before they are copied to the host.
 #pragma once
 

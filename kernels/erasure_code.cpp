@@ -34,7 +34,7 @@ void swap_rows(Matrix& matrix, std::size_t a, std::size_t b) {
   for (std::size_t column = 0; column < matrix.columns; ++column) std::swap(matrix.at(a, column), matrix.at(b, column));
 }
 
-// Gauss and Jordan. Any data() rows of the generator are independent, so there always is a pivot.
+// Gauss and Jordan. Any data() rows of the generator are independent, so a pivot always exists.
 Matrix inverted(Matrix matrix) {
   Matrix result = identity(matrix.rows);
   for (std::size_t column = 0; column < matrix.columns; ++column) {
@@ -85,7 +85,7 @@ std::uint8_t ErasureCode::coefficient(std::size_t row, std::size_t column) {
   return gf256::divide(static_cast<std::uint8_t>(y), static_cast<std::uint8_t>(y ^ row));
 }
 
-// Rows of the generator: those of data pieces are rows of the identity.
+// Rows of the generator. Those of data pieces are rows of the identity.
 Matrix ErasureCode::generator_rows(std::span<const std::size_t> positions) const {
   Matrix rows{
       .rows = positions.size(), .columns = data_, .coefficients = std::vector<std::uint8_t>(positions.size() * data_)};
@@ -118,7 +118,7 @@ Matrix ErasureCode::decoder(std::span<const std::size_t> sources, std::span<cons
   }
   for (const std::size_t position : sources) {
     if (given[position]) {
-      throw std::invalid_argument("piece " + std::to_string(position) + " of a stripe is named twice as a source");
+      throw std::invalid_argument("piece " + std::to_string(position) + " of a stripe is a source twice");
     }
     given[position] = true;
   }

@@ -1,4 +1,4 @@
-// The erasure code: p parity pieces for k data pieces; any p of the k + p may be lost. The pieces of a stripe have
+// ErasureCode makes p parity pieces for k data pieces; any p of the k + p may be lost. The pieces of a stripe have
 // positions: data at 0 .. k-1, then parity rows 0 .. p-1 at k .. k+p-1. A parity row is a linear combination of the
 // data over GF(2^8). The coefficients are a Cauchy matrix, with its columns scaled so that the first row is all ones:
 //

@@ -14,10 +14,10 @@
 
 namespace ckpt::kernels::device {
 
-// Makes outputs[r] = the sum over columns c of coefficient (r, c) * sources[c]; with `to_sum`, adds it to them. Makes
-// no digests: enqueue kernels/digest_cuda.hpp behind it. One row of ones is plain XOR, with a kernel of its own.
-// Returns what the launch returned. Errors of its execution come with a later call on the stream. Throws
-// std::invalid_argument if the numbers of sources or outputs do not fit the matrix.
+// Sets outputs[r] = the sum over columns c of coefficient (r, c) * sources[c]; with `to_sum`, adds it to them. Computes
+// no digests: enqueue kernels/digest_cuda.hpp after it. One row of ones is plain XOR, with its own kernel. Returns the
+// result of the launch. Errors during execution come with a later call on the stream. Throws std::invalid_argument if
+// the numbers of sources or outputs do not fit the matrix.
 cudaError_t combine(const Matrix& matrix, std::span<const Source> sources, std::span<const Output> outputs,
                     std::size_t length_bytes, cudaStream_t stream, bool to_sum = false);
 

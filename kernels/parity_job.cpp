@@ -16,8 +16,7 @@ ParityJob make_parity_job(const Matrix& matrix, std::span<const Source> sources,
                                 " sources");
   }
   if (std::any_of(outputs.begin(), outputs.end(), [](const Output& output) { return output.digests != nullptr; })) {
-    throw std::invalid_argument(
-        "a GPU makes parity without digests: have them made by digest_leaves() behind it in the stream");
+    throw std::invalid_argument("a GPU makes parity without digests: enqueue digest_leaves() after it on the stream");
   }
   ParityJob job{};
   for (std::size_t column = 0; column < sources.size(); ++column) {

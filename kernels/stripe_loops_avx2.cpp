@@ -70,7 +70,7 @@ CKPT_TARGET inline void accumulate(Lanes& lanes, Stripe stripe, const unsigned c
   lanes.high = accumulate_half(lanes.high, stripe.high, keys.high);
 }
 
-// There is no 64-bit multiply: prime32_1 times the low half, plus prime32_1 times the high half moved up.
+// There is no 64-bit multiply. So this is prime32_1 times the low half, plus prime32_1 times the high half shifted up.
 CKPT_TARGET inline __m256i scramble_half(__m256i lanes, __m256i key) {
   const __m256i prime = _mm256_set1_epi64x(prime32_1);
   const __m256i mixed = _mm256_xor_si256(_mm256_xor_si256(lanes, _mm256_srli_epi64(lanes, 47)), key);
@@ -84,7 +84,7 @@ CKPT_TARGET inline void scramble(Lanes& lanes) {
   lanes.high = scramble_half(lanes.high, keys.high);
 }
 
-// Each half of a byte looks its product up in a register.
+// Each half of a byte looks up its product in a register.
 struct Multiplier {
   __m256i low, high;
 };
@@ -109,7 +109,7 @@ CKPT_TARGET inline Stripe stripe_multiply(Stripe stripe, const Multiplier& facto
 constexpr std::size_t sums_in_registers = 4;
 
 #include "kernels/stripe_loops.inl"
-// After it, since it builds on it:
+// Included here, because it uses the functions above:
 #include "kernels/combine_loops.inl"
 
 }  // namespace

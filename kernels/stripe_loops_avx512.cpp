@@ -1,4 +1,4 @@
-// AVX-512: a stripe is one register, and one store is a whole cache line. Combining needs GFNI and AVX512BW besides.
+// AVX-512: a stripe is one register, and one store is a whole cache line. Combining also needs GFNI and AVX512BW.
 #if defined(__x86_64__)
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -47,7 +47,7 @@ CKPT_TARGET inline void accumulate(Lanes& lanes, Stripe stripe, const unsigned c
   lanes = _mm512_add_epi64(product, _mm512_add_epi64(lanes, neighbours));
 }
 
-// There is no 64-bit multiply: prime32_1 times the low half, plus prime32_1 times the high half moved up.
+// There is no 64-bit multiply. So this is prime32_1 times the low half, plus prime32_1 times the high half shifted up.
 CKPT_TARGET inline void scramble(Lanes& lanes) {
   const __m512i prime = _mm512_set1_epi64(prime32_1);
   const __m512i key = _mm512_loadu_si512(secret + scramble_secret_offset);
@@ -71,7 +71,7 @@ CKPT_COMBINE_TARGET inline Stripe stripe_multiply(Stripe stripe, const Multiplie
 constexpr std::size_t sums_in_registers = 8;
 
 #include "kernels/stripe_loops.inl"
-// After it, since it builds on it:
+// Included here, because it uses the functions above:
 #include "kernels/combine_loops.inl"
 
 }  // namespace

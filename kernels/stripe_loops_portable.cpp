@@ -52,7 +52,7 @@ void scramble(Lanes& lanes) {
   }
 }
 
-// By doubling: the compiler makes vectors of these loops.
+// Multiplies by doubling. The compiler makes vector code of these loops.
 struct Multiplier {
   std::uint8_t factor;
 };
@@ -74,7 +74,7 @@ Stripe stripe_multiply(Stripe stripe, const Multiplier& multiplier) {
 constexpr std::size_t sums_in_registers = 4;
 
 #include "kernels/stripe_loops.inl"
-// After it, since it builds on it:
+// Included here, because it uses the functions above:
 #include "kernels/combine_loops.inl"
 
 }  // namespace

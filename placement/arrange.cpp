@@ -13,9 +13,10 @@ namespace {
 using Nodes = std::vector<std::uint32_t>;
 using NodeSpan = std::span<const std::uint32_t>;
 
-// An order of a ring in which nodes of one domain are at least `window` apart. Dealt row by row into columns of
-// `window` or more, a domain that fits into one row has each node in another column; read column by column, neighbours
-// in a row are a column's length apart. Larger domains first: one that fills a row exactly then starts a row.
+// Orders a ring so that nodes of one domain are at least `window` apart. Nodes are dealt row by row into `window` or
+// more columns, and read column by column. A domain that fits into one row then has each node in another column, and
+// neighbours in a row are a column's length apart. Larger domains come first: one that fills a row exactly then starts
+// a row.
 Nodes ring_order(const Domains& domains, NodeSpan nodes, std::uint32_t window) {
   const Nodes dealt = domains.ordered(nodes);
   const std::size_t columns = nodes.size() / window;
@@ -27,8 +28,8 @@ Nodes ring_order(const Domains& domains, NodeSpan nodes, std::uint32_t window) {
   return ring;
 }
 
-// Takes `count` nodes of `ordered` from as many different domains as possible, from the largest ones: what is left is
-// then as easy to separate as can be (the step of the Gale-Ryser construction). `depth`: the level to decide at.
+// Takes `count` nodes of `ordered` from as many different domains as possible, from the largest ones first. The rest is
+// then as easy to separate as possible (the step of the Gale-Ryser construction). `depth`: the level to decide at.
 void take_spread(const Domains& domains, NodeSpan ordered, std::size_t depth, std::size_t count, Nodes& taken) {
   struct Child {
     NodeSpan nodes;
@@ -78,8 +79,8 @@ Nodes take_spread(const Domains& domains, Nodes& ordered, std::size_t count) {
   return taken;
 }
 
-// The two overlapping sets. Who is in only one of them is apart from those in only the other: the nodes that share the
-// most are put there, opposite each other; the others, in the middle, are with everybody.
+// The two overlapping sets. Nodes that are in only one set are apart from those in only the other. So the nodes that
+// share the most domains go there, opposite each other. The others, in the middle, are together with all.
 Nodes pair_order(const Domains& domains, Nodes& ordered, const Cell& cell) {
   const std::uint32_t side = cell.size - cell.window;
   Nodes nodes = take_spread(domains, ordered, cell.window);
@@ -112,8 +113,8 @@ Nodes pair_order(const Domains& domains, Nodes& ordered, const Cell& cell) {
   return first;
 }
 
-// Groups of equal size, dealt to one after the other: of any domain, whatever its level, a group gets at most
-// ceil(size / groups), which is as few as can be.
+// Groups of equal size, dealt to one after the other. Of any domain, at any level, a group gets at most ceil(size /
+// groups) nodes, which is the minimum.
 void deal_groups(const Nodes& ordered, std::uint32_t groups, Nodes& order) {
   for (std::size_t group = 0; group < groups; ++group) {
     for (std::size_t i = group; i < ordered.size(); i += groups) order.push_back(ordered[i]);
@@ -155,9 +156,9 @@ Nodes arrange_in_cells_or_groups(const Pattern& pattern, const Domains& domains)
   return order;
 }
 
-// Exchanges nodes while that separates more. What is constructed above is as good as can be for one level of domains
-// and nearly so for several; this settles the rest. Only pairs whose domain is small enough to be spread are tried:
-// there are few, so the time stays far below that of the construction for large numbers of nodes.
+// Exchanges nodes while that separates more. The construction above is optimal for one level of domains and nearly so
+// for several; this does the rest. It tries only pairs whose domain is small enough to be spread. These are few, so
+// this takes far less time than the construction for large numbers of nodes.
 class Repair {
  public:
   Repair(const Pattern& pattern, const Domains& domains, Nodes& order)
@@ -177,11 +178,11 @@ class Repair {
     }
   }
 
-  // Whether anything changed.
+  // Returns whether anything changed.
   bool settle(const std::vector<Unseparated>& pairs) {
     bool changed = false;
     for (const auto& pair : pairs) {
-      if (!can_be_spread_[pair.domain] || !are_neighbours(pair.a, pair.b)) continue;  // by now
+      if (!can_be_spread_[pair.domain] || !are_neighbours(pair.a, pair.b)) continue;  // no longer
       changed = exchange(position_[pair.a]) || exchange(position_[pair.b]) || changed;
     }
     return changed;
@@ -193,8 +194,8 @@ class Repair {
     for (const auto node : order_) {
       for (const auto domain : domains_.path(node)) ++sizes[domain];
     }
-    // In a pair of overlapping sets, a domain finds room for one node more. Where nodes stay in their cells, room is
-    // there or not for each cell; all are tried, which takes no time among so few.
+    // In a pair of overlapping sets, a domain has room for one more node. If nodes must stay in their cells, each cell
+    // has room or not. This tries all cells, because they are few.
     const std::uint32_t extra = pattern_.strategy() == Strategy::cover ? 1 : 0;
     const std::uint32_t room =
         is_sharded(pattern_.strategy()) ? pattern_.nodes() : pattern_.nodes() / pattern_.copies() + extra;
@@ -206,15 +207,15 @@ class Repair {
     return std::binary_search(list.begin(), list.end(), position_[b]);
   }
 
-  // The positions that a node may exchange its own with.
+  // The positions that a node may exchange its own for.
   std::pair<std::uint32_t, std::uint32_t> range_of(std::uint32_t position) const {
     if (!is_sharded(pattern_.strategy())) return {0, pattern_.nodes()};
     const auto place = pattern_.place_of(position);
     return {place.first, place.first + place.kind->size};
   }
 
-  // What it costs that two nodes hold copies of one part: every domain they share, and much more if there is room to
-  // spread its nodes.
+  // The cost if two nodes hold copies of one part: it counts every domain that they share, and far more if there is
+  // room to spread that domain's nodes.
   std::size_t cost_of(std::uint32_t a, std::uint32_t b) const {
     std::size_t cost = 0;
     for (const auto domain : domains_.path(a).first(domains_.shared_levels(a, b))) {
@@ -223,14 +224,14 @@ class Repair {
     return cost;
   }
 
-  // Of all that `node` shares with neighbours, if it stood at `position` and `other_node` at `other`.
+  // The cost of everything that `node` shares with neighbours, if it were at `position` and `other_node` at `other`.
   std::size_t cost(std::uint32_t node, std::uint32_t position, std::uint32_t other_node, std::uint32_t other) const {
     std::size_t sum = 0;
     for (const auto at : neighbours_[position]) sum += cost_of(node, at == other ? other_node : order_[at]);
     return sum;
   }
 
-  // The exchange that gains most, if one gains.
+  // The exchange that gains most, if any gains.
   bool exchange(std::uint32_t position) {
     const std::uint32_t node = order_[position];
     const std::size_t now = cost(node, position, node, position);

@@ -23,7 +23,7 @@ std::optional<std::uint64_t> number(const std::string& word) {
   throw std::invalid_argument("line " + to_string(line) + " of the domains: " + what);
 }
 
-// Throws when following parents from any domain comes back to it.
+// Throws if following parents from some domain comes back to it.
 void refuse_cycles(const std::vector<std::uint32_t>& parents, const std::vector<std::string>& names) {
   std::vector<std::uint8_t> state(parents.size(), 0);  // 0 not seen, 1 on the way up, 2 ends at a root
   for (std::uint32_t start = 0; start < parents.size(); ++start) {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view names[] = {"group", "ring", "mixed", "cover", "sharded", "sharded+copy"};
 
-// Cells of `copies` nodes each; what is left over joins the last one, whose `size` is then larger.
+// Cells of `copies` nodes each. Left-over nodes join the last cell, whose `size` is then larger.
 std::vector<Cell> cells_with_large_last(std::uint32_t nodes, std::uint32_t copies, std::uint32_t window) {
   const std::uint32_t count = nodes / copies;
   const std::uint32_t rest = nodes % copies;
@@ -101,7 +101,8 @@ std::vector<std::uint32_t> Pattern::holders(std::uint32_t position) const {
   std::uint32_t start = first;
   std::uint32_t size = cell->size;
   if (cell->shape == Shape::pair) {
-    // Positions in the overlap could use either set: half of them each, so that the sets are used as evenly as can be.
+    // Positions in the overlap could use either set. Half of them use each, so that both are used as evenly as
+    // possible.
     const std::uint32_t only_one = cell->size - cell->window;
     const std::uint32_t overlap = cell->window - only_one;
     if (position - first >= only_one + (overlap + 1) / 2) start = first + only_one;

@@ -1,4 +1,4 @@
-// The map of a placement: which node stores which part of which shard, and which node sends what to which. A part is an
+// Placement is the map of which node stores which part of which shard, and which node sends what to which. A part is an
 // equal byte range of a shard. Every node is home to exactly one part, the one that it captures. Pure. A Placement is
 // an immutable value of O(nodes * copies) memory; threads may share it.
 //
@@ -58,8 +58,8 @@ struct Request {
   std::uint32_t nodes = 0;
   std::uint32_t copies = 2;
   const Domains* domains = nullptr;  // borrowed during the call
-  // The order of an earlier placement, to be kept; a permutation of the nodes. A node that replaces another one takes
-  // over its number, and nothing moves. Domains are then only reported on, not arranged for.
+  // The order of an earlier placement, to keep; a permutation of the nodes. A node that replaces another one takes over
+  // its number, and nothing moves. Domains are then only reported, and the order ignores them.
   std::vector<std::uint32_t> order = {};
 };
 

@@ -10,7 +10,7 @@ namespace ckpt::placement {
 
 namespace {
 
-// The chance that of `lost` among `nodes`, exactly `here` are in a given group.
+// The probability that exactly `here` of the `lost` nodes among `nodes` are in a given group.
 double chance_of(std::uint32_t here, std::uint32_t members, std::uint32_t nodes, std::uint32_t lost) {
   if (here > members || here > lost || lost - here > nodes - members) return 0;
   double chance = 1;  // C(members, here) * C(nodes - members, lost - here) / C(nodes, lost), factor by factor
@@ -24,7 +24,7 @@ double chance_of(std::uint32_t here, std::uint32_t members, std::uint32_t nodes,
   return chance;
 }
 
-// A group loses nothing as long as it loses no more than it tolerates.
+// A group loses nothing if it loses no more members than it tolerates.
 struct Group {
   std::uint32_t members = 0;
   std::uint32_t tolerated = 0;
@@ -42,7 +42,7 @@ Group group_of(const Protection& protection) {
       "p from 1 to 4, and n above p and at most 64");
 }
 
-// "8,2)" or "8,2": what follows the word and its first character.
+// "8,2)" or "8,2": the text after the word and its first character.
 std::vector<std::uint32_t> numbers_in(std::string_view text, bool is_bracketed) {
   if (is_bracketed && !text.ends_with(')')) refuse();
   if (is_bracketed) text.remove_suffix(1);
@@ -118,7 +118,7 @@ double recoverable(const Protection& protection, std::uint32_t nodes, std::uint3
     throw std::invalid_argument("groups of " + std::to_string(members) + " must divide the " + std::to_string(nodes) +
                                 " nodes, of which no more than all can be lost");
   }
-  // odds[r]: that all groups so far survive, given that r of their nodes are lost.
+  // odds[r]: the probability that all groups so far survive, given that r of their nodes are lost.
   std::vector<double> odds(lost + 1, 0.0);
   odds[0] = 1;
   for (std::uint32_t so_far = members; so_far <= nodes; so_far += members) {

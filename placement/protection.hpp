@@ -1,4 +1,4 @@
-// Compares ways to protect a job: what each stores and sends, and its odds. Pure.
+// Protection is a way to protect a job. The functions compare what each way stores and sends, and its odds. Pure.
 #pragma once
 
 #include <cstdint>

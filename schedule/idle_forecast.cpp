@@ -39,7 +39,7 @@ void RankIdleForecast::observe(const Mark& mark) {
   }
 }
 
-// An iteration with too many of them teaches nothing: what is kept of it is bounded.
+// Learns nothing from an iteration with too many of them, because what is kept of it is bounded.
 void RankIdleForecast::comm_began(double at_s) {
   if (++begun_ > communications_max) is_whole_ = false;
   if (is_whole_) recorder_.comm_begin(at_s);
@@ -57,7 +57,7 @@ void RankIdleForecast::iteration_ended(double at_s) {
   began_ = is_whole_ = true;
   begun_ = span_ = 0;
   span_began_s_ = iteration_began_s_ = at_s;
-  // One that goes on is a communication of this iteration, too: there will be an end for it.
+  // A communication that is still running belongs to this iteration, too: its end will come.
   for (std::size_t i = 0; i < open_ && is_whole_; ++i) comm_began(at_s);
 }
 
@@ -79,7 +79,7 @@ IdleForecast RankIdleForecast::idle_forecast(double now_s, bool busy) const {
   return {NetworkState::idle, span_left_s(now_s)};
 }
 
-// The last one goes on into the next iteration, which begins idle.
+// The last span continues into the next iteration, which begins idle.
 IdleSpan RankIdleForecast::span(std::size_t number) const {
   const auto& spans = profile().spans;
   IdleSpan span = spans[number];
@@ -101,7 +101,7 @@ double RankIdleForecast::longest_idle_s() const {
 double RankIdleForecast::span_left_s(double now_s) const {
   if (!is_whole_ || span_ >= profile().spans.size()) return infinite;
   const IdleSpan span = this->span(span_);
-  // Training does something else, an evaluation say: of how long this lasts the profile knows nothing.
+  // Training does something else, such as an evaluation. The profile does not know how long that lasts.
   const double passed_s = now_s - span_began_s_;
   if (passed_s > std::max(2 * span.mean_s, span.mean_s + 3 * span.deviation_s)) return infinite;
   return std::max(0.0, options_.usable * span.mean_s - passed_s);

@@ -12,8 +12,8 @@ namespace ckpt::schedule {
 
 // What the network is doing. If several ranks share a network, the last of these states counts.
 enum class NetworkState {
-  free,  // nothing known speaks against sending: no hooks, or a silent trainer
-  idle,  // for idle_s, by the profile; infinite if it does not say, or is being learned
+  free,  // no reason not to send: no hooks, or a silent trainer
+  idle,  // for idle_s, by the profile; infinite without one
   busy   // a communication is under way
 };
 
@@ -50,8 +50,8 @@ class RankIdleForecast {
   // Marks were lost. Nothing is learned from this iteration, and its position is unknown until the next one begins.
   void lost_marks(double now_s);
 
-  // `busy`: whether a communication is under way, by the gate, which is newer than any mark. While a profile is being
-  // learned the gate alone decides: a job is protected before its pattern is known.
+  // `busy`: whether the gate says that a communication is under way. The gate is newer than any mark. While a profile
+  // is being learned, the gate alone decides, so a job is protected before its pattern is known.
   IdleForecast idle_forecast(double now_s, bool busy) const;
 
   const Profile& profile() const { return profiler_.profile(); }

@@ -27,7 +27,7 @@ class Planner {
  public:
   explicit Planner(const CopyRequest& request) : request_(request) {}
 
-  // Fills the spans of one kind. Returns the bytes placed there.
+  // Fills the spans of one kind. Returns the number of bytes placed there.
   std::uint64_t layer(DeviceActivity activity) {
     const std::uint64_t before = placed_;
     for (std::uint32_t i = 0; i < request_.spans.size(); ++i)

@@ -1,6 +1,6 @@
-// When to copy state from the device to host memory: REFT's hierarchical asynchronous snapshotting (section 4.1).
+// Plans when to copy state from the device to host memory: REFT's hierarchical asynchronous snapshotting (section 4.1).
 // Copies go first into bubbles, in which the device does nothing. Then they go beside computation. Last they go beside
-// communication, if it uses a path of its own (NVLink beside PCIe). Pure.
+// communication, if that uses another path (NVLink beside PCIe). Pure.
 #pragma once
 
 #include <cstdint>

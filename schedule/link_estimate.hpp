@@ -1,5 +1,5 @@
-// Estimates how long the link takes for a chunk, from chunks that were sent: f(s) = startup_s + s / bytes_per_s by
-// least squares. Older chunks count less and less. Pure.
+// LinkEstimate estimates how long the link takes for a chunk, from chunks that were sent: f(s) = startup_s + s /
+// bytes_per_s by least squares. Older chunks count less and less. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ class LinkEstimate {
   // Adds a chunk that had the link to itself. Ignored if the size is 0 or the time is not above 0.
   void add(std::uint64_t size_bytes, double time_s);
 
-  // Nothing until there are a few chunks. If sizes hardly differ or the fit makes no sense, all of the time counts for
-  // the bytes. Chunks of that size are still forecast right.
+  // None until there are a few chunks. If sizes hardly differ or the fit makes no sense, the bytes account for all of
+  // the time. The forecast for chunks of that size is still right.
   std::optional<LinkModel> link() const;
 
  private:

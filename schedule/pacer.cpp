@@ -7,7 +7,7 @@ namespace ckpt::schedule {
 
 namespace {
 
-constexpr double least_share = 0.1;  // of the link, for what waits
+constexpr double least_share = 0.1;  // of the link, for waiting pieces
 
 }  // namespace
 
@@ -51,7 +51,7 @@ std::uint64_t Pacer::chunk_bytes() const {
   return std::max<std::uint64_t>(static_cast<std::uint64_t>(bytes) / options_.grain_bytes, 1) * options_.grain_bytes;
 }
 
-// Training shares the link with a chunk that is in its way: that is charged for as long as it took.
+// A chunk that gets in training's way is charged for all the time that it took.
 void Pacer::received(std::uint64_t size_bytes, double time_s, bool undisturbed) {
   if (undisturbed) estimate_.add(size_bytes, time_s);
   if (forced_for_s_ == 0) return;
@@ -59,7 +59,7 @@ void Pacer::received(std::uint64_t size_bytes, double time_s, bool undisturbed) 
   forced_for_s_ = 0;
 }
 
-// What waits asks all the time. Where it did not, that counts for nothing: all had left, or nobody came to ask.
+// A waiting piece asks all the time. If nothing asked, that time does not count: all had left, or nobody came to ask.
 void Pacer::note_waiting(double now_s, double starvation_limit_s) {
   constexpr double pause_s = 0.1;
   const double gap_s = now_s - asked_s_;
@@ -72,7 +72,7 @@ void Pacer::note_waiting(double now_s, double starvation_limit_s) {
   all_left_ = false;
 }
 
-// Where the link is not known, one chunk in starvation_limit_s is a tenth of it.
+// If the link is not known, one chunk in starvation_limit_s counts as a tenth of it.
 double Pacer::link_s(std::uint64_t size_bytes) const {
   const auto link = estimate_.link();
   return link ? link->time_s(size_bytes) : least_share * options_.starvation_limit_s;

@@ -9,7 +9,7 @@ namespace ckpt::schedule {
 
 namespace {
 
-constexpr double most_every = 100'000;  // nobody snapshots so rarely
+constexpr double most_every = 100'000;  // nobody takes snapshots so rarely
 
 [[noreturn]] void refuse(const std::string& sentence) { throw std::invalid_argument(sentence); }
 
@@ -43,14 +43,14 @@ void check(const PlanRequest& request) {
   }
 }
 
-// The most whole bytes that can be sent in that time.
+// The most whole bytes that fit into that time.
 std::uint64_t fitting_bytes(const LinkModel& link, double time_s, std::uint64_t most) {
   if (time_s >= link.time_s(most)) return most;
   const double fits = (time_s - link.startup_s) * link.bytes_per_s;
   return fits >= 1 ? std::min(most, static_cast<std::uint64_t>(fits)) : 0;
 }
 
-// Hands out the bytes of all copies, one copy after the other.
+// Hands out the bytes of all copies, one copy after another.
 class Filler {
  public:
   Filler(const PlanRequest& request, Plan& plan)
@@ -91,7 +91,7 @@ class Filler {
   std::uint64_t first_byte_ = 0;
 };
 
-// Whether all copies fit when each span comes so often.
+// Whether all copies fit, if each span comes this often.
 bool fits(const PlanRequest& request, std::uint32_t iterations) {
   Plan plan;
   Filler filler(request, plan);
@@ -101,8 +101,8 @@ bool fits(const PlanRequest& request, std::uint32_t iterations) {
   return filler.is_done();
 }
 
-// What one iteration takes gives a number that is too small by one at most now and then: the last chunk of a copy is
-// short, and has a start-up time all the same.
+// The estimate from one iteration is sometimes too small by one: a copy's last chunk is short, and still has a start-up
+// time.
 std::uint32_t cadence(const PlanRequest& request) {
   PlanRequest endless = request;
   endless.checkpoint_bytes = request.checkpoint_bytes * (request.copies - 1);

@@ -11,7 +11,7 @@ namespace {
 
 double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
-// Where each idle span begins.
+// The begin of each idle span.
 std::vector<double> idle_starts_s(const IterationTimeline& timeline) {
   std::vector<double> starts{0};
   double end_s = 0;
@@ -99,8 +99,8 @@ Profiler::Profiler(const ProfilerOptions& options, Profile known) : options_(opt
 void Profiler::add(const IterationTimeline& timeline) {
   if (!is_learning() && has_drifted(timeline)) start_over();
   if (!is_learning()) return;
-  // Iterations of another pattern do not mix. The first one often is of none, for it makes connections: what shows up
-  // as often as what was seen so far takes its place.
+  // Iterations of different patterns are not mixed. The first iteration often has its own pattern, because it makes
+  // connections. A pattern that appears as often as the one seen so far replaces it.
   if (!seen_.empty() && seen_.front().busy.size() != timeline.busy.size()) {
     if (++strange_ < seen_.size()) return;
     seen_.clear();
@@ -144,7 +144,7 @@ void Profiler::learn() {
 
 bool Profiler::has_drifted(const IterationTimeline& timeline) {
   strange_ = timeline.busy.size() + 1 == profile_.spans.size() ? 0 : strange_ + 1;
-  if (strange_ != 0) return strange_ == options_.window;  // one alone may be an evaluation
+  if (strange_ != 0) return strange_ == options_.window;  // a single one may be an evaluation
   recent_.push_back(timeline);
   if (recent_.size() < options_.window) return false;
   const bool has_changed = differs(median(recent_, idle_s), profile_.idle_s(), options_.drift) ||

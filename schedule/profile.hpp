@@ -70,7 +70,8 @@ class Profiler {
   // `known`: a profile to begin with; none if it was learned from 0 iterations.
   explicit Profiler(const ProfilerOptions& options = {}, Profile known = {});
 
-  // Takes every iteration in turn. Ignores iterations that take more than twice the median: something else went on.
+  // Takes every iteration in turn. Ignores iterations that take more than twice the median, because something else
+  // happened then.
   void add(const IterationTimeline& timeline);
   bool is_learning() const { return profile_.iterations == 0; }
   const Profile& profile() const { return profile_; }

@@ -4,7 +4,7 @@
 
 namespace ckpt::schedule {
 
-// Nothing is known of the link before the first few steps: then it is one at a time.
+// Nothing is known of the link before the first few steps. Until then, steps go one by one.
 std::uint64_t StepPacer::fitting_bytes(double idle_s) const {
   constexpr double most_bytes = 1e18;
   const auto link = estimate_.link();
@@ -45,7 +45,8 @@ void StepPacer::received(double now_s, std::uint64_t steps) {
   if (!sample_ || received_ < sample_->end_step) return;
   const std::uint64_t first_byte = sample_->first_step * chunk_bytes_;
   const std::uint64_t size_bytes = std::min(sample_->end_step * chunk_bytes_, longest_bytes_) - first_byte;
-  // One that took far longer waited for something else: a member's agent, say. Where it is the network, more will come.
+  // A step that took far longer waited for something else, such as a member's agent. If it was the network, more will
+  // follow.
   const auto link = estimate_.link();
   const double most_s = link ? 4 * link->time_s(size_bytes) : std::numeric_limits<double>::infinity();
   estimate_.add(size_bytes, std::min(now_s - sample_->began_s, most_s));

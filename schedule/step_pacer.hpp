@@ -1,7 +1,7 @@
-// Decides how many steps of an exchange (exchange.hpp) a member promises, and how large their chunks are, so that they
-// are through before training communicates again. This is Algorithm 2 of GEMINI (SOSP'23, section 5.3) for chunks that
-// all members issue together. It learns how long steps take from those that went, beside training's own communication.
-// Pure: callers pass times in, in seconds of any one clock.
+// StepPacer decides how many steps of an exchange (exchange.hpp) a member promises and how large their chunks are, so
+// that they end before training communicates again. This is Algorithm 2 of GEMINI (SOSP'23, section 5.3) for chunks
+// that all members issue together. It learns how long steps take from earlier steps. Pure: callers pass times in, in
+// seconds of any one clock.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ class StepPacer {
   StepPacer(std::uint64_t grain_bytes, std::uint64_t chunk_bytes_max, std::uint32_t buffers)
       : grain_bytes_(grain_bytes), chunk_bytes_max_(chunk_bytes_max), buffers_(buffers) {}
 
-  // The size of chunks for the next exchange: all that may be under way fits into the longest idle span. At least a
-  // grain.
+  // The size of chunks for the next exchange, at least a grain: all that may be under way fits into the longest idle
+  // span.
   std::uint64_t chunk_bytes(const Training& training) const;
   // An exchange begins. The longest piece has `longest_bytes`. Nothing of the exchange before is under way.
   void begin(std::uint64_t chunk_bytes, std::uint64_t longest_bytes);
-  // `ready` steps are in sub-buffers. Returns how many are promised, which never falls. The first step of an exchange
-  // goes in any idle moment, so the time of steps stays known even where none seems to fit.
+  // `ready` steps are in sub-buffers. Returns how many are promised, a number that never falls. The first step of an
+  // exchange goes at any idle moment, so the time of steps stays known even if none seems to fit.
   std::uint64_t promise(std::uint64_t ready, const Training& training);
   // All members have promised this many steps; this many have arrived.
   void allowed(double now_s, std::uint64_t steps);

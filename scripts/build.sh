@@ -22,6 +22,9 @@ configure() {
   quietly "$dir/configure.log" cmake --preset "$preset"
 }
 
+# compiler_group PRESET: the group of packages with its compiler, where that is not g++.
+compiler_group() { [[ $1 != asan ]] || echo clang; }
+
 # In front of a build that goes on beside something more urgent.
 build_priority=()
 

@@ -24,7 +24,8 @@ while [[ $# -gt 0 ]]; do
   esac
 done
 check_preset "$preset"
-ensure_packages build
+# shellcheck disable=SC2046
+ensure_packages build $(compiler_group "$preset")
 say "building $preset in build/$preset"
 build_or_die "$preset" "${targets[@]}"
 say "CUDA: $(cuda_summary "$preset")"

@@ -32,6 +32,6 @@ while [[ $# -gt 0 ]]; do
 done
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || usage_error "--seconds takes a positive number"
 
-ensure_packages build fuzz
+ensure_packages build clang
 build_or_die fuzz fuzzers
 exec python3 scripts/run_fuzzers.py --build build/fuzz --seconds "$seconds" --only "$name" ${keep:+"$keep"}

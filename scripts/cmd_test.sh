@@ -110,12 +110,14 @@ fi
 
 fuzz=
 [[ $fuzz_s -eq 0 ]] || fuzz=fuzz
+clang=
+for preset in "${to_run[@]}"; do clang+=$(compiler_group "$preset"); done
 wheel=
 [[ -z $all ]] || wheel=wheel
 # shellcheck disable=SC2086
-ensure_packages build test etcd network $fuzz $wheel
+ensure_packages build test etcd network $clang $wheel
 # Python packages are installed while the first preset is built.
-ensure_venv &
+{ ensure_venv; ensure_integrations; } &
 venv_installer=$!
 
 results=build/test-results

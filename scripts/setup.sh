@@ -37,16 +37,32 @@ ensure_packages() {
 
 # ensure_venv: the virtual environment, as scripts/requirements.txt wants it.
 ensure_venv() {
-  local stamp=$venv/.installed wanted python
+  local python
   python=$(command -v python3) || die "there is no python3 on the PATH; install Python 3.10 or newer"
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
     die "$python is $("$python" --version), and ckptengine needs Python 3.10 or newer; put one first on the PATH"
-  wanted=$( (cat scripts/requirements.txt && pwd) | sha256sum | cut -d ' ' -f 1)
-  [[ -x $venv_python && "$(cat $stamp 2>/dev/null)" == "$wanted" ]] && return
-  say "installing into $venv (PyPI; some minutes, and 1.2 GB of disk): $(sed -e 's/#.*//' scripts/requirements.txt | xargs)"
+  ! is_installed requirements || return 0
   quietly build/setup-venv.log "$python" -m venv --clear $venv ||
     die "'$python -m venv' failed (log: build/setup-venv.log); on Debian its package is python3-venv"
-  patiently build/setup-pip.log "installing into $venv" $venv_python -m pip install --progress-bar off -r scripts/requirements.txt ||
-    die "pip could not install scripts/requirements.txt (log: build/setup-pip.log); check the network and run this again"
-  echo "$wanted" >$stamp
+  install_python requirements "PyPI; some minutes, and 1.2 GB of disk"
+}
+
+# ensure_integrations: the frameworks that adapters are tested with, besides.
+ensure_integrations() {
+  is_installed requirements_integrations || install_python requirements_integrations "PyPI; half a minute, and 0.3 GB of disk"
+}
+
+wanted_of() { (cat "scripts/$1.txt" && pwd) | sha256sum | cut -d ' ' -f 1; }
+
+# is_installed FILE: whether the virtual environment has what scripts/FILE.txt asks for.
+is_installed() {
+  [[ -x $venv_python && "$(cat "$venv/.$1" 2>/dev/null)" == "$(wanted_of "$1")" ]]
+}
+
+# install_python FILE COST
+install_python() {
+  say "installing into $venv ($2): $(sed -e 's/#.*//' "scripts/$1.txt" | xargs)"
+  patiently "build/setup-$1.log" "installing into $venv" $venv_python -m pip install --progress-bar off -r "scripts/$1.txt" ||
+    die "pip could not install scripts/$1.txt (log: build/setup-$1.log); check the network and run this again"
+  wanted_of "$1" >"$venv/.$1"
 }

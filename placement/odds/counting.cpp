@@ -1,6 +1,6 @@
-// Counting by generating functions: the coefficient of x^k counts the sets of k lost nodes that a cell survives, cells
-// multiply, and a ring is a transfer matrix written as a recurrence. Whole numbers; 64 nodes at most, since
-// C(64, 32) < 2^64.
+// Counting by generating functions. The coefficient of x^k counts the sets of k lost nodes that a cell survives. Cells
+// multiply. A ring is a transfer matrix, written as a recurrence. Whole numbers; at most 64 nodes, because C(64, 32) <
+// 2^64.
 #include <algorithm>
 
 #include "placement/odds/survival.hpp"
@@ -10,7 +10,7 @@ namespace {
 
 using Polynomial = std::vector<std::uint64_t>;  // [number of lost nodes]
 
-// sum += factor * x^shift * term, kept to sum's length.
+// Computes sum += factor * x^shift * term, and keeps sum's length.
 void add_shifted(Polynomial& sum, const Polynomial& term, std::size_t shift, std::uint64_t factor) {
   for (std::size_t i = 0; i < term.size() && i + shift < sum.size(); ++i) sum[i + shift] += factor * term[i];
 }
@@ -33,8 +33,8 @@ Polynomial all_but_the_whole(std::uint32_t nodes) {
   return sets;
 }
 
-// linear[j]: of j positions in a row, the last one alive, no `window` lost next to each other. In a ring, the gap with
-// position 0 in it (g-1 lost nodes and the live one behind them) can lie in g ways.
+// linear[j]: of j positions in a row, the last one is alive, and no `window` lost ones are next to each other. In a
+// ring, the gap that contains position 0 (g-1 lost nodes and the live one after them) can lie in g ways.
 Polynomial ring_survivors(std::uint32_t size, std::uint32_t window) {
   std::vector<Polynomial> linear(size + 1, Polynomial(size + 1, 0));
   linear[0][0] = 1;
@@ -48,7 +48,7 @@ Polynomial ring_survivors(std::uint32_t size, std::uint32_t window) {
   return survivors;
 }
 
-// Either someone in the overlap is left, or all of it is lost and both sides have someone left.
+// Either a node in the overlap is left, or the overlap is lost and both sides have a node left.
 Polynomial pair_survivors(std::uint32_t size, std::uint32_t window) {
   const std::uint32_t side = size - window;
   const std::uint32_t overlap = window - side;

@@ -1,8 +1,8 @@
-// Counting by integration: a coefficient of a generating function is its mean over a circle, by Cauchy's formula. With
-// more points than the function has coefficients the mean over points is exact, not an approximation. The circle goes
-// through the saddle point, where one can read the function as a probability: nodes are lost independently, k of them
-// on average. So nothing overflows, whatever the number of nodes, and the terms hardly cancel. The probability of loss
-// is integrated on its own, since it can be far below the precision of 1 - survival.
+// Counting by integration. By Cauchy's formula, a coefficient of a generating function is its mean over a circle. With
+// more points than the function has coefficients, the mean over points is exact, not an approximation. The circle goes
+// through the saddle point. There the function can be read as a probability: nodes are lost independently, k of them on
+// average. So nothing overflows, whatever the number of nodes, and the terms hardly cancel. The probability of loss is
+// integrated on its own, because it can be far below the precision of 1 - survival.
 //
 // `alive` and `lost` below are a node's two weights; at the circle's real point they are probabilities.
 #include <algorithm>
@@ -35,7 +35,7 @@ Complex expm1(Complex z) {
           std::exp(z.real()) * std::sin(z.imag())};
 }
 
-// ln z, and -infinity where z has lost precision to underflow.
+// ln z, or -infinity if z has lost its precision to underflow.
 Complex safe_log(Complex z) {
   return std::abs(z) < 1e-280 ? Complex(-std::numeric_limits<double>::infinity()) : std::log(z);
 }
@@ -46,17 +46,17 @@ struct Weights {
   Complex any() const { return alive + lost; }
 };
 
-// ---- What a cell survives, and what it does not ----
+// ---- The sets that a cell survives, and those that it does not ----
 
-// All but the case that all nodes are lost, without cancellation where that is nearly all there is.
+// All sets except the one in which all nodes are lost. Avoids cancellation if that set is nearly everything.
 Complex not_all_lost(Weights w, std::uint32_t size) {
   const Complex exponent = double(size) * log1p(w.alive / w.lost);
   const bool nearly_all = std::abs(w.alive) < std::abs(w.lost) && exponent.real() < 30;
   return nearly_all ? power(w.lost, size) * expm1(exponent) : power(w.any(), size) - power(w.lost, size);
 }
 
-// The recurrence of counting.cpp. For large cells the sum over a window slides along, which is quicker, and less
-// precise where hardly anyone is left.
+// The recurrence of counting.cpp. For large cells, the sum over a window slides along. That is faster, and less precise
+// if hardly any node is left.
 Complex ring_survivors_by_steps(Weights w, const Cell& cell) {
   std::vector<Complex> linear(cell.size + 1);
   linear[0] = 1;
@@ -65,7 +65,7 @@ Complex ring_survivors_by_steps(Weights w, const Cell& cell) {
   Complex sum = 0;
   for (std::uint32_t j = 1; j <= cell.size; ++j) {
     if (is_small) {
-      sum = 0;  // by Horner's rule: the newest weighs 1, the one before it w.lost, and so on
+      sum = 0;  // by Horner's rule: the newest term weighs 1, the one before it w.lost, and so on
       for (std::uint32_t i = j - std::min(cell.window, j); i < j; ++i) sum = sum * w.lost + linear[i];
     } else {
       sum = linear[j - 1] + w.lost * sum;
@@ -98,7 +98,7 @@ Complex neighbours_lost(Complex u, std::uint32_t size) {  // in a ring with wind
   return -expm1(double(size) * log1p(-delta)) - power(delta - u, size);
 }
 
-// As ring_survivors_by_steps, for the complement: linear[j] has a run, earlier or in its last gap.
+// Like ring_survivors_by_steps, for the complement: linear[j] has a run, earlier or in its last gap.
 Complex ring_fatal_by_steps(Complex u, const Cell& cell) {
   const Complex alive = 1.0 - u;
   const Complex window_lost = power(u, cell.window);
@@ -108,7 +108,7 @@ Complex ring_fatal_by_steps(Complex u, const Cell& cell) {
     for (std::uint32_t i = j - std::min(cell.window, j); i < j; ++i) sum = sum * u + linear[i];
     linear[j] = alive * (sum + (j > cell.window ? window_lost : 0));
   }
-  Complex fatal = power(u, cell.size);  // and, by the gap that position 0 is in:
+  Complex fatal = power(u, cell.size);  // and, by the gap that contains position 0:
   Complex lost_in_gap = 1;
   for (std::uint32_t gap = 1; gap <= cell.size; ++gap, lost_in_gap *= u) {
     const Complex others = gap == cell.size ? 1 : gap > cell.window ? alive : linear[cell.size - gap];
@@ -117,7 +117,7 @@ Complex ring_fatal_by_steps(Complex u, const Cell& cell) {
   return fatal;
 }
 
-// The share of a cell's weight that is fatal, without cancellation where it is small.
+// The fatal share of a cell's weight. Avoids cancellation if it is small.
 Complex fatal_share(Weights w, const Cell& cell) {
   const Complex u = w.lost / w.any();
   const std::uint32_t size = cell.size;
@@ -125,7 +125,7 @@ Complex fatal_share(Weights w, const Cell& cell) {
   if (cell.shape == Shape::code) return code_terms(w.alive / w.any(), u, size, window, size + 1);
   if (cell.shape == Shape::pair) return 2.0 * power(u, window) - power(u, size);
   if (window == size) return power(u, size);
-  // No room for two runs of lost nodes: the one run starts behind a live node, or all are lost.
+  // There is no room for two runs of lost nodes: either one run starts after a live node, or all are lost.
   if (size <= 2 * window + 1) return double(size) * power(u, window) * (1.0 - u) + power(u, size);
   if (window == 2) return neighbours_lost(u, size);
   return ring_fatal_by_steps(u, cell);
@@ -153,14 +153,14 @@ Complex log_survivors(Weights w, std::span<const Cell> cells) {
 
 // ---- The mean over a circle ----
 
-// Mean of value(angle) * exp(-i k angle) over `points` angles, for a function that is real at angle 0. An odd number of
-// points leaves out the angle pi, where functions may have a pole.
+// The mean of value(angle) * exp(-i k angle) over `points` angles, for a function that is real at angle 0. An odd
+// number of points leaves out the angle pi, where functions may have a pole.
 double mean_over_circle(std::uint64_t points, std::uint64_t k, const std::function<Complex(double)>& value) {
   points |= 1;
   double sum = value(0).real();
   for (std::uint64_t j = 1; 2 * j < points; ++j) {
     const double angle = 2 * std::numbers::pi * (double(j) / double(points));
-    // j * k is reduced as a whole number: the phase stays exact however large it is.
+    // Reduces j * k as a whole number, so that the phase stays exact for large numbers.
     const double phase = 2 * std::numbers::pi * (double(j * k % points) / double(points));
     sum += 2 * (value(angle) * std::polar(1.0, -phase)).real();
   }
@@ -180,8 +180,8 @@ double log_binomial(double n, double k, double alive, double lost) {
          stirling_error(n - k) + k * std::log(n * lost / k) + (n - k) * std::log(n * alive / (n - k));
 }
 
-// Where a convex function of one variable is least; golden section. A value that is not finite (underflow) is no place
-// for the circle.
+// The minimum of a convex function of one variable, by golden section. A value that is not finite (underflow) is no
+// place for the circle.
 double least(double low, double high, const std::function<double(double)>& function) {
   const auto f = [&](double t) {
     const double value = function(t);
@@ -210,17 +210,17 @@ double least(double low, double high, const std::function<double(double)>& funct
   return (low + high) / 2;
 }
 
-constexpr double farthest = 46;  // e^46 > 10^19: from there on a weight is as good as 0
+constexpr double farthest = 46;  // e^46 > 10^19: beyond it, a weight counts as 0
 
 double clamp_probability(double value) { return std::clamp(value, 0.0, 1.0); }
 
 // ---- A product of cells ----
 
-// On a logarithmic scale: the share of lost to alive is e^t.
+// On a logarithmic scale: lost over alive is e^t.
 Weights weights_at(double t) { return {1 / (1 + std::exp(t)), 1 / (1 + std::exp(-t))}; }
 
-// The share of sets of k nodes in the coefficient of x^k of a generating function with coefficients >= 0, given by its
-// logarithm and normalized so that all sets weigh (alive + lost)^nodes.
+// The share of sets of k nodes in the coefficient of x^k. The generating function has coefficients >= 0, is given by
+// its logarithm, and is normalized so that all sets weigh (alive + lost)^nodes.
 double share_of_sets(std::uint32_t nodes, std::uint32_t k, const std::function<Complex(Weights)>& log_function) {
   const double saddle = least(-farthest, farthest, [&](double t) {
     const Weights w = weights_at(t);
@@ -241,7 +241,7 @@ double product_survival(std::span<const Cell> cells, std::uint32_t nodes, std::u
 double product_loss(std::span<const Cell> cells, std::uint32_t nodes, std::uint32_t k) {
   return share_of_sets(nodes, k, [&](Weights w) {
     const Complex log_all = double(nodes) * std::log(w.any());
-    Complex log_share = 0;  // ln of the survivors' share of all
+    Complex log_share = 0;  // ln of the survivors' share of all sets
     bool is_small = true;
     for (const auto& cell : cells) {
       const Complex fatal = fatal_share(w, cell);
@@ -266,12 +266,12 @@ Complex geometric_sum(Complex log_z, std::uint32_t window) {
 double ring_survival(std::uint32_t nodes, std::uint32_t window, std::uint32_t k) {
   const double gaps = nodes - k;
   const std::uint64_t most = std::uint64_t{nodes - k} * (window - 1);
-  const std::uint64_t coefficient = std::min<std::uint64_t>(k, most - k);  // the sum reads the same from either end
+  const std::uint64_t coefficient = std::min<std::uint64_t>(k, most - k);  // the sum reads the same from both ends
   const double saddle = least(-farthest, 0, [&](double t) {
     return gaps * std::log(geometric_sum(t, window).real()) - double(coefficient) * t;
   });
   const double at_saddle = geometric_sum(saddle, window).real();
-  // A gap's size has at most this deviation; farther than 11 deviations and 40 windows out nothing is left to alias.
+  // This is the largest deviation of a gap's size. Beyond 11 deviations and 40 windows, nothing is left to alias.
   const double deviation = std::min(window / 2.0, std::exp(saddle / 2) / -std::expm1(saddle)) * std::sqrt(gaps);
   const auto points = std::min<std::uint64_t>(most + 1, 100 + 40ull * window + std::uint64_t(11 * deviation));
   const double mean = mean_over_circle(points, coefficient, [&](double angle) {
@@ -284,7 +284,7 @@ double ring_survival(std::uint32_t nodes, std::uint32_t window, std::uint32_t k)
   return clamp_probability(mean * std::exp(log_count - log_total));
 }
 
-// From where on, behind the k-th, the coefficients of (1-x)^-gaps are nothing beside it on a circle of this radius.
+// The index after the k-th from which the coefficients of (1-x)^-gaps no longer matter on a circle of this radius.
 std::uint64_t negligible_from(double nodes, double k, double radius) {
   double log_ratio = 0;
   std::uint64_t i = 0;

@@ -9,7 +9,7 @@
 
 namespace ckpt::placement {
 
-// A set of nodes whose memory is lost, fast to ask and to refill.
+// A set of nodes whose memory is lost. Asking and refilling it is fast.
 class LostNodes {
  public:
   explicit LostNodes(std::uint32_t nodes) : is_lost_(nodes, 0) {}

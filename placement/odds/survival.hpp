@@ -1,6 +1,6 @@
-// The exact odds that memory survives: of all sets of k lost nodes, the share that leaves every part a holder. They
-// depend on the cells alone, so failure domains do not change them. Domains matter where failures are not independent;
-// see sampling.hpp and fault_trace.hpp. Pure.
+// The exact odds that memory survives: the share of all sets of k lost nodes that leaves every part a holder. The odds
+// depend on the cells alone, so failure domains do not change them. Domains matter if failures are not independent; see
+// sampling.hpp and fault_trace.hpp. Pure.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ Odds survival_odds(std::span<const Cell> cells, std::uint32_t lost);
 
 inline Odds survival_odds(const Pattern& pattern, std::uint32_t lost) { return survival_odds(pattern.cells(), lost); }
 
-// The two ways behind survival_odds. They agree where both apply.
+// The two methods behind survival_odds. They agree where both apply.
 Odds survival_by_counting(std::span<const Cell> cells, std::uint32_t lost);     // at most 64 nodes
 Odds survival_by_integration(std::span<const Cell> cells, std::uint32_t lost);  // any number
 

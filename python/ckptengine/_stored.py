@@ -126,7 +126,7 @@ def open_checkpoint(library: Library, storage: Path, job: str, iteration: int | 
     folder = Path(storage) / job
     if iteration is not None:
         if not (folder / f"step-{iteration:08}" / "manifest.json").exists():
-            raise StorageError(f"{folder} has no checkpoint {iteration}; ckptctl ls shows which there are")
+            raise StorageError(f"{folder} has no checkpoint {iteration}; ckptctl ls lists them")
         return Checkpoint(library, folder / f"step-{iteration:08}")
     found, why = [], ""
     for manifest in folder.glob("step-*/manifest.json"):

@@ -27,12 +27,12 @@ namespace {
 constexpr std::size_t offered_tasks_max = 4096;
 constexpr unsigned digest_threads = 2;
 constexpr std::chrono::seconds probe_timeout(5);
-constexpr std::int64_t leaves_ms = 4000;  // an agent whose arena was removed looks at it four times a second
+constexpr std::int64_t leaves_ms = 4000;  // an agent whose arena was removed notices within a quarter of a second
 
-// Of an address HOST:PORT.
+// The host of an address HOST:PORT.
 std::string_view host_of(std::string_view address) { return address.substr(0, address.rfind(':')); }
 
-// Larger than that of any agent before; two that start in the same millisecond differ all the same.
+// Larger than the id of any earlier agent. Two agents that start in the same millisecond still get different ids.
 std::uint64_t start_id() {
   std::uint32_t random = 0;
   if (::getrandom(&random, sizeof(random), 0) != sizeof(random))
@@ -95,7 +95,7 @@ AgentSetup standard_setup(const Options& options, Log log) {
           {}};
 }
 
-// In order of use: what is below uses what is above, and ends before it.
+// In order of use: each part uses those above it, and ends before them.
 struct Agent::Parts : AgentControl {
   explicit Parts(AgentSetup agent_setup);
   ~Parts() override;
@@ -123,7 +123,7 @@ struct Agent::Parts : AgentControl {
       std::move(setup.store), options.coordination,
       setup.store_timeout_ms != 0 ? setup.store_timeout_ms : coord::StoreLocation(options).timeout_ms()};
   std::mutex mutex;
-  std::string replaced;  // with the mutex
+  std::string replaced;  // guarded by the mutex
   UniqueFd stop_event{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   arena::NodeArena arena;
   const std::uint64_t agent_id = start_id();
@@ -154,7 +154,7 @@ Agent::Parts::Parts(AgentSetup agent_setup)
   if (!arena.damage().empty()) driver.remark(arena.damage());
   transport = setup.make_transport(transport_options(options, node_id, arena.arena_id(), token), handlers());
   join_job();
-  // Tasks wait in the queue until the core thread runs, so nothing is heard before its listener is there.
+  // Tasks wait in the queue until the core thread runs. So nothing arrives before its receiver exists.
   StorePoller::Handlers store_handlers;
   store_handlers.leader = [this](const core::LeaderRecordRead& read) { driver.store_read(read); };
   store_handlers.incarnation_record = [this](const core::IncarnationRecordRead& read) { driver.store_read(read); };
@@ -170,13 +170,13 @@ Agent::Parts::Parts(AgentSetup agent_setup)
                   options.node_dir(), transport->description());
 }
 
-// The core thread ends first, since it uses all the others. Tasks that they still post are dropped.
+// The core thread ends first, because it uses all others. Tasks that they still post are dropped.
 Agent::Parts::~Parts() {
   queue->close();
   if (core_thread.joinable()) core_thread.join();
   driver.end_transfers();
   server.reset();
-  store.give_up();  // it may hang
+  store.give_up();  // its thread may hang
   store_poller.reset();
   transport.reset();
 }
@@ -205,9 +205,10 @@ void Agent::Parts::join_job() {
   store.remove(coord::rival_key(options.node));
 }
 
-// An agent of this very arena is dead: this one has its lock. That of another machine may live and hold the node's
-// state; then this machine has the wrong name. One that does not answer is replaced. On this machine it may be an agent
-// whose arena was removed: it ends as soon as it notices that the arena has a new owner.
+// Handles another agent that is registered for this node. An agent of this very arena is dead, because this one has its
+// lock. An agent on another machine may be alive and hold the node's state; then this machine has the wrong name. An
+// agent that does not answer is replaced. On this machine it may be an agent whose arena was removed: it ends as soon
+// as it notices that the arena has a new owner.
 void Agent::Parts::refuse_if_served(const coord::NodeEntry& there) {
   if (there.arena_id == arena.arena_id()) return;
   const Deadline leaves = Deadline::in_ms(host_of(there.address) == host_of(transport->address()) ? leaves_ms : 0);

@@ -1,4 +1,4 @@
-// The node's agent as one object. It takes the arena, joins the job and serves trainers and peers until it is
+// Agent is the node's agent as one object. It takes the arena, joins the job and serves trainers and peers until it is
 // destroyed.
 #pragma once
 
@@ -20,7 +20,7 @@ struct AgentSetup {
   std::unique_ptr<coord::Store> store;
   std::function<std::unique_ptr<net::Transport>(const net::TransportOptions&, net::Transport::Handlers)> make_transport;
   Log log;
-  // Where checkpoints come from besides storage; the same on all nodes.
+  // Sources of checkpoints besides storage. All nodes need the same ones.
   std::vector<persist::CheckpointSourceFactory> sources = {};
   std::int64_t store_timeout_ms = 0;  // limit of one call to the store; 0: the default for this kind of store
 };
@@ -32,15 +32,15 @@ class Agent {
  public:
   // Trainers can connect once the constructor has returned. Throws Failure.
   explicit Agent(AgentSetup setup);
-  // Leaves the arena as it is. Takes no longer than the transport's progress timeout.
+  // Leaves the arena as it is. Takes at most the transport's progress timeout.
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
   // Becomes readable when the agent should be destroyed: it was asked to stop, or another agent serves the node.
   int stop_fd() const;
-  // Valid once stop_fd() is readable. Says in a sentence that another agent serves the node, or "" if the agent was
-  // asked to stop.
+  // Valid once stop_fd() is readable. A sentence that another agent serves the node, or "" if the agent was asked to
+  // stop.
   std::string replaced() const;
 
  private:

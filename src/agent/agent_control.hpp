@@ -1,4 +1,4 @@
-// What the parts of the agent ask of the agent as a whole.
+// AgentControl is what the parts of the agent can ask of the agent as a whole.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ class AgentControl {
  public:
   virtual ~AgentControl() = default;
   virtual void stop(EndReason reason, const std::string& why) = 0;
-  // Makes the agent's socket again after somebody removed its file.
+  // Makes the agent's socket again, because somebody removed its file.
   virtual void listen_again() = 0;
 };
 

@@ -1,6 +1,6 @@
-// Looks whether somebody took files of the arena away. They have names that anybody of this user can remove, and
-// systemd-logind does when the user logs out (RemoveIPC). What is mapped stays whole until this agent ends. So it makes
-// the arena again, goes on, and says so. Belongs to the core thread.
+// ArenaWatch notices if somebody removes files of the arena. Any process of this user can do that, and systemd-logind
+// does it when the user logs out (RemoveIPC). What this agent has mapped stays whole until the agent ends. So the watch
+// makes the arena again, lets the agent continue, and raises an alarm. Belongs to the core thread.
 #pragma once
 
 #include <string>
@@ -21,9 +21,9 @@ class ArenaWatch {
              AgentControl& agent)
       : arena_(arena), segments_(segments), pieces_(pieces), event_log_(event_log), agent_(agent) {}
 
-  // Does nothing unless some time has passed since the last look.
+  // Does nothing if it looked a moment ago.
   void tick();
-  // What threatens the checkpoints here, in a sentence; "" if nothing does.
+  // A sentence about what threatens the checkpoints here; "" if nothing does.
   const std::string& alarm() const { return alarm_; }
 
  private:

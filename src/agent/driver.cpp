@@ -25,7 +25,7 @@ core::Config core_config(const Options& options, bool has_sources, NodeId node, 
   config.storage_writes = !options.storage.empty();
   config.storage_every = options.storage_every;
   config.storage_interval_ms = options.storage_interval_s * 1000;
-  // Before the trainers' own deadline.
+  // Earlier than the trainers' own deadline.
   config.storage_wait_ms = std::min(options.storage_timeout_ms, options.restore_timeout_ms / 2);
   if (config.storage_writes) ++config.local_slots;
   config.report_ms = options.heartbeat_ms;
@@ -42,7 +42,7 @@ Segments::Limits segment_limits(const Options& options) {
   return {options.arena_bytes, config.local_slots, config.held_slots};
 }
 
-// Whether a part of the agent carries out effects of this kind, and whether it answers those that failed.
+// Tells whether a part of the agent carries out effects of this kind, and whether it answers failed ones.
 template <class Part, class Effect>
 concept CarriesOut = requires(Part part, const Effect& effect) {
   part.carry_out(effect);
@@ -52,7 +52,7 @@ concept AnswersFailed = requires(Part part, const Effect& effect) {
   part.failed(effect, std::string());
 };
 
-// The core waits for their results, and only this agent can make them.
+// The core waits for the results of these, and only this agent can make them.
 template <class Effect>
 concept TriedAgain = std::is_same_v<Effect, core::DropSlot> || std::is_same_v<Effect, core::ReadAssignments>;
 
@@ -81,7 +81,7 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, const Gr
       arena_watch_(parts.arena, segments_, pieces_, event_log_, parts.agent),
       committed_(parts.arena.memory().highest_commit) {}
 
-// What an earlier agent left in the arena.
+// Collects what an earlier agent left in the arena.
 core::Recovered Driver::recover(const Grants& granted) {
   std::vector<core::Recovered::Granted> in_use;
   for (const auto& [rank, grant] : granted) in_use.push_back({rank, grant.slots});
@@ -135,7 +135,7 @@ void Driver::tick() {
   finish_effects();
 }
 
-// Whatever goes wrong in one task, the agent goes on: others depend on it.
+// Whatever goes wrong in one task, the agent continues, because others depend on it.
 void Driver::run_task(const Task& task) {
   try {
     task();
@@ -147,7 +147,7 @@ void Driver::run_task(const Task& task) {
 
 void Driver::handle(core::Event event) {
   events_.push_back(std::move(event));
-  if (handling_) return;  // by the loop below, after the effects that are being carried out
+  if (handling_) return;  // the loop below handles it, after the effects that are being carried out
   handling_ = true;
   while (!events_.empty()) {
     const core::Event next = std::move(events_.front());
@@ -159,7 +159,7 @@ void Driver::handle(core::Event event) {
 
 // ---- Effects ----
 
-// One that fails takes no other with it: the core counts on each.
+// An effect that fails stops no other: the core relies on each.
 void Driver::carry_out_alone(const core::Effect& effect) {
   try {
     std::visit([this](const auto& each) { carry_out(each); }, effect);
@@ -169,7 +169,7 @@ void Driver::carry_out_alone(const core::Effect& effect) {
   }
 }
 
-// Exactly one part carries out each kind; the compiler finds it.
+// Exactly one part carries out each kind. The compiler finds it.
 template <class Effect>
 void Driver::carry_out(const Effect& effect) {
   if constexpr (CarriesOut<TrainerManager, Effect>)
@@ -186,7 +186,7 @@ void Driver::carry_out(const Effect& effect) {
 
 void Driver::carry_out(const core::Send& send) {
   if (send.to == peers_.own_node()) return handle(core::MessageArrived{send.to, send.message});
-  // One that is lost is repeated with the next heartbeat.
+  // If a message is lost, the next heartbeat repeats it.
   peers_.send(send.to, std::visit([](const auto& content) { return core::WireMessage(content); }, send.message));
 }
 
@@ -214,7 +214,7 @@ void Driver::finish_effects() {
   for (const core::Effect& effect : std::exchange(unfinished_, {})) carry_out_alone(effect);
 }
 
-// ---- What the other threads have heard ----
+// ---- News from other threads ----
 
 void Driver::message_arrived(NodeId from, std::span<const std::byte> bytes) {
   auto message = core::decode(bytes);
@@ -232,7 +232,7 @@ void Driver::receive(NodeId from, core::WireMessage message) {
   } else if (auto* directive = std::get_if<core::Directive>(&message)) {
     if (directive->leader == from) handle(core::MessageArrived{from, std::move(*directive)});
   } else if (auto* report_batch = std::get_if<core::ReportBatch>(&message)) {
-    handle(core::MessageArrived{from, std::move(*report_batch)});  // what it brings is of others
+    handle(core::MessageArrived{from, std::move(*report_batch)});  // the reports in it come from other nodes
   } else if (auto* directive_batch = std::get_if<core::DirectiveBatch>(&message)) {
     handle(core::MessageArrived{from, std::move(*directive_batch)});  // likewise
   }

@@ -1,6 +1,6 @@
-// Runs the protocol's core on one thread, the core thread. It hands the core one event at a time and gives each effect
-// that the core returns to the part of the agent that carries it out. Work that takes time runs on other threads and
-// comes back as a task in the queue.
+// Driver runs the protocol's core on one thread, the core thread. It gives the core one event at a time. It passes each
+// effect that the core returns to the part of the agent that carries it out. Slow work runs on other threads and comes
+// back as a task in the queue.
 //
 // Functions marked [any thread] only put a task into the queue. All others belong to the core thread.
 #pragma once
@@ -49,13 +49,13 @@ class Driver : public EventSink {
   };
   Driver(const Parts& parts, core::NodeId node, std::uint64_t agent_id);
 
-  // To be called before run() and requests(). Both must live until run() has returned.
+  // Call this before run() and requests(). Both arguments must live until run() has returned.
   void use(net::Transport& transport, StorePoller& store);
   TrainerRequests& requests() { return *requests_; }
 
   // The body of the core thread. Returns when the queue is closed.
   void run();
-  // To be called after run(). On return nothing uses the transport any more.
+  // Call this after run(). When it returns, nothing uses the transport any more.
   void end_transfers() { transfers_.close(); }
 
   // [any thread] What other threads report to the core.
@@ -105,7 +105,7 @@ class Driver : public EventSink {
 
   std::deque<core::Event> events_;  // made on the core thread itself; handled before the queue's tasks
   bool handling_ = false;
-  // Effects that are tried again at the next tick; one for each slot and rank assignments at most.
+  // Effects to try again at the next tick: at most one per slot, and the rank assignments.
   std::vector<core::Effect> unfinished_;
   std::uint64_t decided_incarnation_ = 0;  // its decision is in the log
   CheckpointId committed_;

@@ -1,4 +1,5 @@
-// Notices for people: the last ones and a few counters, in the log and in `ckptctl status`. Belongs to the core thread.
+// EventLog keeps notices for people: the newest ones and a few counters, for the log and `ckptctl status`. Belongs to
+// the core thread.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ class EventLog {
 
   Counters counters;
 
-  // Writes a notice. A repeated notice is only counted, and so are similar ones once there are too many.
+  // Writes a notice. Repeated notices are only counted. So are similar ones, once there are too many.
   void note(const std::string& text) {
     const std::time_t now = std::time(nullptr);
     NoticeEntry* known = nullptr;

@@ -15,7 +15,7 @@ using nlohmann::json;
 constexpr std::chrono::milliseconds observe_every{500};
 constexpr std::int64_t settled_ms = 2000;
 
-// "2026-11-23T14:05:09Z", so long ago.
+// The time `ago` before now, as "2026-11-23T14:05:09Z".
 std::string moment_before(std::int64_t ms) {
   const std::time_t moment = std::time(nullptr) - ms / 1000;
   std::tm utc{};
@@ -39,8 +39,8 @@ void HealthReporter::tick(bool coordination_fails) {
   notify(health);
 }
 
-// The status shows an alarm only while it lasts, and nothing is committed meanwhile: who looks later finds it in the
-// log.
+// The status shows an alarm only while it lasts, and nothing is committed meanwhile. So the log has it for people who
+// look later.
 void HealthReporter::log_alarm() {
   std::string alarm = deps_.core.status().alarm;
   if (alarm == logged_alarm_) return;
@@ -57,7 +57,7 @@ void HealthReporter::observe(bool coordination_fails) {
     if (trainer.failed != 0) seen.failed.emplace_back(rank, trainer.failed);
   }
   seen.coordination_fails = coordination_fails;
-  // Where most others refuse the token it is this node's that is wrong.
+  // If most others refuse the token, this node's token is the wrong one.
   const auto& distrusted = deps_.members.distrusted();
   if (distrusted.size() > 1 && distrusted.size() * 2 > deps_.peers.all().size())
     seen.distrusted = {deps_.peers.own_node()};
@@ -91,7 +91,7 @@ void HealthReporter::notify(const core::Health& health) {
   const bool is_news = !logged_health_ || logged_health_->standing != health.standing ||
                        logged_health_->cause != health.cause || logged_health_->node != health.node ||
                        logged_health_->rank != health.rank;
-  // What goes by at once is told in no log, unless it is bad.
+  // A change that ends at once is not logged, unless it is bad.
   const bool is_settled = health.standing == core::Standing::unprotected || health.lasts_ms >= settled_ms;
   if (!is_news || !is_settled || health.cause == Cause::beginning) return;
   logged_health_ = health;

@@ -1,5 +1,5 @@
-// Whether the job is protected: adds what this agent observes itself and no message says, tells its trainers and the
-// log what the core concludes, and answers `ckptctl health`. Belongs to the core thread.
+// HealthReporter handles the verdict whether the job is protected. It tells the core what this agent observes itself,
+// tells trainers and the log the core's verdict, and answers `ckptctl health`. Belongs to the core thread.
 #pragma once
 
 #include <nlohmann/json.hpp>

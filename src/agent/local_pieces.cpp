@@ -11,9 +11,9 @@ using core::SlotRef;
 void LocalPieces::carry_out(const core::DropSlot& drop) {
   const auto segment = deps_.segments.find({drop.slot.rank, drop.slot.shard});
   const Pin piece = deps_.index.find(drop.slot);
-  // Marked first: however this agent ends, the next one does not find the piece.
+  // Marks the drop first. However this agent ends, the next one does not find the piece.
   if (segment != nullptr && piece != nullptr) segment->writable_slot(drop.slot.slot).drop(piece->manifest().checkpoint);
-  // The last reader may be a thread of storage that hangs, and outlives this agent.
+  // The last reader may be a thread of storage that hangs and outlives this agent.
   deps_.index.drop(drop.slot, [alive = deps_.queue.weak_from_this(), this, slot = drop.slot] {
     if (const auto queue = alive.lock()) queue->post([this, slot] { deps_.core.handle(core::SlotReleased{slot}); });
   });
@@ -65,8 +65,8 @@ void LocalPieces::source_damaged(const std::string& shard, CheckpointId checkpoi
 
 void LocalPieces::drop_truncated() {
   for (const auto& [key, segment] : deps_.segments.take_damaged()) {
-    deps_.event_log.note("somebody cut off " + segment->path() +
-                         ", so what it held is dropped; leave the arena's files alone");
+    deps_.event_log.note("somebody truncated " + segment->path() +
+                         ", so its pieces are dropped; leave the arena's files alone");
     for (std::uint32_t i = 0; i < segment->spec().slots; ++i)
       if (const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)}; deps_.index.find(slot) != nullptr)
         deps_.core.handle(core::PieceCorrupt{slot});

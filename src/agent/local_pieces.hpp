@@ -1,5 +1,5 @@
-// The pieces in this node's memory, as the core orders them to be dropped, and as others report them to be damaged.
-// Belongs to the core thread; digests are computed on the digest threads.
+// LocalPieces drops pieces in this node's memory when the core orders it, and verifies them when others report damage.
+// Belongs to the core thread; digest threads compute the digests.
 #pragma once
 
 #include <functional>
@@ -30,17 +30,18 @@ class LocalPieces {
   void carry_out(const core::DropSlot& drop);
   void carry_out(const core::ReleaseSegment& release);
 
-  // Computes the piece's digests again, tells the core if it is damaged, then calls `then`.
+  // Computes the piece's digests again, tells the core if the piece is damaged, then calls `then`.
   void verify(const core::SlotRef& slot, std::function<void()> then);
-  // The same for a piece that came damaged from here. Parity that is whole and wrong shows only to who decodes with it.
+  // The same for a piece that another node received damaged from here. Only a node that decodes with it can notice
+  // parity that matches its digests and is wrong.
   void verify(const core::VerifyRequest& request);
 
-  // A piece came damaged from that node, which is asked to verify it. It was damaged on the way or is damaged there.
-  // With `is_wrong` it matches its digests but does not fit its group.
+  // A piece from `node` arrived damaged, on the way or already there. Asks that node to verify it. `is_wrong`: the
+  // piece matches its digests but does not fit its group.
   void source_damaged(const std::string& shard, CheckpointId checkpoint, core::NodeId node, bool is_wrong);
 
-  // Drops what lay in files that somebody cut off. Whoever touches memory beyond the end of a file is killed (SIGBUS),
-  // so this is to be called often.
+  // Drops the pieces in files that somebody truncated. The kernel kills any process that touches memory beyond the end
+  // of a file (SIGBUS), so call this often.
   void drop_truncated();
 
  private:

@@ -31,7 +31,7 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-// A number, a path, an address, something quoted.
+// True for a number, a path, an address, or quoted text.
 bool is_particular(const std::string& word) {
   return std::any_of(word.begin(), word.end(), [](unsigned char c) {
     return std::isdigit(c) != 0 || c == '/' || c == '"' || c == '\'' || c >= 0x80;
@@ -49,7 +49,7 @@ class CalmSink : public spdlog::sinks::base_sink<std::mutex> {
     try {
       for (const std::string& line : gate_.rest()) put(line, spdlog::level::warn);
     } catch (const std::exception&) {
-      // There is nobody to tell.
+      // The log failed, so there is no place to report it.
     }
   }
 
@@ -72,7 +72,7 @@ class CalmSink : public spdlog::sinks::base_sink<std::mutex> {
     if (foreground_ == Foreground::stderr_too && level != spdlog::level::critical) show(message);
   }
 
-  // Nobody may read it, and the agent must not wait for that.
+  // Nobody may be reading it, and the agent must not wait for a reader.
   void show(const log_msg& message) {
     spdlog::memory_buf_t text;
     formatter_->format(message, text);
@@ -87,12 +87,12 @@ class CalmSink : public spdlog::sinks::base_sink<std::mutex> {
     file_ = std::make_unique<RotatingFile>(path_, file_bytes_max, old_files);
     if (::stat(path_.c_str(), &opened_) != 0) opened_ = {};
   }
-  // It was removed, or rotated.
+  // The file was removed or rotated.
   void reopen() {
     try {
       open();
     } catch (const spdlog::spdlog_ex&) {
-      // The one that has no name any more is better than none.
+      // A file without a name is better than none.
     }
   }
 

@@ -24,23 +24,23 @@ Log open_log(const std::string& path, Foreground foreground = Foreground::no);
 // For tests.
 Log silent_log();
 
-// Returns whether two sentences are similar: they differ only in a name or two, in numbers, paths or quoted text.
+// Returns whether two sentences differ only in a name or two, in numbers, paths or quoted text.
 bool are_alike(const std::string& a, const std::string& b);
 
-// Keeps a log readable. Of many similar lines it writes the first few and counts the rest. Does no I/O; not
+// FloodGate keeps a log readable. Of many similar lines it writes the first few and counts the rest. Does no I/O; not
 // thread-safe.
 class FloodGate {
  public:
-  static constexpr std::uint64_t alike_max = 8;  // similar, but different lines written per window
-  // the first window; after one that overflowed, the next is twice as long
+  static constexpr std::uint64_t alike_max = 8;  // similar but different lines written per window
+  // The first window. After a window that overflowed, the next one is twice as long.
   static constexpr std::int64_t window_s = 60;
   static constexpr std::int64_t window_max_s = 3600;
-  static constexpr std::size_t kinds_max = 64;  // kinds of line; the oldest are forgotten
+  static constexpr std::size_t kinds_max = 64;  // kinds of lines; the oldest are forgotten
 
-  // Returns what to write at `now_s`, when `line` comes: the line or nothing, and the counts of windows that have
-  // ended. With `exact`, only identical lines count as similar.
+  // Returns what to write at `now_s` for `line`: the line or nothing, and the counts of windows that have ended.
+  // `exact`: only identical lines count as similar.
   std::vector<std::string> pass(const std::string& line, std::int64_t now_s, bool exact = false);
-  // Returns the counts that were not written yet.
+  // Returns the counts that are not written yet.
   std::vector<std::string> rest();
 
  private:

@@ -31,15 +31,16 @@ constexpr std::int64_t ready_timeout_ms = 30'000;
 constexpr const char* description =
     "ckptd, the agent of one node: holds the checkpoints of a job's ranks in memory, exchanges them with the agents "
     "of\n"
-    "other nodes and brings them back after a failure. Trainers start it by themselves where the option `agent` is "
+    "other nodes and brings them back after a failure. Trainers start it by themselves if the option `agent` is "
     "auto.";
 
 std::string footer() {
   return "Every option can be given as --option VALUE or option=VALUE, as environment variable CKPTENGINE_<OPTION>, or "
          "in a JSON file:\n\n" +
          options_help(Reader::agent) +
-         "\nExit status: 0 when it was asked to end, 1 on failure, 2 where another agent serves the node. SIGTERM ends "
-         "it; what it holds stays in memory.";
+         "\nExit status: 0 if it was asked to end, 1 on failure, 2 if another agent serves the node. SIGTERM ends it; "
+         "its "
+         "checkpoints stay in memory.";
 }
 
 // "--key value", "--key=value" and "key=value"; dashes in keys may stand for underscores.
@@ -74,7 +75,7 @@ int block_signals() {
   return signalfd(-1, &ending, SFD_CLOEXEC);
 }
 
-// Tells whoever waits that the agent serves, or why it does not.
+// Tells the waiting program that the agent serves, or why it does not.
 class StartupNotifier {
  public:
   explicit StartupNotifier(UniqueFd pipe = {}) : pipe_(std::move(pipe)) {}
@@ -87,7 +88,7 @@ class StartupNotifier {
   }
 
  private:
-  // The exit status as one digit, and why.
+  // The exit status as one digit, then the reason.
   void say(const std::string& text) {
     if (pipe_) [[maybe_unused]]
       const auto written = ::write(pipe_.get(), text.data(), text.size());
@@ -96,7 +97,7 @@ class StartupNotifier {
   UniqueFd pipe_;
 };
 
-// Connections of other nodes, the arena's files, and storage: 1024 descriptors may be too few, and nobody minds more.
+// Raises the limit of descriptors, for connections of other nodes, the arena's files and storage: 1024 may be too few.
 void allow_many_descriptors() {
   rlimit descriptors{};
   if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return;
@@ -104,8 +105,8 @@ void allow_many_descriptors() {
   ::setrlimit(RLIMIT_NOFILE, &descriptors);
 }
 
-// The token, the sessions' keys and checkpoints are in this process. No core file gets them, and no debugger of the
-// same user, unless other agents are to read this one's memory: the kernel allows both or neither.
+// This process has the token, the sessions' keys and checkpoints. So it writes no core file, and no debugger of the
+// same user can attach, unless other agents must read its memory: the kernel allows both or neither.
 void keep_memory_private(const Options& options) {
   rlimit core{};
   if (::getrlimit(RLIMIT_CORE, &core) == 0) {
@@ -116,12 +117,12 @@ void keep_memory_private(const Options& options) {
     throw_errno(CKPT_ERR_SYSTEM, "cannot keep the agent's memory out of core files");
 }
 
-// Where on_crash() says that the agent ends; a signal handler can reach nothing else.
+// Where on_crash() writes that the agent ends. A signal handler can reach nothing else.
 char crash_log[4096] = "";
-// Who handled a signal before, as UCX does to print where it crashed.
+// The earlier handlers of these signals, such as UCX's, which prints where it crashed.
 struct sigaction handled_before[NSIG];
 
-// Of a signal by which the agent ends; nothing that allocates may be called where it is used.
+// The sentence for a signal that ends the agent. Code that uses it must not allocate.
 std::string_view last_words(int signal) {
   switch (signal) {
     case SIGABRT:
@@ -135,7 +136,7 @@ std::string_view last_words(int signal) {
   }
 }
 
-// A library has aborted the agent, UCX above all, or has made it crash: the log says so before it ends.
+// A library, usually UCX, has aborted the agent or made it crash. Logs that before the agent ends.
 void on_crash(int signal) {
   constexpr std::string_view rest = ". What is in memory stays. Trainers with agent=auto start it again\n";
   char line[200];
@@ -161,7 +162,7 @@ int serve(const Options& options, StartupNotifier startup_notifier, agent::Foreg
   allow_many_descriptors();
   agent::Log log;
   try {
-    arena::make_node_directory(options.node_dir());  // where the log is, too
+    arena::make_node_directory(options.node_dir());  // the log is there, too
     log = agent::open_log(options.log_file, foreground);
     tell_of_crashes(options.log_file);
     for (const std::string& warning : options.warnings) log->warn("{}", warning);
@@ -177,7 +178,7 @@ int serve(const Options& options, StartupNotifier startup_notifier, agent::Foreg
     startup_notifier.failed(agent_exists_status, replaced);
     return agent_exists_status;
   } catch (const std::exception& failure) {
-    // What another agent holds has its log, too: this one has no business in it.
+    // Another agent's arena has that agent's log. This one must not write to it.
     const auto* refused = dynamic_cast<const Failure*>(&failure);
     const bool claimed = refused != nullptr && refused->status() == CKPT_ERR_CLAIMED;
     if (log && !claimed) log->critical("{}", failure.what());
@@ -187,7 +188,7 @@ int serve(const Options& options, StartupNotifier startup_notifier, agent::Foreg
   }
 }
 
-// In the process that was started: waits until the agent, its child, serves.
+// Runs in the started process: waits until the agent, its child, serves.
 int await_agent(UniqueFd pipe) {
   std::string said;
   char buffer[4096];

@@ -23,11 +23,11 @@ namespace {
 
 constexpr std::int64_t hook_timeout_ms = 60'000;
 constexpr std::size_t waiting_max = 4096;
-constexpr std::int64_t request_timeout_ms = 10'000;  // it cannot be ended early
+constexpr std::int64_t request_timeout_ms = 10'000;  // nothing can end it earlier
 constexpr int look_ms = 100;
 
-// A process group of its own, so that all that it starts can be ended with it; and nothing of the agent's: signals are
-// as anywhere else, there is nothing to read, and no descriptor keeps a port of the agent's open.
+// The command gets its own process group, so that all its children can be ended with it. It inherits nothing of the
+// agent's: signals have their defaults, its input is empty, and no descriptor keeps a port of the agent's open.
 struct Apart {
   Apart() {
     posix_spawnattr_init(&attributes);
@@ -55,7 +55,7 @@ struct Apart {
 std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& more) {
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    // The agent's own options are not those of an agent that the command may start.
+    // The command may start an agent, which must not get this agent's options.
     if (!std::string_view(*entry).starts_with("CKPTENGINE_")) all.emplace_back(*entry);
   }
   for (const auto& [name, value] : more) all.push_back(name + "=" + value);
@@ -178,7 +178,7 @@ void MemberHook::notify(MemberNews news) {
     if (waiting_.size() < waiting_max) {
       waiting_.push_back(std::move(news));
     } else {
-      log_->error("the member hook does not keep up: it was not told that node {} is {}", news.node, news.change);
+      log_->error("the member hook is too slow: the call that node {} is {} was dropped", news.node, news.change);
     }
   }
   wake_.notify_all();
@@ -201,7 +201,7 @@ void MemberHook::run() {
 void MemberHook::call(const MemberNews& news) {
   try {
     call_member_hook(hook_, news, hook_timeout_ms, stop_.get_token());
-    log_->info("the member hook was told that node {} is {}", news.node, news.change);
+    log_->info("called the member hook: node {} is {}", news.node, news.change);
   } catch (const Failure& failure) {
     log_->error("the member hook failed when node {} was {}: {}", news.node, news.change, failure.what());
   }

@@ -28,7 +28,7 @@ const char* sentence_of(net::Reach reach) {
     case net::Reach::unknown:
       break;
   }
-  return "it is not known where it was";
+  return "its address is not known";
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ void MemberWatch::notify(const core::MemberChanged& changed, net::Reach reach) {
   const std::string by = changed.by == core::no_node ? "" : peers_.name(changed.by);
   MemberNews news{job_, "", node, by, ""};
   const std::uint64_t epoch = core_.status().epoch;
-  if (std::exchange(lost_epoch_, epoch) != epoch) lost_.clear();  // a leader tells anew what it finds
+  if (std::exchange(lost_epoch_, epoch) != epoch) lost_.clear();  // a leader finds its lost members again
   switch (changed.change) {
     case core::Change::lost:
       event_log_.note("node " + node + " does not answer any more: " + sentence_of(reach));
@@ -74,7 +74,7 @@ void MemberWatch::notify(const core::MemberChanged& changed, net::Reach reach) {
       lost_.erase(changed.node);
       break;
     case core::Change::released:
-      event_log_.note("the job goes on without node " + node);
+      event_log_.note("the job continues without node " + node);
       news.change = "released";
       lost_.erase(changed.node);
       break;
@@ -86,7 +86,7 @@ std::map<NodeId, net::Reach> MemberWatch::lost(std::uint64_t epoch) const {
   return epoch == lost_epoch_ ? lost_ : std::map<NodeId, net::Reach>();
 }
 
-// The leader tries the nodes that it does not hear, and whoever hears no leader tries all.
+// The leader probes nodes that it does not hear. A node that hears no leader probes all.
 void MemberWatch::probe_silent() {
   if (Clock::now() < probe_again_at_) return;
   probe_again_at_ = Clock::now() + probe_every;

@@ -1,6 +1,6 @@
-// The members of the job as the leader's agent finds them: it probes those that do not answer, tells people and the
-// operator's hook, and remembers which are lost. It also finds agents with another token: that shows at their listeners
-// alone. Belongs to the core thread.
+// MemberWatch is the leader's agent's view of the job's members. It probes those that do not answer, tells people and
+// the operator's hook, and remembers which are lost. It also finds agents with another token, which only their
+// listeners reveal. Belongs to the core thread.
 #pragma once
 
 #include <map>
@@ -22,16 +22,16 @@ class MemberWatch {
               const Log& log)
       : job_(std::move(job)), hook_(hook, log), peers_(peers), core_(core), event_log_(event_log) {}
 
-  // What to do about a lost node depends on whether its machine answers, so its listener is probed first. What becomes
-  // of it meanwhile is told after.
+  // What an operator should do about a lost node depends on whether its machine answers. So this probes the node's
+  // listener first, and then tells about all changes since.
   void carry_out(const core::MemberChanged& changed);
 
-  // Tries the listeners of nodes that this agent does not hear, unless it did so a moment ago.
+  // Probes the listeners of nodes that this agent does not hear, unless it did so a moment ago.
   void probe_silent();
   // Nodes whose listeners said that they have another token.
   const std::set<core::NodeId>& distrusted() const { return distrusted_; }
 
-  // The lost members and what was found where they were. Empty unless this agent led in `epoch` when it lost them.
+  // The lost members, and what the probe found. Empty unless this agent led in `epoch` when it lost them.
   std::map<core::NodeId, net::Reach> lost(std::uint64_t epoch) const;
 
  private:
@@ -45,7 +45,7 @@ class MemberWatch {
   EventLog& event_log_;
   std::map<core::NodeId, net::Reach> lost_;  // if this agent leads in lost_epoch_
   std::uint64_t lost_epoch_ = 0;
-  // Nodes whose listeners are being probed, and the changes reported meanwhile.
+  // The nodes that are being probed, with the changes that came meanwhile.
   std::map<core::NodeId, std::vector<core::MemberChanged>> probing_;
   Clock::time_point probe_again_at_ = {};
   std::set<core::NodeId> distrusted_;

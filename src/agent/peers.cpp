@@ -21,7 +21,7 @@ std::optional<std::string> Peers::take(const std::vector<coord::NodeEntry>& node
 std::optional<std::string> Peers::conflict(const coord::NodeEntry& node) const {
   if (node.id != own_.node) return std::nullopt;
   if (node.name != own_.name) {
-    // The store forgot who has this number, and two took it. The one that came later gives way.
+    // The store forgot who has this number, and two nodes took it. The later one gives way.
     if (node.agent_id > own_.agent_id) return std::nullopt;
     return "node " + node.name + " has the number of this node, " + std::to_string(own_.node) +
            ", and had it before; this agent ends, and gets another one when it is started again";
@@ -35,7 +35,7 @@ void Peers::send(core::NodeId to, const core::WireMessage& message) { transport_
 
 void Peers::probe(core::NodeId node, std::function<void(net::Reach)> answered) {
   const coord::NodeEntry& entry = nodes_.at(node);
-  // The answer may come when this agent's core thread has ended.
+  // The answer may come after this agent's core thread has ended.
   auto later = [alive = queue_.weak_from_this(), answered = std::move(answered)](net::Reach reach) {
     if (const auto queue = alive.lock()) queue->post([answered, reach] { answered(reach); });
   };

@@ -1,5 +1,5 @@
-// The agents of the job's other nodes: their names and addresses as the coordination store lists them, and messages and
-// probes to them. Belongs to the core thread.
+// Peers are the agents of the job's other nodes: names and addresses from the coordination store, and ways to send to
+// them and probe them. Belongs to the core thread.
 #pragma once
 
 #include <functional>
@@ -26,20 +26,20 @@ class Peers {
   // `queue` outlives this object.
   Peers(Own own, CoreQueue& queue) : own_(std::move(own)), queue_(queue) {}
 
-  // To be called before all others. `transport` outlives the use of this object.
+  // Call this first. `transport` must outlive all use of this object.
   void use(net::Transport& transport) { transport_ = &transport; }
 
-  // Takes what the store lists: all nodes, or those that changed. If another agent serves this node, or has its number,
-  // takes no more and returns a sentence that says so.
+  // Takes what the store lists: all nodes, or those that changed. Returns a sentence, and takes no more, if another
+  // agent serves this node or has its number.
   std::optional<std::string> take(const std::vector<coord::NodeEntry>& nodes);
 
   core::NodeId own_node() const { return own_.node; }
   const std::map<core::NodeId, coord::NodeEntry>& all() const { return nodes_; }  // without this one
   std::string name(core::NodeId node) const;
 
-  // A message that is lost is not repeated.
+  // Sends a message. If it gets lost, nobody repeats it.
   void send(core::NodeId to, const core::WireMessage& message);
-  // Tries the listener of a node of all(). `answered` runs later, as a task of the core thread.
+  // Probes the listener of a node in all(). `answered` runs later, as a task of the core thread.
   void probe(core::NodeId node, std::function<void(net::Reach)> answered);
 
  private:

@@ -23,7 +23,7 @@ std::optional<Stat> stat_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   std::getline(file, line);
-  const auto name_end = line.rfind(')');  // the name before it may hold anything
+  const auto name_end = line.rfind(')');  // the name before it may contain anything
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(line.substr(name_end + 1));
   Stat stat;
@@ -35,7 +35,7 @@ std::optional<Stat> stat_of(pid_t pid) {
   return fields ? std::optional(stat) : std::nullopt;
 }
 
-constexpr int last_of_all = -999;  // -1000 would be never, also where this process itself is what grows
+constexpr int last_of_all = -999;  // -1000 would mean never, even if this process itself uses up the memory
 
 }  // namespace
 
@@ -72,7 +72,7 @@ void be_ended_last(const Log& log, const std::string& path) {
   errno = 0;
   if (file << last_of_all && file.flush()) return;
   log->info(
-      "oom_score_adj stays {} ({}), so the kernel may end this agent when memory runs out, which frees none; give "
+      "oom_score_adj stays {} ({}): the kernel may kill this agent when memory runs out, and that frees none; give "
       "it CAP_SYS_RESOURCE, or set OOMScoreAdjust in its unit",
       now, std::generic_category().message(errno));
 }

@@ -1,4 +1,4 @@
-// What this agent asks the kernel about processes.
+// Process information that the agent asks the kernel for.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +19,7 @@ class Process {
   static std::optional<Process> open(pid_t pid);
 
   pid_t pid() const { return pid_; }
-  // In clock ticks since boot. Pid and start time together identify a process for good.
+  // Start time in clock ticks since boot. Pid and start time together identify a process for good.
   std::uint64_t start_time() const { return start_time_; }
   int fd() const { return pidfd_.get(); }  // readable once the process has exited
 

@@ -1,4 +1,4 @@
-// Takes the requests of trainers and tools from the server's thread, and answers them as tasks of the core thread.
+// QueuedRequests takes requests of trainers and tools from the server's thread. Tasks of the core thread answer them.
 #pragma once
 
 #include <string>

@@ -17,7 +17,7 @@ using schedule::IdleForecast;
 using schedule::NetworkState;
 
 constexpr double usable = 0.9;              // of an idle span
-constexpr std::size_t begun_max = 4096;     // communications of a channel that run at once
+constexpr std::size_t begun_max = 4096;     // communications of one channel at the same time
 constexpr std::size_t checkpoints_max = 8;  // whose bytes are counted
 
 schedule::IdleForecastOptions idle_forecast_options(const Options& options) {
@@ -167,14 +167,14 @@ void Scheduler::received(const net::SentChunk& chunk) {
   ++chunks_;
   sent_bytes_[chunk.piece.checkpoint] += chunk.size_bytes;
   if (sent_bytes_.size() > checkpoints_max) sent_bytes_.erase(sent_bytes_.begin());
-  // One that met a communication of training says little about the link.
+  // A chunk that met a communication of training says little about the link.
   const bool undisturbed = undisturbed_since_ && *undisturbed_since_ == begun();
   if (chunk.alone) pacer_.received(chunk.size_bytes, in_seconds(end_us - begin_us), undisturbed);
 }
 
 std::int64_t Scheduler::ask_again_us() const {
   const std::lock_guard lock(mutex_);
-  // Late by a small part of an iteration at most: looking takes time from training, too.
+  // A small part of an iteration late at most, because asking takes time from training, too.
   return std::clamp<std::int64_t>(std::llround(1e6 * iteration_s() / 250), 100, 4'000);
 }
 
@@ -216,7 +216,7 @@ json Scheduler::rank_json(core::Rank rank, const Hooked& hooked) const {
           {"complaint", hooked.idle_forecast.complaint()}};
 }
 
-// For what the last checkpoint took, in the spans of the rank that leaves the least.
+// The plan for the last checkpoint's bytes, in the spans of the rank that leaves the least idle time.
 std::optional<schedule::PlanRequest> Scheduler::plan_request() const {
   const schedule::Profile* tightest = nullptr;
   for (const auto& [rank, hooked] : ranks_) {
@@ -227,7 +227,7 @@ std::optional<schedule::PlanRequest> Scheduler::plan_request() const {
   if (tightest == nullptr || !link || sent_bytes_.size() < 2) return std::nullopt;
   schedule::PlanRequest request;
   for (const auto& span : tightest->spans) request.spans_s.push_back(span.mean_s);
-  request.checkpoint_bytes = std::prev(sent_bytes_.end(), 2)->second;  // the newest may be on its way
+  request.checkpoint_bytes = std::prev(sent_bytes_.end(), 2)->second;  // the newest may still be under way
   request.least_bytes = std::min<std::uint64_t>(net::wire::grain_bytes, pacer_.chunk_bytes());
   request.reserved_bytes = pacer_.chunk_bytes() * options_.sub_buffers;
   request.buffers = options_.sub_buffers;

@@ -1,5 +1,5 @@
-// Decides when this node sends its chunks. It reads the events of the trainers' hooks (arena/comm_log.hpp) and learns
-// from them when each rank leaves the network idle. It lets chunks go while all ranks leave it idle
+// Scheduler decides when this node sends its chunks. It learns from the events of the trainers' hooks
+// (arena/comm_log.hpp) when each rank leaves the network idle. It lets chunks go while all ranks leave it idle
 // (schedule/pacer.hpp).
 //
 // Thread-safe. The core thread adds and removes trainers and asks for the status. The transport's thread asks whether
@@ -32,11 +32,11 @@ class Scheduler : public net::ChunkPacer {
 
   // Adds a trainer that may communicate from now on. It replaces an earlier trainer of this rank.
   void add(core::Rank rank, std::shared_ptr<const arena::Control> control);
-  // Removes the rank's trainer: it uses the network no more.
+  // Removes the rank's trainer, which no longer uses the network.
   void remove(core::Rank rank);
-  // Reads the hooks' events. To be called often enough that their logs do not overflow.
+  // Reads the hooks' events. Call this often enough that their logs do not overflow.
   void listen();
-  // When the rank's current iteration began, in microseconds, as far as its hooks reported it.
+  // When the rank's current iteration began, in microseconds. None if its hooks have not reported it.
   std::optional<std::int64_t> iteration_began_us(core::Rank rank) const;
 
   std::size_t allow(std::size_t left_bytes, std::size_t under_way) override;
@@ -74,7 +74,7 @@ class Scheduler : public net::ChunkPacer {
   mutable std::mutex mutex_;  // for all below
   std::map<core::Rank, Hooked> ranks_;
   schedule::Pacer pacer_;
-  // Set if the last chunk was sent alone into an idle network: how many communications had begun by then.
+  // How many communications had begun when the last chunk was sent. Set if that chunk was alone in an idle network.
   std::optional<std::uint64_t> undisturbed_since_;
   std::uint64_t chunks_ = 0;
   std::map<std::uint64_t, std::uint64_t> sent_bytes_;  // by checkpoint; only the newest are kept

@@ -8,7 +8,7 @@
 namespace ckpt::agent {
 namespace {
 
-// With no rows where there is no parity.
+// The smallest parity group; 0 rows if there is no parity.
 placement::Protection smallest_group(const placement::Protection& protection, std::uint32_t nodes) {
   if (!protection.has_parity()) return {1, 1, 0};
   std::size_t members = nodes;
@@ -20,9 +20,8 @@ placement::Protection smallest_group(const placement::Protection& protection, st
 
 }  // namespace
 
-// What this node's ranks capture lies on copies - 1 further nodes, so about as much of others' comes here; but of parts
-// that several ranks capture nothing is sent. Parity takes rows / (members - rows) of it, in the smallest of its
-// groups.
+// Other copies-1 nodes hold what this node's ranks capture, so this node holds about as much for others. But parts that
+// several ranks capture are not sent. Parity takes rows / (members - rows) of it, in the smallest of its groups.
 std::uint64_t SpaceForecast::bytes_for_peers(std::uint64_t rank_bytes) const {
   if (peers_.all().empty()) return 0;
   std::uint64_t held = 0;

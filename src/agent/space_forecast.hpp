@@ -1,4 +1,4 @@
-// How much memory of the arena will still be needed. Belongs to the core thread.
+// SpaceForecast computes how much more memory of the arena will be needed. Belongs to the core thread.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ class SpaceForecast {
                 const TrainerManager& trainers)
       : protection_(protection), segments_(segments), peers_(peers), trainers_(trainers) {}
 
-  // Bytes that copies and parity of peers' shards will still need when a rank's segments have these sizes.
+  // Bytes that copies and parity of peers' shards will still need, if a rank's segments have these sizes.
   std::uint64_t bytes_for_peers(std::uint64_t rank_bytes) const;
-  // Bytes of slots that are still to be made, for main shards of this size: the ranks' own, where those have none yet,
-  // and those for peers' pieces.
+  // Bytes of slots that are not made yet, for main shards of this size: slots of ranks that have none yet, and slots
+  // for peers' pieces.
   std::uint64_t bytes_to_come(std::uint64_t piece_bytes) const;
 
  private:

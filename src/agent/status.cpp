@@ -52,7 +52,7 @@ const char* name_of(core::Tier tier) {
   return "unknown";
 }
 
-// Of parts in several tiers the farthest counts, as it does for the trainer.
+// If parts came from several tiers, the farthest one counts, as in the trainer.
 json origin_json(const core::RestoreReady* ready, std::uint64_t incarnation) {
   if (ready == nullptr || ready->incarnation != incarnation || ready->main.empty()) return nullptr;
   core::Tier main = core::Tier::none;
@@ -131,7 +131,7 @@ json segments_json(const StatusSources& from) {
   return segments;
 }
 
-// What lies where, as far as this node knows: all whole pieces here, and of storage's newest step what it wrote itself.
+// The tiers, as far as this node knows: all whole pieces here, and what it wrote itself of storage's newest checkpoint.
 json tiers_json(const StatusSources& from, const core::NodeStatus& status) {
   std::uint64_t captured = 0, copies = 0, parity = 0;
   for (const auto& [key, segment] : from.segments.all()) {
@@ -185,7 +185,7 @@ std::string what_is_missing(const core::NodeStatus& status, const Peers& peers, 
     return "waiting for nodes " + joined(status.missing_nodes, name) + ", which may hold newer state";
   const bool undecided = status.decision.verdict == core::Verdict::undecided;
   if (undecided && !status.storage_trouble.empty())
-    return "storage cannot be asked what it has: " + status.storage_trouble;
+    return "storage does not say what it has: " + status.storage_trouble;
   if (!status.missing_ranks.empty())
     return "waiting for ranks " + joined(status.missing_ranks, number) + ", which have not called restore()" +
            (doubt.empty() ? "" : "; " + doubt);

@@ -1,4 +1,4 @@
-// What the agent answers to `ckptctl status` and `ckptctl trace`. Core thread.
+// The agent's answers to `ckptctl status` and `ckptctl trace`. Belongs to the core thread.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -22,7 +22,7 @@ namespace ckpt::agent {
 
 class StorePoller;
 
-// The parts of the agent that know something about it.
+// The parts of the agent that supply the facts.
 struct StatusSources {
   const Options& options;
   const arena::NodeArena& arena;
@@ -47,13 +47,14 @@ struct StatusSources {
 nlohmann::json status_json(const StatusSources& sources);
 nlohmann::json trace_json(const StatusSources& sources);
 
-// Ranks are missing, no other node has ever registered, and no other machine sees the coordination directory, which
-// lies in the file system `local_store`: a sentence for people that says so. Otherwise "".
+// A sentence for people if the coordination directory may be the wrong one. That is so if ranks are missing, no other
+// node has ever registered, and the directory lies in `local_store`, a file system that no other machine sees.
+// Otherwise "".
 std::string coordination_doubt(const core::NodeStatus& status, const Peers& peers, const Options& options,
                                const std::string& local_store);
 
-// Why a restore may take long, for people. `store_trouble`: what is wrong with the coordination store, "" if nothing
-// is. `doubt`: coordination_doubt().
+// A sentence for people why a restore may take long. `store_trouble`: the trouble with the coordination store, "" if
+// none. `doubt`: coordination_doubt().
 std::string what_is_missing(const core::NodeStatus& status, const Peers& peers, const std::string& store_trouble,
                             const std::string& doubt, bool has_storage);
 

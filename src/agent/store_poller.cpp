@@ -19,7 +19,7 @@ constexpr StorePoller::Intervals without_watch{milliseconds(150), milliseconds(3
 constexpr StorePoller::Intervals of_a_watch_that_tells{milliseconds(2000), milliseconds(30'000)};
 constexpr std::size_t listed_per_ms = 100;  // records, to all agents together
 
-// All agents find their watches silent at the same time, when the leader has died. So that they do not all read at
+// When the leader has died, all agents find their watches silent at the same time. So that they do not all read at
 // once, each is slower or faster than the others by up to a quarter.
 double random_pace() {
   std::random_device random;
@@ -91,16 +91,16 @@ void StorePoller::on_change(const coord::Entry& entry) {
   wake_.notify_all();
 }
 
-// With the lock.
+// Call it with the lock held.
 bool StorePoller::is_notified() const { return received_at_ && Clock::now() - *received_at_ < trust_; }
 
-// With the lock.
+// Call it with the lock held.
 const StorePoller::Intervals& StorePoller::intervals() const {
   if (watch_ == nullptr) return without_watch;
   return is_notified() ? of_a_watch_that_tells : silent_;
 }
 
-// With the lock.
+// Call it with the lock held.
 StorePoller::Clock::time_point StorePoller::next_poll() const {
   if (!polled_at_) return {};
   const auto due = *polled_at_ + scaled(intervals().records, pace_);
@@ -128,7 +128,7 @@ void StorePoller::run() {
   }
 }
 
-// With the lock. What takes several steps waits until all is done that came before.
+// Call it with the lock held. Work that takes several steps waits until all earlier work is done.
 StorePoller::Work StorePoller::next_work() {
   Work next;
   std::swap(next.leader, work_.leader);
@@ -143,7 +143,7 @@ StorePoller::Work StorePoller::next_work() {
   return next;
 }
 
-// A swap that failed is not answered, lest the core asks again at once; it does so after a while.
+// A swap that failed is not answered, so that the core does not ask again at once. It asks again after a while.
 void StorePoller::begin(const Work& work) {
   if (work.leader)
     attempt(writing, [&] {
@@ -168,13 +168,13 @@ void StorePoller::begin(const Work& work) {
                  }};
 }
 
-// Where it fails, those after it are not taken; all is well only after the last one.
+// If it fails, the following ones are not taken. The trouble ends only after the last one.
 void StorePoller::take_step() {
   if (const auto step = std::exchange(step_, std::nullopt)) attempt(step->access, step->take);
 }
 
-// The rank assignments first: no incarnation's record names any that are not there. Those that are there already are
-// the same.
+// Rank assignments first, so that no incarnation's record names any that are not there. Writing existing ones again
+// changes nothing.
 void StorePoller::write_incarnation_record(const std::shared_ptr<const core::SwapIncarnationRecord>& swap,
                                            std::size_t number) {
   if (number == 0 && !swap->assignments.empty()) assignments_ = {swap->record.assignments, swap->assignments};
@@ -187,7 +187,7 @@ void StorePoller::write_incarnation_record(const std::shared_ptr<const core::Swa
   step_ = Step{assignment_access, [this, swap, number] { write_incarnation_record(swap, number + 1); }};
 }
 
-// One record of them.
+// Reads one of their records.
 void StorePoller::put_assignments(const core::AssignmentsRead& assignments, std::size_t number) {
   const std::size_t begin = number * core::assignments_per_record;
   const std::size_t count = std::min(core::assignments_per_record, assignments.assignments.size() - begin);
@@ -206,10 +206,10 @@ void StorePoller::read_assignments(const std::shared_ptr<core::AssignmentsRead>&
   const std::string key = core::assignments_key(read->name, number);
   const auto entry = store_.get(key);
   if (!entry) {
-    read_incarnation_record();  // of a later incarnation by now, it may be: then they were removed
+    read_incarnation_record();  // a later incarnation may have begun and removed them
     if (incarnation_record_.record.assignments != read->name) return;
     if (assignments_.name != read->name) {
-      handlers_.assignments({read->name, {}});  // a leader does without them in the end
+      handlers_.assignments({read->name, {}});  // in the end a leader does without them
       throw_unusable(key, "has vanished");
     }
     put_assignments(assignments_, number);
@@ -233,7 +233,7 @@ void StorePoller::attempt(Access access, const std::function<void()>& body) {
     body();
     if (access != assignment_access || !step_) note(access, "");
   } catch (const Failure& failure) {
-    // Of what takes several steps only that stays in trouble which no access can mend.
+    // Only a damaged record is trouble of the assignments, because no other access can end that.
     note(access == assignment_access && failure.status() != CKPT_ERR_CORRUPT ? writing : access, failure.what());
   } catch (const std::exception& failure) {
     note(access, failure.what());
@@ -246,7 +246,7 @@ constexpr const char* can_be[] = {"the coordination store can be read", "the coo
 
 void StorePoller::note(Access access, const std::string& trouble) {
   if (trouble.empty()) return end_trouble(access, can_be[access]);
-  if (exchange_trouble(access, trouble).empty()) log_->error("{}; will try again and again", trouble);
+  if (exchange_trouble(access, trouble).empty()) log_->error("{}; this agent keeps trying", trouble);
 }
 
 void StorePoller::end_trouble(Access access, const char* how) {
@@ -265,12 +265,12 @@ std::string StorePoller::trouble() const {
   return "";
 }
 
-// What the store told by itself. Of a record that was removed, reading tells whether it is there again. That nothing is
-// wrong only a poll finds.
+// Takes what the store reported by itself. If a record was removed, reading tells whether it exists again. Only a poll
+// finds out that the trouble is over.
 void StorePoller::take(const std::map<std::string, coord::Entry>& watched) {
   std::vector<coord::NodeEntry> nodes;
   for (const auto& [key, entry] : watched) try {
-      // What is not newer than what was read may have been told before that.
+      // A report that is not newer than the last read may have come before it.
       if (key == "leader") entry.revision > leader_record_.revision ? take_leader_record(entry) : read_leader_record();
       if (key == "incarnation")
         entry.revision > incarnation_record_.revision ? take_incarnation_record(entry) : read_incarnation_record();
@@ -288,7 +288,7 @@ void StorePoller::poll() {
   read_leader_record();
   read_incarnation_record();
   if (!nodes_are_due()) return;
-  nodes_polled_at_ = Clock::now();  // where it fails, too: then all try it
+  nodes_polled_at_ = Clock::now();  // also after a failure; otherwise all agents would try it
   std::vector<std::string> damaged;
   const auto nodes = coord::registered_nodes(store_, &damaged);
   note(listing, damaged.empty() ? "" : damaged.front());
@@ -304,7 +304,7 @@ void StorePoller::keep_own(const std::vector<coord::NodeEntry>& nodes) {
   heed_rival(store_.get(coord::rival_key(own_->node.name)));
 }
 
-// Records that nobody removes one by one. So the store was wiped, or set back to a time before they were made.
+// Nobody removes these records one by one. So the store was wiped, or set back to a time before they were written.
 bool StorePoller::put_own_back() {
   const auto& [node, token] = *own_;
   bool was_gone = coord::put_back_node(store_, node);
@@ -315,7 +315,7 @@ bool StorePoller::put_own_back() {
   return was_gone;
 }
 
-// Where an agent started while they were gone, it may have taken this node's number. The younger one gives way.
+// An agent that started while they were gone may have taken this node's number. The younger one gives way.
 void StorePoller::keep_number(const std::vector<coord::NodeEntry>& nodes) {
   const coord::NodeEntry& own = own_->node;
   for (const coord::NodeEntry& other : nodes)
@@ -329,8 +329,8 @@ void StorePoller::heed_rival(const std::optional<coord::Entry>& entry) {
                    ", too, and was refused; give each machine a node name of its own (option node)");
 }
 
-// Each of N agents lists all N nodes. So that the store can answer, and where a watch tells of them anyway, that is
-// done the more rarely the more there are, and not at the very moment at which all watches fall silent.
+// Each of N agents lists all N nodes. To spare the store, large jobs list more rarely while a watch reports changes,
+// and not at the moment when all watches fall silent.
 bool StorePoller::nodes_are_due() {
   if (!nodes_polled_at_) return true;
   const std::lock_guard lock(mutex_);
@@ -348,7 +348,7 @@ void StorePoller::take_leader_record(const std::optional<coord::Entry>& entry) {
   if (!entry) return handlers_.leader({});
   if (entry->value != leader_record_.text) {
     leader_record_ = {entry->value, parsed(core::leader_record(entry->value), "leader")};
-    end_trouble(writing, "another agent writes to the coordination store");  // it need not be this one again
+    end_trouble(writing, "another agent writes to the coordination store");  // this agent need not write it any more
   }
   handlers_.leader({entry->revision, leader_record_.record});
 }
@@ -357,7 +357,7 @@ void StorePoller::take_incarnation_record(const std::optional<coord::Entry>& ent
   incarnation_record_.revision = entry ? entry->revision : 0;
   if (entry && entry->value != incarnation_record_.text) {
     incarnation_record_ = {entry->value, parsed(core::incarnation_record(entry->value), "incarnation")};
-    note(assignment_access, "");  // it may have others now
+    note(assignment_access, "");  // it may have other ones now
   }
   handlers_.incarnation_record(entry ? core::IncarnationRecordRead{entry->revision, incarnation_record_.record}
                                      : core::IncarnationRecordRead{});

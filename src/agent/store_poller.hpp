@@ -1,11 +1,11 @@
-// Watches the coordination store and writes to it what the core orders.
+// StorePoller watches the coordination store, and writes to it what the core orders.
 //
-// If the store notifies of changes and did so recently, it is read only seldom, in case a notice was lost. (A living
-// leader renews its record all the time, so notices are frequent.) Otherwise the store is polled.
+// If the store notifies of changes and did so recently, the poller reads it only seldom, in case a notice was lost. (A
+// living leader renews its record all the time, so notices are frequent.) Otherwise it polls the store.
 //
-// The poller owns one thread. After start only this thread calls the store, since the store may be slow or gone. An
-// outage is logged when it begins and when it ends; reading and writing may fail separately. Results go to the
-// callbacks, on that thread.
+// The poller owns one thread. After the start only this thread calls the store, because the store may be slow or gone.
+// It logs when an outage begins and ends; reading and writing may fail separately. It calls the callbacks with the
+// results.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ class StorePoller {
     std::function<void(const std::vector<coord::NodeEntry>&)> nodes;  // all nodes, or those that changed
     std::function<void(const std::string&)> notice = {};              // a sentence for people
   };
-  // The record of this agent's node that the store must hold. If the record is gone, the agent writes it again.
+  // The record of this agent's node. If the store loses it, the poller writes it again.
   struct Own {
     coord::NodeEntry node;
     std::string token;  // "": the token is not in the store
@@ -51,21 +51,21 @@ class StorePoller {
   StorePoller& operator=(const StorePoller&) = delete;
 
   // [any thread] Compare-and-swap. The answer is the record as it is afterwards. If several swaps wait for one record,
-  // the last one counts. Work that takes many calls, such as a swap with rank assignments, lets the leader renew its
-  // record after each call.
+  // only the last one is made. Work that takes many calls, such as a swap with rank assignments, lets the leader renew
+  // its record after each call.
   void carry_out(const core::SwapLeaderRecord& swap);
   void carry_out(core::SwapIncarnationRecord swap);
   // [any thread]
   void carry_out(const core::ReadAssignments& read);
   void carry_out(const core::RemoveAssignments& removal);
 
-  // [any thread] What is wrong with the store, in a sentence; "" if nothing is.
+  // [any thread] A sentence about the trouble with the store; "" if there is none.
   std::string trouble() const;
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Each kind of access has its own trouble. A swap counts as writing, except that of an incarnation with its rank
-  // assignments.
+  // Each kind of access has its own trouble. A swap counts as writing. A swap of an incarnation with its rank
+  // assignments counts as assignment_access.
   enum Access { reading, writing, assignment_access, listing };
   struct Work {  // what is to be done next
     std::optional<core::SwapLeaderRecord> leader;
@@ -94,7 +94,7 @@ class StorePoller {
   void note(Access access, const std::string& trouble);
   void end_trouble(Access access, const char* how);
   std::string exchange_trouble(Access access, const std::string& trouble);
-  // A record parsed once: most reads find the same text again.
+  // A record with its parsed form. Most reads find the same text again.
   template <class Record>
   struct CachedRecord {
     std::string text = "none";  // of a missing record

@@ -1,5 +1,5 @@
-// Recent events on this node, for `ckptctl trace`: training's communications as its hooks reported them, captures,
-// chunks sent, commits. Bounded: the oldest event is dropped first. Thread-safe.
+// TraceBuffer keeps recent events on this node for `ckptctl trace`: training's communications as its hooks reported
+// them, captures, chunks sent, commits. It is bounded and drops the oldest event first. Thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -50,7 +50,8 @@ void TransferOrders::close() {
 
 void TransferOrders::carry_out(const core::StartFetch& fetch) {
   ++deps_.event_log.counters.fetches;
-  // What an earlier incarnation left is what a restore waits for, or protects it until this incarnation's first commit.
+  // Pieces of an earlier incarnation: a restore waits for them, or they protect the job until this incarnation's first
+  // commit.
   const bool urgent = fetch.piece.checkpoint.incarnation() != deps_.core.status().incarnation;
   fetches_.start(fetch, urgent);
 }

@@ -1,5 +1,5 @@
-// Carries out the core's orders to bring pieces here (fetches, GPU replication) and to write them to storage. An order
-// that cannot be carried out is answered as failed. Belongs to the core thread.
+// TransferOrders carries out the core's orders to bring pieces here (fetches, GPU replication) and to write them to
+// storage. If it cannot carry out an order, it answers that the order failed. Belongs to the core thread.
 #pragma once
 
 #include <optional>
@@ -46,9 +46,9 @@ class TransferOrders {
   // Throws Failure (CKPT_ERR_INVALID) for an invalid location of storage.
   explicit TransferOrders(const Dependencies& dependencies);
 
-  // To be called before the first order. `transport` must live until close().
+  // Call this before the first order. `transport` must live until close().
   void use(net::Transport& transport);
-  // On return nothing uses the transport any more.
+  // When it returns, nothing uses the transport any more.
   void close();
 
   void carry_out(const core::StartFetch& fetch);

@@ -42,7 +42,7 @@ inline constexpr const char* room_advice =
 inline constexpr std::uint32_t node_format_version = 4;  // of NodeHeader. Format 3 used `format_3` alone
 
 // What a node must not forget. NodeHeader has two copies, which the agent writes one after the other. So one copy is
-// whole whenever an agent dies. A copy counts only if its `check` is right, so damage is noticed.
+// whole, whenever an agent dies. A copy counts only if its `check` is right.
 struct NodeWords {
   alignas(64) Word64 arena_id;  // random: distinguishes a fresh arena from an earlier one of the same name
   Word64 number;                // the node's number in the job, plus 1; 0: not known
@@ -189,7 +189,7 @@ struct SegmentHeader {
   std::uint64_t data_capacity_bytes;
   std::uint64_t manifest_capacity_bytes;
   char shard[name_bytes_max];
-  alignas(64) Word64 ready;  // agent: 1 once every page is reserved and touched. Until then the segment does not count
+  alignas(64) Word64 ready;  // agent: 1 once every page is reserved and touched. Without it the segment does not count
 };
 
 // The writer is the segment's rank for kind local, the agent for kind held.
@@ -206,7 +206,7 @@ struct SlotHeader {
   std::uint32_t reserved;
 
   // Written by the agent.
-  alignas(64) Word64 dropped;  // the checkpoint that the agent dropped: attaching again must not find it
+  alignas(64) Word64 dropped;  // the checkpoint that the agent dropped; attaching again must not find it
 };
 static_assert(sizeof(SlotHeader) <= page_bytes);
 

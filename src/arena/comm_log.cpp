@@ -76,7 +76,7 @@ bool CommReader::read(std::vector<CommEvent>& to) {
     next_ = written;
     return false;
   };
-  if (written - next_ > comm_events_max) return lose();  // also where it went backwards
+  if (written - next_ > comm_events_max) return lose();  // also if it went backwards
   for (; next_ != written; ++next_) {
     const std::uint64_t word = words_->events[next_ % comm_events_max].load(std::memory_order_acquire);
     const auto laps_ahead = static_cast<std::int8_t>(static_cast<std::uint8_t>(word >> lap_shift) - lap_of(next_));
@@ -89,7 +89,7 @@ bool CommReader::read(std::vector<CommEvent>& to) {
 }
 
 namespace {
-// In this order: `ended` never passes `begun`, so that equal values mean that nothing ran in between.
+// Load in this order. `ended` never passes `begun`, so equal values mean that nothing ran in between.
 bool is_busy(const CommWords::Channel& channel) {
   const std::uint32_t ended = channel.ended.load(std::memory_order_acquire);
   return channel.begun.load(std::memory_order_acquire) != ended;

@@ -30,8 +30,8 @@ struct CommEvent {
 schedule::Mark mark_of(const CommEvent& event, Clock::time_point now);
 
 // For the trainer, from any thread. Takes no lock, makes no system call and allocates nothing. Channels are below
-// comm_channels_max. A thread that is halted within a call blocks the agent's reading until the ring has gone round. It
-// blocks nothing else.
+// comm_channels_max. If a thread is halted within a call, the agent cannot read on until the ring has gone round.
+// Nothing else waits for it.
 class CommWriter {
  public:
   explicit CommWriter(CommWords& words) : words_(&words) {}
@@ -50,7 +50,7 @@ class CommWriter {
   CommWords* words_;
 };
 
-// For the agent. Any thread may call is_busy() and begun_total(), and one thread at a time read(). read() always ends,
+// For the agent. Any thread may call is_busy() and begun_total(), but only one at a time read(). read() always ends,
 // with at most comm_events_max events, whatever the words hold. Events of several threads come in the order in which
 // they were counted. That may differ a little from the order of their times.
 class CommReader {
@@ -58,15 +58,15 @@ class CommReader {
   // Reads only events that are written from now on.
   explicit CommReader(const CommWords& words);
 
-  // Appends what was written since the last call. An event that is counted but not stored yet stays for the next call,
-  // and so do those after it. Returns false if events were lost, because the ring went round or holds invalid words.
-  // Reading then continues with new events.
+  // Appends the events since the last call. An event that is counted but not stored yet stays for the next call, and so
+  // do all after it. Returns false if events were lost, because the ring went round or holds invalid words. Reading
+  // then continues with new events.
   bool read(std::vector<CommEvent>& to);
 
   // True if any channel, or any communication on a GPU, is busy. False only if each of them was idle at some moment of
   // the call.
   bool is_busy() const;
-  // Changes with every begin.
+  // This number changes with every begin.
   std::uint64_t begun_total() const;
 
  private:

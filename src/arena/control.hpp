@@ -1,5 +1,5 @@
-// The control file of a rank: the words that its trainer and the agent exchange in every iteration, and the words that
-// say when the trainer communicates (arena_format.hpp; comm_log.hpp reads and writes the latter).
+// Control is the control file of a rank: the words that its trainer and the agent exchange in every iteration, and the
+// words that say when the trainer communicates (arena_format.hpp; comm_log.hpp reads and writes the latter).
 //
 // Owns the mapping. Each side uses its own half of the functions, from any thread. Setters need one thread at a time.
 // Only wait_*() blocks.
@@ -61,7 +61,7 @@ class Control {
   void fence(std::uint64_t incarnation) { set(words_->fenced, incarnation); }
   // Tells the trainer that something else has changed.
   void ring_trainer() { ring(words_->agent_doorbell, FutexScope::shared); }
-  // Does not ring. To be called before the trainer gets the page.
+  // Does not ring. Call it before the trainer gets the page.
   void writer(WriterId id) {
     words_->writer_pid.store(id.pid, std::memory_order_release);
     words_->writer_start_ticks.store(id.start_ticks, std::memory_order_release);
@@ -70,7 +70,7 @@ class Control {
     return {words_->writer_pid.load(std::memory_order_acquire),
             words_->writer_start_ticks.load(std::memory_order_acquire)};
   }
-  void share(const core::Share& share);  // does not ring; before the grants that it goes with
+  void share(const core::Share& share);  // does not ring; call it before the grants that it belongs to
   core::Share share() const;
   Grant grant() const { return Grant::from_word(words_->grant.load(std::memory_order_acquire)); }
   std::int64_t resume_at() const { return words_->resume_at.load(std::memory_order_acquire); }
@@ -90,8 +90,8 @@ class Control {
   void not_taken(std::int64_t iteration, std::uint8_t status) {
     words_->not_taken.store(static_cast<std::uint64_t>(iteration) << 8 | status, std::memory_order_release);
   }
-  // Returns the ckpt_status of the newest failed snapshot if it is newer than `captured`, else 0. Untrusted: a trainer
-  // may write anything.
+  // Returns the ckpt_status of the newest failed snapshot if that is newer than `captured`, else 0. Do not trust it: a
+  // trainer may write anything.
   std::uint8_t failure_since(std::int64_t captured) const {
     const std::uint64_t word = words_->not_taken.load(std::memory_order_acquire);
     return static_cast<std::int64_t>(word >> 8) > captured ? static_cast<std::uint8_t>(word) : 0;

@@ -72,17 +72,16 @@ HealthNews from_words(const Record& words) {
 
 }  // namespace
 
-// As ReplicationPage does: the sequence is odd while words are stored, and each store releases what was stored before
-// it.
+// Works as ReplicationPage: the sequence is odd while words are stored, and each store releases the stores before it.
 void HealthPage::publish(const HealthNews& news) {
   const Record words = to_words(news);
-  const std::uint64_t sequence = words_->sequence.load(std::memory_order_relaxed) | 1;  // odd already: the writer died
+  const std::uint64_t sequence = words_->sequence.load(std::memory_order_relaxed) | 1;  // already odd: the writer died
   words_->sequence.store(sequence, std::memory_order_relaxed);
   for (std::size_t i = 0; i < words.size(); ++i) words_->words[i].store(words[i], std::memory_order_release);
   words_->sequence.store(sequence + 1, std::memory_order_release);
 }
 
-// Nothing where the writer is at it again and again, or died: what was read before still holds.
+// Nothing if the writer keeps storing, or died. Then the last verdict read still holds.
 std::optional<HealthNews> HealthPage::read() const {
   constexpr int attempts = 64;
   for (int attempt = 0; attempt < attempts; ++attempt) {

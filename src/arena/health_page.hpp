@@ -1,5 +1,5 @@
-// The part of a rank's control page in which the agent shows its trainer that it lives, and whether the job is
-// protected. Takes no lock and makes no system call.
+// HealthPage is the part of a rank's control page in which the agent tells its trainer that it lives, and whether the
+// job is protected. Takes no lock and makes no system call.
 //
 // A view into the control page's mapping, which must outlive it. The agent is the only writer. There may be any number
 // of readers. The agent may die after any store, and readers ignore a half-written verdict.
@@ -17,16 +17,16 @@ namespace ckpt::arena {
 // The verdict for the trainer. Times are in milliseconds.
 struct HealthNews {
   std::uint8_t state = 2;           // 0 protected, 1 degraded, 2 not protected
-  std::uint32_t rank = UINT32_MAX;  // the one that delays commits; UINT32_MAX: none
+  std::uint32_t rank = UINT32_MAX;  // the rank that delays commits; UINT32_MAX: none
   std::int64_t lasts_ms = 0;
   std::int64_t at_risk_ms = 0;
   std::int64_t at_risk_iterations = 0;
   std::int64_t allowed_ms = 0;
   CheckpointId committed;
   std::uint32_t copies_now = 0, copies = 0, parity_now = 0, parity = 0;
-  // For people. Cut off if they are too long.
+  // For people. Texts that are too long are cut off.
   std::string reason;  // a word
-  std::string node;    // the one that delays commits, or ""
+  std::string node;    // the node that delays commits, or ""
   std::string text, advice;
 };
 

@@ -37,7 +37,7 @@ std::string type_text(const LayoutEntry& entry) {
   throw Failure(CKPT_ERR_CORRUPT, "a stored layout is malformed: " + reason);
 }
 
-// A number with a point may be beyond all integers.
+// Reads only integers: a number with a decimal point may be larger than any of them.
 template <class T>
 T integer(const nlohmann::json& json) {
   if (!json.is_number_integer()) refuse("an extent or offset is not an integer");
@@ -127,8 +127,8 @@ Layout parse_layout(std::string_view text) {
   } catch (const nlohmann::json::exception& error) {
     refuse(error.what());
   }
-  // Headers are made around the text as it is.
-  if (layout_text(layout) != text) refuse("it is written in another way");
+  // Headers are built around the text unchanged.
+  if (layout_text(layout) != text) refuse("it differs from the form that ckptengine writes");
   return layout;
 }
 

@@ -16,12 +16,13 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "manifests are little endian");
 
-// Of a manifest on the wire: nodes may have arenas of different formats.
+// The head of a manifest on the wire. It has its own format version, because nodes may have arenas of different
+// formats.
 constexpr std::uint32_t wire_format_version = 1;
 
-// Followed by the shard's name, the leaf digests and the layout text.
+// After it come the shard's name, the leaf digests and the layout text.
 struct Head {
-  std::uint64_t check;  // XXH3-64 of all bytes behind it
+  std::uint64_t check;  // XXH3-64 of all bytes after it
   std::uint32_t format;
   std::uint32_t world_size;
   std::uint64_t checkpoint;
@@ -33,9 +34,9 @@ struct Head {
 };
 static_assert(sizeof(Head) == 64);
 
-[[noreturn]] void refuse() { throw Failure(CKPT_ERR_CORRUPT, "a manifest that came from elsewhere is malformed"); }
+[[noreturn]] void refuse() { throw Failure(CKPT_ERR_CORRUPT, "a received manifest is malformed"); }
 
-// Copies to `to` and returns the place behind.
+// Copies to `to` and returns the place after the copy.
 std::byte* put(std::byte* to, const void* data, std::size_t size_bytes) {
   if (size_bytes != 0) std::memcpy(to, data, size_bytes);
   return to + size_bytes;
@@ -90,7 +91,7 @@ Manifest decode_manifest(std::span<const std::byte> bytes) {
   std::memcpy(&head, bytes.data(), sizeof(head));
   const std::uint64_t rest = bytes.size() - sizeof(head);
   const std::uint64_t leaves = kernels::leaf_count(head.length_bytes);
-  // Each part is bounded by what is there before the parts are added, so that no sum overflows.
+  // Bounds each part by the bytes that are there before adding the parts, so that no sum overflows.
   if (head.check != check_of(bytes) || head.format != wire_format_version || head.shard_bytes > rest ||
       head.layout_bytes > rest || leaves > rest / sizeof(std::uint64_t) ||
       head.shard_bytes + head.layout_bytes + leaves * sizeof(std::uint64_t) != rest)

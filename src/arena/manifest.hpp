@@ -1,5 +1,5 @@
-// The manifest of a piece: everything that is needed to verify and interpret its bytes. It lies beside the bytes in a
-// slot and travels before them over the network.
+// Manifest is everything that is needed to verify and interpret a piece's bytes. It lies beside the bytes in a slot and
+// travels before them over the network.
 //
 // Plain values and pure functions; thread-safe.
 #pragma once

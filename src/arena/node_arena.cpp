@@ -73,7 +73,7 @@ void reserve_head(int fd, const std::string& directory) {
   if (error == 0) return;
   errno = error;
   throw_errno(CKPT_ERR_NO_SPACE, "the file system of " + directory +
-                                     " has not even room for the arena's first page; free some, enlarge it (mount -o "
+                                     " has no room for the arena's first page; free some, enlarge it (mount -o "
                                      "remount,size=...) or set the option arena_dir to another tmpfs");
 }
 
@@ -111,10 +111,11 @@ void raise(T& state, const T& value) {
 }  // namespace
 
 void make_node_directory(const std::string& path) {
-  make_own_directory(path, "arena_dir", 2);  // the job's and the one of all arenas above it
+  make_own_directory(path, "arena_dir", 2);  // the job's directory, and the one of all arenas above it
   struct stat directory {};
   if (::stat(path.c_str(), &directory) != 0 || directory.st_uid != ::geteuid())
-    throw Failure(CKPT_ERR_INVALID, "the arena " + path + " belongs to another user; set arena_dir to one of your own");
+    throw Failure(CKPT_ERR_INVALID,
+                  "the arena " + path + " belongs to another user; set arena_dir to a directory of your own");
 }
 
 NodeArena::NodeArena(std::string directory, const std::string& job, const std::string& node)
@@ -127,7 +128,7 @@ NodeArena::NodeArena(std::string directory, const std::string& job, const std::s
   mapping_ = Mapping(lock_.get(), page_bytes, Mapping::Access::write, path);
   if (header()->magic == 0) initialize(job, node);
   if (header()->magic != node_magic || !is_known_format(header()->format))
-    throw Failure(CKPT_ERR_INVALID, path + " is not the head of an arena of this version; remove " + directory_ +
+    throw Failure(CKPT_ERR_INVALID, path + " does not belong to an arena of this version; remove " + directory_ +
                                         " (ckptctl gc) or use another arena_dir");
   if (name_of(header()->job) != job || name_of(header()->node) != node)
     throw Failure(CKPT_ERR_INVALID, "the arena " + directory_ + " belongs to node " + name_of(header()->node) +
@@ -135,7 +136,7 @@ NodeArena::NodeArena(std::string directory, const std::string& job, const std::s
   recall();
 }
 
-// The magic makes the header one; before it, whoever attaches begins again.
+// The magic makes it a header. Without the magic, an attaching agent begins again.
 void NodeArena::initialize(const std::string& job, const std::string& node) {
   std::strncpy(header()->job, job.c_str(), name_bytes_max - 1);
   std::strncpy(header()->node, node.c_str(), name_bytes_max - 1);
@@ -170,7 +171,7 @@ std::optional<NodeArena::NodeState> NodeArena::read(const NodeHeader& header, co
                    {words[6], words[7], words[8], words[9]}};
 }
 
-// The second copy first: an agent that died between the two left the newer one there.
+// Read the second copy first: an agent that died between the two writes left the newer one there.
 void NodeArena::recall() {
   NodeHeader& head = *header();
   const auto first = read(head, head.copies[0]), second = read(head, head.copies[1]);
@@ -180,17 +181,17 @@ void NodeArena::recall() {
     state_ = second ? *second : *first;
   } else {
     state_ = {head.arena_id, 0, {}, {}};
-    damage_ = "what this node must not forget was damaged in " + directory_ +
-              "/node: which commits it heard of is not known any more; the job's other nodes know";
+    damage_ = "both copies of the node's memory in " + directory_ +
+              "/node are damaged: this node no longer knows which commits were made; the other nodes still know";
   }
   if (first.has_value() != second.has_value() && head.format != format_before)
-    damage_ = "one of two copies of what this node must not forget was damaged or half written in " + directory_ +
-              "/node; the other one is used";
+    damage_ = "one of the two copies of the node's memory in " + directory_ +
+              "/node is damaged or half written; the agent uses the other one";
   store();
   std::atomic_ref(head.format).store(node_format_version, std::memory_order_release);
 }
 
-// One copy after the other, so that one is whole at each moment.
+// Writes one copy after the other, so that one is whole at each moment.
 void NodeArena::store() {
   const auto words = words_of(state_);
   const std::uint64_t check = check_of(*header(), words);

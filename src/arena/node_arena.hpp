@@ -1,6 +1,6 @@
-// A node's arena: the directory with everything that this node remembers. The node's one agent opens it.
+// NodeArena is the directory with everything that a node remembers. The node's one agent opens it.
 //
-// Holds the arena's lock while it lives. For one thread at a time, except create_segment(), which any thread may call.
+// It holds the arena's lock while it lives. One thread at a time may use it. Any thread may call create_segment().
 #pragma once
 
 #include <array>
@@ -47,10 +47,10 @@ class NodeArena {
   // here clears it.
   void mark_stopped() const;
 
-  // True if somebody has removed the arena's directory, or its file `node`, while this agent holds it.
+  // True if somebody removed the arena's directory or its file `node` while this agent holds it.
   bool is_removed() const;
-  // Creates both again, with all that the node remembers. Segments that have lost their names do not get them back.
-  // Throws Failure: CKPT_ERR_CLAIMED if another agent was faster.
+  // Creates both again, with all that the node remembers. Segments whose names are lost do not get them back. Throws
+  // Failure: CKPT_ERR_CLAIMED if another agent was faster.
   void make_again();
 
   NodeMemory memory() const;
@@ -62,8 +62,8 @@ class NodeArena {
   std::string token() const;
   void remember_place(std::uint32_t number, const std::string& token);
 
-  // At the agent's start: maps every whole segment in the directory for writing. Removes files that are no segment (cut
-  // off while they were made, or of another format), and adds them to `removed` with the reason.
+  // Call this at the agent's start. It maps every whole segment in the directory for writing. It removes files that are
+  // no whole segment of this format, and adds them to `removed` with the reason.
   std::vector<Segment> attach_segments(std::vector<std::string>& removed);
 
   // Creates the next segment. See Segment::create().
@@ -108,10 +108,10 @@ struct ArenaSummary {
 std::optional<ArenaSummary> inspect_arena(const std::string& directory);
 
 // Locks an arena through its file `node`, as its agent does. Returns false if another process holds the lock. Tools
-// that inspect an arena share the lock for an instant, so this keeps trying for `wait_limit_ms`.
+// that inspect an arena hold it for a moment, so this keeps trying for `wait_limit_ms`.
 bool lock_alone(int fd, const std::string& directory, std::int64_t wait_limit_ms);
 
-// True if an agent of any version made this directory, or began to. For tools that remove arenas.
+// True if an agent of any version made this directory, or began to. Tools that remove arenas ask this.
 bool is_arena(const std::string& directory);
 
 }  // namespace ckpt::arena

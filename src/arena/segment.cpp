@@ -15,7 +15,7 @@
 namespace ckpt::arena {
 namespace {
 
-// Keeps sums of capacities far from overflow.
+// Keeps sums of capacities far below overflow.
 constexpr std::uint64_t capacity_max_bytes = std::uint64_t{1} << 53;
 
 std::uint64_t whole_pages(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
@@ -28,7 +28,7 @@ std::uint64_t slot_stride(const SegmentSpec& spec) {
   throw Failure(CKPT_ERR_CORRUPT, path + " is not a usable segment: " + reason);
 }
 
-// Without reservation a full file system shows as SIGBUS in the middle of a capture.
+// Without reservation, a full file system would cause SIGBUS in the middle of a capture.
 void reserve(int fd, std::uint64_t size_bytes, const std::string& path) {
   int error = 0;
   do error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
@@ -53,7 +53,7 @@ SegmentSpec checked_spec(const SegmentHeader& header, const struct stat& file, c
   if (end != nullptr) spec.shard.assign(header.shard, end);
   if (!is_plain_name(spec.shard)) not_a_segment(path, "its shard has no valid name");
   if ((spec.kind != SegmentKind::local && spec.kind != SegmentKind::held) || spec.slots == 0 || spec.slots > slots_max)
-    not_a_segment(path, "kind or number of slots is impossible");
+    not_a_segment(path, "its kind or its number of slots is invalid");
   if (spec.data_capacity_bytes > capacity_max_bytes || spec.manifest_capacity_bytes > capacity_max_bytes ||
       spec.data_capacity_bytes % page_bytes != 0 || spec.manifest_capacity_bytes % page_bytes != 0 ||
       segment_bytes(spec) != static_cast<std::uint64_t>(file.st_size))
@@ -76,7 +76,7 @@ Segment::Segment(std::string path, UniqueFd fd, Mapping mapping, SegmentSpec spe
 }
 
 SlotHeader* Segment::slot_header(std::uint32_t index) const {
-  check(index < spec_->slots, "a slot is used that lies beyond the end of its segment");
+  check(index < spec_->slots, "a slot lies beyond the end of its segment");
   return reinterpret_cast<SlotHeader*>(mapping_.data() + page_bytes + index * slot_stride(*spec_));
 }
 
@@ -88,7 +88,7 @@ bool Segment::is_whole_file() const {
 Segment Segment::create(const std::string& path, const SegmentSpec& asked, unsigned threads) {
   if (!is_plain_name(asked.shard) || asked.slots == 0 || asked.slots > slots_max ||
       asked.data_capacity_bytes > capacity_max_bytes || asked.manifest_capacity_bytes > capacity_max_bytes)
-    throw Failure(CKPT_ERR_INTERNAL, "a segment was asked for that cannot be: " + path);
+    throw Failure(CKPT_ERR_INTERNAL, "the size or kind of a new segment is invalid: " + path);
   SegmentSpec spec = asked;
   spec.data_capacity_bytes = whole_pages(asked.data_capacity_bytes);
   spec.manifest_capacity_bytes = whole_pages(asked.manifest_capacity_bytes);

@@ -12,8 +12,8 @@
 namespace ckpt::arena {
 namespace {
 
-// The writer may be storing while we read (a frozen trainer that woke): a torn value is caught by the seal, so the
-// loads need only be single.
+// The writer may be storing while we read (a frozen trainer that woke). The seal reveals a torn value, so each load
+// need only be single.
 template <class T>
 T load(const T& field) {
   return __atomic_load_n(&field, __ATOMIC_RELAXED);
@@ -76,23 +76,23 @@ std::optional<Manifest> Slot::read() const {
 }
 
 void WritableSlot::begin() {
-  // An exchange is a full barrier: what follows are non-temporal stores too, which pass a plain store.
+  // An exchange is a full barrier. It is needed because the non-temporal stores that follow may pass a plain store.
   header_->seal.exchange(0, std::memory_order_seq_cst);
   begun_ = true;
 }
 
 void WritableSlot::write_layout(std::uint64_t length_bytes, std::string_view text) {
-  check(fits(length_bytes, text.size()), "a layout is written beyond the end of its slot's manifest");
+  check(fits(length_bytes, text.size()), "a layout is too long for its slot's manifest");
   std::memcpy(manifest_ + manifest_bytes(length_bytes, 0), text.data(), text.size());
 }
 
 void WritableSlot::seal(SealedFields fields) {
-  check(header_->seal.load(std::memory_order_acquire) == 0, "a slot is sealed that was not emptied before");
+  check(header_->seal.load(std::memory_order_acquire) == 0, "a slot is sealed without being emptied first");
   publish(fields);
 }
 
 void WritableSlot::publish(SealedFields fields) {
-  check(fits(fields.length_bytes, fields.layout_bytes), "a piece is sealed that is larger than its slot");
+  check(fits(fields.length_bytes, fields.layout_bytes), "a sealed piece is larger than its slot");
   begun_ = false;
   const std::span<const std::uint64_t> leaves(digests(), kernels::leaf_count(fields.length_bytes));
   fields.root_digest = kernels::root_digest(leaves, fields.length_bytes);
@@ -106,9 +106,9 @@ void WritableSlot::publish(SealedFields fields) {
 }
 
 void WritableSlot::seal(const Manifest& manifest) {
-  // Not by the seal in memory: other processes may write to some of the agent's slots.
-  check(begun_, "a slot is sealed that was not emptied before");
-  check(fits(manifest.length_bytes, manifest.layout.size()), "a piece is sealed that is larger than its slot");
+  // Do not ask the seal in memory: other processes may write to some of the agent's slots.
+  check(begun_, "a slot is sealed without being emptied first");
+  check(fits(manifest.length_bytes, manifest.layout.size()), "a sealed piece is larger than its slot");
   if (!manifest.leaves.empty())
     std::memcpy(manifest_, manifest.leaves.data(), manifest.leaves.size() * sizeof(std::uint64_t));
   write_layout(manifest.length_bytes, manifest.layout);

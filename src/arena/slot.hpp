@@ -15,7 +15,7 @@
 
 namespace ckpt::arena {
 
-// What a slot can hold. Taken from the segment's header when attaching, after a check, and never read again.
+// The capacity of a slot. Attaching checks it, copies it from the segment's header, and never reads the header again.
 struct SlotBounds {
   std::string_view shard;  // of the segment
   std::uint64_t data_capacity_bytes = 0;
@@ -41,7 +41,7 @@ class Slot {
   // against each other and against the slot's bounds, but does not read the data. Returns nothing if the slot is empty,
   // being written, dropped or malformed.
   std::optional<Manifest> read() const;
-  // Returns the checkpoint of the piece, checked by its seal alone. read() may still refuse the piece.
+  // Returns the piece's checkpoint. Checks only the seal, so read() may still refuse the piece.
   CheckpointId checkpoint() const;
 
   const std::byte* data() const { return data_; }
@@ -63,9 +63,9 @@ class WritableSlot : public Slot {
  public:
   using Slot::Slot;
 
-  // Empties the slot, for everyone, until seal().
+  // Empties the slot, for all readers, until seal().
   void begin();
-  // For use between begin() and seal(): data_capacity_bytes() bytes, and the digests of as many leaves as fit().
+  // Valid between begin() and seal(): data_capacity_bytes() bytes, and the digests of as many leaves as fit().
   std::byte* data() { return data_; }
   std::uint64_t* digests() { return reinterpret_cast<std::uint64_t*>(manifest_); }
   // True if the piece last sealed here had this length and layout. Then its layout text is still in place.
@@ -82,7 +82,7 @@ class WritableSlot : public Slot {
   // Failure if it does not, or if this object did not begin().
   void seal(const Manifest& manifest);
 
-  // Agent: nobody shall find this checkpoint's piece here any more, also after attaching again.
+  // Agent: from now on nobody finds this checkpoint's piece here, not even after attaching again.
   void drop(CheckpointId checkpoint) { header_->dropped.store(checkpoint.word(), std::memory_order_release); }
 
  private:

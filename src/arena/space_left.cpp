@@ -13,18 +13,18 @@
 namespace ckpt::arena {
 namespace {
 
-// A hierarchy of groups that limits memory: what its files are called.
+// The names of the files in one hierarchy of memory groups.
 struct Names {
   const char* limit;
   const char* used;
-  const char* droppable;  // in memory.stat: the page cache that is not in use
+  const char* droppable;  // in memory.stat: page cache that is not in use
 };
 constexpr Names version_1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 constexpr Names version_2{"memory.max", "memory.current", "inactive_file"};
 
 struct Mount {
-  std::string root;   // the group at its top
-  std::string point;  // where it is
+  std::string root;   // the group at the top of the mount
+  std::string point;  // the mount point
 };
 
 bool has_word(const std::string& list, std::string_view word) {
@@ -34,7 +34,7 @@ bool has_word(const std::string& list, std::string_view word) {
   return false;
 }
 
-// The kernel writes blanks and backslashes as octal numbers.
+// The kernel writes blanks and backslashes as octal numbers; this decodes them.
 std::string unescaped(const std::string& text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -45,7 +45,7 @@ std::string unescaped(const std::string& text) {
   return plain;
 }
 
-// Of the memory controller: "0::/path" in version 2, "N:memory,...:/path" in version 1.
+// The process's group of the memory controller: "0::/path" in version 2, "N:memory,...:/path" in version 1.
 std::optional<std::string> group_path(const MemoryGroupFiles& files, const Names& names) {
   std::ifstream file(files.groups);
   for (std::string line; std::getline(file, line);) {
@@ -74,7 +74,7 @@ std::vector<Mount> mounts(const MemoryGroupFiles& files, const Names& names) {
   return found;
 }
 
-// Where the process's group is below the mount; its top where the group cannot be seen from here.
+// The folder of the process's group below the mount. The top of the mount if the group cannot be seen from here.
 std::string below(const Mount& mount, const std::string& group) {
   const std::string top = mount.root == "/" ? "" : mount.root;
   if (group.find("/..") != group.npos || !group.starts_with(top)) return "";
@@ -90,7 +90,7 @@ std::uint64_t droppable_bytes(const std::string& folder, const Names& names) {
   return 0;
 }
 
-// "max" where there is no limit, and no file in a group that has none.
+// "max" means no limit. The root group has no such file.
 std::uint64_t left_bytes(const std::string& folder, const Names& names) {
   std::ifstream limit_file(folder + "/" + names.limit), used_file(folder + "/" + names.used);
   std::uint64_t limit = 0, used = 0;

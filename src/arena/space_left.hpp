@@ -1,4 +1,4 @@
-// How much memory is left for checkpoints. Free functions; thread-safe.
+// Computes how much memory is left for checkpoints. Free functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace ckpt::arena {
 
-// Files in which the kernel describes control groups. Tests use their own.
+// The files in which the kernel describes control groups. Tests pass their own.
 struct MemoryGroupFiles {
   std::string groups = "/proc/self/cgroup";
   std::string mounts = "/proc/self/mountinfo";
@@ -16,7 +16,7 @@ struct MemoryGroupFiles {
 
 inline constexpr std::uint64_t unlimited_bytes = std::numeric_limits<std::uint64_t>::max();
 
-// Returns what the tightest memory limit leaves, of the group that this process is in and all groups above it up to the
+// Returns how much the tightest memory limit leaves. It looks at this process's group and all groups above it up to the
 // root of the mount. Memory that the kernel can simply drop counts as free. Supports versions 1 and 2. Returns
 // unlimited_bytes if it sees no limit.
 std::uint64_t memory_groups_left_bytes(const MemoryGroupFiles& files = {});

@@ -1,6 +1,6 @@
-// Invariants of this project's own code, checked in every build. They are for what would corrupt data, lose it, or let
-// memory grow without bound if it were ever broken. What others send, write or pass is no invariant: it is validated,
-// and has errors of its own.
+// Checks of invariants, made in every build. An invariant is something that only a bug of this project can break, and
+// that would corrupt data, lose it, or let memory grow without bound. Input from others is not an invariant: code
+// validates it and reports its own errors.
 #pragma once
 
 #include "base/error.hpp"
@@ -9,8 +9,8 @@ namespace ckpt {
 
 [[noreturn]] void invariant_broken(const char* sentence);
 
-// Throws Failure (CKPT_ERR_INTERNAL) with the sentence, which says what is not as it must be. Never aborts. While the
-// invariant holds it costs a branch and allocates nothing, so it may stand on the way of a snapshot.
+// Throws Failure (CKPT_ERR_INTERNAL) if `holds` is false. `sentence` says what is wrong. Never aborts. A check that
+// holds costs one branch and no allocation, so it is cheap enough for snapshot().
 inline void check(bool holds, const char* sentence) {
   if (!holds) [[unlikely]]
     invariant_broken(sentence);

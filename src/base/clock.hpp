@@ -9,7 +9,7 @@ namespace ckpt {
 
 using Clock = std::chrono::steady_clock;
 
-// Since the clock's beginning.
+// Seconds since the origin of the monotonic clock.
 inline double seconds_of(Clock::time_point at) { return std::chrono::duration<double>(at.time_since_epoch()).count(); }
 
 inline double milliseconds_between(Clock::time_point begin, Clock::time_point end) {
@@ -23,7 +23,7 @@ class Deadline {
   }
 
   bool passed() const { return Clock::now() >= at_; }
-  // Rounded up, so that a poll() with it does not spin; 0 once passed.
+  // Milliseconds until the deadline, 0 once it has passed. Rounded up, so that a loop around poll() does not spin.
   int remaining_ms() const {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(at_ - Clock::now()).count();
     return static_cast<int>(std::clamp<std::int64_t>(left, 0, longest_ms));

@@ -1,4 +1,4 @@
-// Element types: size and the name that safetensors gives them. Pure.
+// The element types: their sizes, and their names in safetensors. Pure.
 #pragma once
 
 #include <array>

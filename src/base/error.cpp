@@ -18,7 +18,7 @@ void throw_errno(ckpt_status status, const std::string& what, const std::string&
 }
 
 void invariant_broken(const char* sentence) {
-  throw Failure(CKPT_ERR_INTERNAL, std::string("a defect of ckptengine: ") + sentence + "; please report it");
+  throw Failure(CKPT_ERR_INTERNAL, std::string("a bug in ckptengine: ") + sentence + "; please report it");
 }
 
 }  // namespace ckpt

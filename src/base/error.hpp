@@ -1,6 +1,6 @@
-// The one exception type of the project. It is thrown in set-up and slow paths and caught at the edge of a thread, a
-// socket handler or the C ABI; it never leaves a background thread. The message is one sentence: what, where, what to
-// do next.
+// Failure is the one exception type of the project. Set-up and slow paths throw it. The edge of a thread, a socket
+// handler or the C ABI catches it; it never leaves a background thread. Its message says what happened, where, and what
+// to do next.
 #pragma once
 
 #include <stdexcept>
@@ -19,9 +19,9 @@ class Failure : public std::runtime_error {
   ckpt_status status_;
 };
 
-// Failure with the text of errno appended: "cannot map /dev/shm/x: Cannot allocate memory".
+// Throws Failure with the text of errno appended: "cannot map /dev/shm/x: Cannot allocate memory".
 [[noreturn]] void throw_errno(ckpt_status status, const std::string& what);
-// With what to do behind it: "cannot map /dev/shm/x: Cannot allocate memory; enlarge /dev/shm".
+// Appends the advice, too: "cannot map /dev/shm/x: Cannot allocate memory; enlarge /dev/shm".
 [[noreturn]] void throw_errno(ckpt_status status, const std::string& what, const std::string& advice);
 
 }  // namespace ckpt

@@ -22,7 +22,7 @@ UniqueFd new_socket() {
   return socket;
 }
 
-// Addresses of unix sockets hold 107 characters; going through the open directory lifts that limit.
+// A unix socket's address holds only 107 characters. Going through the opened directory avoids that limit.
 struct Address {
   UniqueFd directory;
   sockaddr_un name{};
@@ -79,7 +79,7 @@ FrameSocket::FrameSocket(UniqueFd socket) : socket_(std::move(socket)) {
 FrameSocket FrameSocket::connect(const std::string& path) {
   UniqueFd socket = new_socket();
   const Address address(path);
-  // EAGAIN: the listener's queue is full, so somebody is there but does not answer now.
+  // EAGAIN: the listener's queue is full. So a listener exists, but does not answer now.
   if (!address.directory || ::connect(socket.get(), address.get(), sizeof(address.name)) != 0)
     throw_errno(CKPT_ERR_NO_AGENT, "no agent answers at " + path);
   FrameSocket connected(std::move(socket));
@@ -93,7 +93,7 @@ PeerIdentity FrameSocket::peer() const {
   ucred credentials{};
   socklen_t size = sizeof(credentials);
   if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot tell who is at the other end of a socket");
+    throw_errno(CKPT_ERR_SYSTEM, "cannot find out who is at the other end of a socket");
   return {credentials.pid, credentials.uid};
 }
 
@@ -105,7 +105,7 @@ void FrameSocket::wait(short events, Deadline deadline, const char* what) const 
   throw Failure(CKPT_ERR_TIMEOUT, what);
 }
 
-// Returns what sendmsg() took; -1 when the socket is full.
+// Returns what sendmsg() accepted; -1 if the socket is full.
 ssize_t FrameSocket::write_some(Outgoing& frame) {
   iovec part{frame.bytes.data() + frame.written, frame.bytes.size() - frame.written};
   msghdr message{};
@@ -161,7 +161,7 @@ void FrameSocket::send(const nlohmann::json& body, std::span<const int> fds, Dea
     wait(POLLOUT, deadline, "the other side of the socket does not read; is it stopped?");
 }
 
-// Reads at most to the end of the current frame, so that descriptors are known to belong to it. False: nothing there.
+// Reads at most to the end of the current frame, so the descriptors surely belong to it. Returns false if nothing came.
 bool FrameSocket::read_some() {
   iovec part{incoming_.data() + received_, incoming_.size() - received_};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(frame_fds_max * sizeof(int))> control{};
@@ -210,7 +210,7 @@ Frame FrameSocket::receive(Deadline deadline) {
 FrameListener::FrameListener(std::string path) : path_(std::move(path)), socket_(new_socket()) {
   ::unlink(path_.c_str());
   const Address address(path_);
-  // The mode is set before anyone can connect: connecting fails until listen().
+  // Sets the mode before anyone can connect: connecting fails until listen().
   if (!address.directory || ::bind(socket_.get(), address.get(), sizeof(address.name)) != 0 ||
       ::chmod(path_.c_str(), 0600) != 0 || ::lstat(path_.c_str(), &made_) != 0 ||
       ::listen(socket_.get(), SOMAXCONN) != 0)

@@ -1,9 +1,9 @@
-// Frames over a unix stream socket: u32 little-endian length, then JSON text; file descriptors travel with the frame's
-// first byte (SCM_RIGHTS). Used between trainer, agent and tools.
+// Frames over a unix stream socket, between trainer, agent and tools. A frame is a u32 little-endian length and JSON
+// text. File descriptors travel with its first byte (SCM_RIGHTS).
 //
-// Both ends are non-blocking inside. send() and receive() wait with a deadline; try_receive(), queue() and flush() are
-// for poll loops. Whatever arrives is untrusted: too long, not JSON or too many descriptors ends the connection with a
-// Failure (CKPT_ERR_INVALID). One thread at a time.
+// The sockets are non-blocking. send() and receive() wait with a deadline; try_receive(), queue() and flush() are for
+// poll loops. Nothing that arrives is trusted: a frame that is too long, is not JSON or has too many descriptors ends
+// the connection with a Failure (CKPT_ERR_INVALID). Only one thread at a time may use a socket.
 #pragma once
 
 #include <sys/stat.h>
@@ -23,7 +23,7 @@
 
 namespace ckpt {
 
-inline constexpr int request_version = 2;  // of the JSON between trainer and agent: each refuses another version
+inline constexpr int request_version = 2;  // of the JSON between trainer and agent; both refuse others
 inline constexpr std::size_t frame_bytes_max = 16u << 20;
 inline constexpr std::size_t frame_fds_max = 16;
 inline constexpr std::size_t frames_queued_max = 64;
@@ -42,24 +42,26 @@ class FrameSocket {
  public:
   explicit FrameSocket(UniqueFd socket);
 
-  // Connects to the listener at `path`. Throws Failure: CKPT_ERR_NO_AGENT when nobody listens there or the listener
-  // runs as another user.
+  // Connects to the listener at `path`. Throws Failure: CKPT_ERR_NO_AGENT if nobody listens there or the listener runs
+  // as another user.
   static FrameSocket connect(const std::string& path);
 
   int fd() const { return socket_.get(); }
-  PeerIdentity peer() const;  // as the kernel saw it when the connection was made
+  PeerIdentity peer() const;  // as the kernel recorded it when the connection was made
 
-  // Throw Failure: CKPT_ERR_NO_AGENT when the other side has closed, CKPT_ERR_TIMEOUT when the deadline passes, after
-  // which the connection is of no more use.
+  // Both throw Failure: CKPT_ERR_NO_AGENT if the other side has closed, CKPT_ERR_TIMEOUT if the deadline passes. After
+  // a time-out the connection is unusable.
   void send(const nlohmann::json& body, std::span<const int> fds, Deadline deadline);
   Frame receive(Deadline deadline);
 
-  // The next frame if all of it has arrived, else nothing; then look at closed(). Throws Failure for a bad frame.
+  // Returns the next frame if all of it has arrived. If it returns nothing, check closed(). Throws Failure for a bad
+  // frame.
   std::optional<Frame> try_receive();
   // The other side has closed and nothing more will come.
   bool closed() const { return closed_; }
 
-  // Queues a frame, duplicating the descriptors; flush() writes what the socket takes. False when the queue is full.
+  // Queues a frame and duplicates its descriptors. Returns false if the queue is full. flush() writes what the socket
+  // accepts.
   bool queue(const nlohmann::json& body, std::span<const int> fds);
   void flush();
   bool wants_write() const { return !outgoing_.empty(); }
@@ -77,28 +79,29 @@ class FrameSocket {
   UniqueFd socket_;
   bool closed_ = false;
   std::deque<Outgoing> outgoing_;
-  std::string incoming_ = std::string(4, '\0');  // the frame that is arriving, as large as known so far
-  std::size_t received_ = 0;                     // bytes of it that are there
+  std::string incoming_ = std::string(4, '\0');  // the frame that is arriving; grows to its size once that is known
+  std::size_t received_ = 0;                     // bytes of that frame received so far
   std::vector<UniqueFd> incoming_fds_;
 };
 
 class FrameListener {
  public:
-  // Binds `path` (mode 0600) and listens. A socket file left there is removed: the caller makes sure, by a lock, that
-  // nobody else serves it.
+  // Binds `path` (mode 0600) and listens. Removes a socket file that is left there. The caller must hold a lock, so
+  // that nobody else serves it.
   explicit FrameListener(std::string path);
-  ~FrameListener();  // removes the socket's file, unless it is another's by now
+  ~FrameListener();  // removes the socket's file, unless another listener has replaced it
   FrameListener(const FrameListener&) = delete;
   FrameListener& operator=(const FrameListener&) = delete;
 
   int fd() const { return socket_.get(); }
-  // A connection from a process of this user, or nothing when none waits (others are closed unanswered).
+  // Returns a connection from a process of this user, or nothing if none waits. Closes connections of other users
+  // without an answer.
   std::optional<FrameSocket> accept();
 
  private:
   std::string path_;
   UniqueFd socket_;
-  struct stat made_ {};  // the socket's file
+  struct stat made_ {};  // identifies the socket's file
 };
 
 }  // namespace ckpt

@@ -1,7 +1,7 @@
-// Waiting for a 32-bit word to change, within a process or across processes that map the same file.
+// Waits for a 32-bit word to change, within a process or between processes that map the same file.
 //
-// Writers change the word first, then wake. Waiters read the word, look at what it guards, then wait with the value
-// they read, so that no change is missed. Thread-safe.
+// A writer changes the word first, then wakes. A waiter reads the word, checks the state that it guards, then waits
+// with the value that it read. So no change is missed. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -13,11 +13,12 @@ namespace ckpt {
 
 enum class FutexScope { process, shared };
 
-// Returns when woken, when the word is not `seen`, when the deadline has passed, or for no reason at all: look again.
+// Returns when woken, when the word is not `seen`, when the deadline has passed, or spuriously. So check the word
+// again.
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, Deadline deadline, FutexScope scope);
 void futex_wake_all(const std::atomic<std::uint32_t>& word, FutexScope scope);
 
-// Adds one to the word (release) and wakes all who wait for it.
+// Adds one to the word (release) and wakes all waiters.
 inline void ring(std::atomic<std::uint32_t>& doorbell, FutexScope scope) {
   doorbell.fetch_add(1, std::memory_order_release);
   futex_wake_all(doorbell, scope);

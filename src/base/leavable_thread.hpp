@@ -1,5 +1,5 @@
-// A thread whose calls into somebody else's library may never return: its end is waited for until a deadline, and no
-// longer.
+// A thread that may hang for ever in another library. Its owner waits for its end until a deadline, then leaves it
+// alone.
 #pragma once
 
 #include <condition_variable>
@@ -16,23 +16,24 @@ namespace ckpt {
 
 class LeavableThread {
  public:
-  // `body` does not throw, and owns all that it uses: the thread may outlive this. Throws std::system_error.
+  // `body` must not throw. It must own all that it uses, because the thread may outlive this object. Throws
+  // std::system_error.
   template <class Body>
   LeavableThread(const char* name, Body body) : end_(std::make_shared<End>()) {
     thread_ = start_thread(name, [own = std::optional<Body>(std::move(body)), end = end_]() mutable {
       (*own)();
-      own.reset();  // what it owns is gone, too, once it has ended
+      own.reset();  // destroy what the body owns before anybody learns of the end
       end->notify();
     });
   }
-  // Leaves it alone.
+  // Detaches the thread if it still runs.
   ~LeavableThread() {
     if (thread_.joinable()) thread_.detach();
   }
   LeavableThread(const LeavableThread&) = delete;
   LeavableThread& operator=(const LeavableThread&) = delete;
 
-  // Whether it has ended by then.
+  // Waits until the deadline. Returns whether the thread has ended.
   bool join(Deadline deadline) {
     if (thread_.joinable() && end_->wait(deadline)) thread_.join();
     return !thread_.joinable();

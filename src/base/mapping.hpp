@@ -1,7 +1,7 @@
-// Owner of a shared memory mapping of a file.
+// Mapping owns a shared memory mapping of a file.
 //
-// A child of fork() does not inherit it: a forked worker of a training process must not be able to write slots that
-// pass to somebody else once the training process is gone.
+// A child of fork() does not inherit the mapping. Otherwise a forked worker of a training process could write slots
+// that belong to somebody else after the training process has ended.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ class Mapping {
   enum class Access { read, write };
 
   Mapping() = default;
-  // Maps the file's first `size_bytes` bytes, which it must have. `what` names the file in messages. Throws Failure
-  // (CKPT_ERR_SYSTEM).
+  // Maps the file's first `size_bytes` bytes. The file must be that long. `what` names the file in messages. Throws
+  // Failure (CKPT_ERR_SYSTEM).
   Mapping(int fd, std::size_t size_bytes, Access access, const std::string& what);
   Mapping(Mapping&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
@@ -30,7 +30,7 @@ class Mapping {
   std::byte* data() const { return data_; }
   std::size_t size_bytes() const { return size_bytes_; }
 
-  // Touches all pages, on up to `threads` threads, so that later accesses do not fault. Contents stay as they are.
+  // Touches all pages, on up to `threads` threads, so that later accesses do not fault. Does not change the contents.
   void populate(unsigned threads) const;
 
  private:

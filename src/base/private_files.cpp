@@ -17,7 +17,7 @@
 namespace ckpt {
 namespace {
 
-constexpr int links_max = 40;  // on the way to a directory, as the kernel has it
+constexpr int links_max = 40;  // on the way to a directory, as in the kernel
 
 bool is_ours(const struct stat& info) { return info.st_uid == ::geteuid() || info.st_uid == 0; }
 
@@ -29,10 +29,10 @@ void require(bool holds, const std::string& path, const char* what, const char* 
 void require_own(const struct stat& info, const std::string& path, const char* option) {
   require(S_ISDIR(info.st_mode), path, " is not a directory", option);
   require(is_ours(info), path, " belongs to another user", option);
-  require((info.st_mode & S_IWOTH) == 0 || (info.st_mode & S_ISVTX) != 0, path, " can be written by everybody", option);
+  require((info.st_mode & S_IWOTH) == 0 || (info.st_mode & S_ISVTX) != 0, path, " is writable for everybody", option);
 }
 
-// A walk along a path, from one opened directory to the next.
+// Walks along a path, from one opened directory to the next.
 class Walk {
  public:
   Walk(const std::string& path, const char* option, std::size_t parents) : option_(option) {
@@ -52,10 +52,10 @@ class Walk {
  private:
   struct PathComponent {
     std::string name;
-    bool is_checked = false;  // the directory has to be ours
+    bool is_checked = false;  // the directory must belong to us
   };
 
-  // The parts of `path` come next. The last of them stands first in `ahead_`.
+  // Puts the parts of `path` ahead. The last one comes first in `ahead_`.
   void push(const std::string& path) {
     std::vector<PathComponent> parts;
     for (std::size_t begin = 0; begin < path.size();) {
@@ -94,7 +94,7 @@ class Walk {
     so_far_ = path + "/";
   }
 
-  // What `link` leads to is ahead then.
+  // Continues with the target of `link`.
   void follow(const UniqueFd& link, const std::string& path, bool is_checked) {
     const struct stat info = look_at(link, path);
     require(S_ISLNK(info.st_mode), path, " is not a directory", option_);
@@ -126,8 +126,8 @@ class Walk {
   const char* const option_;
   std::vector<PathComponent> ahead_;  // the next one last
   UniqueFd here_;
-  std::string so_far_;           // where that is, with a slash behind it
-  std::string link_of_another_;  // that the way has led through
+  std::string so_far_;           // the path of that directory, ending in a slash
+  std::string link_of_another_;  // a link of another user that the walk has followed
   int links_ = 0;
 };
 
@@ -145,15 +145,16 @@ std::string read_secret_file(const std::string& path, const std::string& option)
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
   if (!file || ::fstat(file.get(), &info) != 0) refuse(std::string("cannot be read: ") + std::strerror(errno));
-  if (!S_ISREG(info.st_mode)) refuse("is no file; name one that holds the secret");
+  if (!S_ISREG(info.st_mode)) refuse("is not a regular file; name a file that holds the secret");
   if ((info.st_mode & 077) != 0 || (info.st_uid != ::geteuid() && info.st_uid != 0))
-    refuse("can be read or written by others; make it this user's own (chown) and private (chmod 600)");
+    refuse("is accessible to other users; give it to this user (chown) and make it private (chmod 600)");
   std::string text(secret_bytes_max + 1, '\0');
   const ssize_t got = ::read(file.get(), text.data(), text.size());
   if (got < 0) refuse(std::string("cannot be read: ") + std::strerror(errno));
   text.resize(static_cast<std::size_t>(got));
   while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
-  if (text.empty() || text.size() > secret_bytes_max) refuse("is empty or too long; put the secret alone into it");
+  if (text.empty() || text.size() > secret_bytes_max)
+    refuse("is empty or too long; it must hold the secret and nothing else");
   return text;
 }
 

@@ -1,4 +1,4 @@
-// Whether two descriptors, or a descriptor and a name, are of one file.
+// Tells whether two descriptors, or a descriptor and a name, refer to one file.
 #pragma once
 
 #include <fcntl.h>
@@ -19,14 +19,14 @@ inline bool is_same_file(int fd, int other_fd) {
   return ::fstat(fd, &file) == 0 && ::fstat(other_fd, &other) == 0 && is_same_file(file, other);
 }
 
-// False as well where nothing has that name.
+// Also false if no file has that name.
 inline bool is_same_file(const std::string& path, int fd) {
   struct stat named {
   }, file{};
   return ::lstat(path.c_str(), &named) == 0 && ::fstat(fd, &file) == 0 && is_same_file(named, file);
 }
 
-// Removes a name that still belongs to the open file: by now it may be that of somebody else's.
+// Removes the name only if it still refers to the open file. Somebody else may have replaced it.
 inline void unlink_same(const std::string& path, int fd) {
   if (is_same_file(path, fd)) ::unlink(path.c_str());
 }

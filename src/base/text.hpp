@@ -1,4 +1,4 @@
-// Names that users choose, and sizes as they write them. Pure functions.
+// Checks names that users choose, and formats sizes as users write them. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace ckpt {
 
-// [A-Za-z0-9._-]{1,64}, and neither "." nor "..": fit to name files and shards.
+// True for [A-Za-z0-9._-]{1,64}, except "." and "..". Such a name can be part of a file's name.
 bool is_plain_name(std::string_view text);
 
-// The shortest text that the size options take for exactly so many bytes: "65537", "64KiB", "3GiB".
+// The shortest text that a size option accepts for exactly this many bytes: "65537", "64KiB", "3GiB".
 std::string size_text(std::uint64_t bytes);
 
 }  // namespace ckpt

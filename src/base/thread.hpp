@@ -1,4 +1,4 @@
-// Background threads of a library that lives in somebody else's process.
+// Starts background threads for a library that runs in somebody else's process.
 #pragma once
 
 #include <pthread.h>
@@ -9,8 +9,8 @@
 
 namespace ckpt {
 
-// Starts a named thread (at most 15 characters) that receives no signals: the process's handlers run where the process
-// expects them. `body` does not throw.
+// Starts a thread with a name of at most 15 characters. It blocks all signals, so that signal handlers run on the
+// process's own threads. `body` must not throw.
 template <class Body>
 std::thread start_thread(const char* name, Body body) {
   sigset_t all, before;

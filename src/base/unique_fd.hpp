@@ -1,4 +1,4 @@
-// Owner of a file descriptor.
+// UniqueFd owns a file descriptor.
 #pragma once
 
 #include <unistd.h>

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Without links: what they lead to belongs to others.
+// Skips links, because their targets belong to others.
 std::vector<fs::path> subdirectories(const fs::path& directory) {
   std::vector<fs::path> found;
   std::error_code error;

@@ -1,4 +1,4 @@
-// Finds the arenas and agents on this machine for a tool, by the directories below arena_dir.
+// Finds the arenas and agents on this machine, by the directories below arena_dir.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct Arena {
   bool has_agent() const { return summary && summary->in_use; }
 };
 
-// The arenas, sorted by job and node. `arena_dir` need not exist. Other files in it are ignored.
+// The arenas, sorted by job and node. `arena_dir` need not exist. Ignores other files in it.
 std::vector<Arena> find_arenas(const Scope& scope);
 
 // A sentence that says why nothing is in scope, and names the jobs that exist.
@@ -43,7 +43,7 @@ struct Answer {
 // process.
 Answer ask(const Arena& arena, const nlohmann::json& request, std::int64_t timeout_ms = 5000);
 
-// A sentence for an answer without the expected fields, as an agent of another version gives it.
+// A sentence for an answer without the expected fields. An agent of another version may give such an answer.
 std::string not_understood(const Arena& arena);
 
 std::uint64_t directory_bytes(const std::string& directory);

@@ -1,5 +1,5 @@
-// The commands of ckptctl. Each puts everything it has to say into its Result; only main() prints. An error that ends a
-// command is thrown (Failure).
+// The commands of ckptctl. Each puts all its output into its Result; only main() prints. An error that ends a command
+// is thrown (Failure).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -60,7 +60,7 @@ struct GcOptions {
 Result gc(const Scope& scope, const GcOptions& options);
 
 // Looks for problems: little shared memory, stale arenas, agents that do not answer, tight limits and, if a storage is
-// named, what is wrong with it.
+// named, faults of that storage.
 Result doctor(const Scope& scope, const StorageScope& storage = {});
 
 }  // namespace ckpt::cli

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The directory itself or, where it does not exist yet, the one in which it would be made.
+// The directory itself or, if it does not exist yet, the one in which it would be made.
 std::string existing_part(const std::string& directory) {
   fs::path path = directory;
   while (!path.empty() && !fs::exists(path) && path.has_relative_path()) path = path.parent_path();
@@ -75,7 +75,7 @@ Finding coordination(const Scope& scope) {
   }
 }
 
-// Of an agent that answers with this status.
+// Findings about an agent that answers with this status.
 Finding agent_finding(const std::string& subject, const std::string& bytes, const nlohmann::json& status) {
   const std::string text = "agent " + status.at("pid").dump() + " answers, " + bytes;
   if (const std::string trouble = status.value("coordination_trouble", ""); !trouble.empty())
@@ -87,7 +87,7 @@ Finding agent_finding(const std::string& subject, const std::string& bytes, cons
     return {Health::bad, subject, text + "; storage fails: " + trouble};
   if (const std::string alarm = status.at("alarm"); !alarm.empty()) return {Health::bad, subject, text + "; " + alarm};
   const nlohmann::json verdict = status.value("health", nlohmann::json(nullptr));
-  // A job that is over has agents and no trainers: what it committed is kept.
+  // After a job has ended, it has agents and no trainers; its commits are kept.
   const bool has_trainers = verdict.is_object() && verdict.value("reason", "") != "no_trainers";
   if (has_trainers && verdict.value("state", "") == "not protected")
     return {Health::bad, subject, text + "; " + headline(verdict) + "; " + verdict.value("advice", "")};
@@ -150,7 +150,7 @@ Finding locked_memory() {
 
 Finding pidfds() {
   const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (self) return {Health::good, "kernel", "tells agents of the death of processes (pidfd)"};
+  if (self) return {Health::good, "kernel", "tells agents when a process has exited (pidfd)"};
   return {Health::bad, "kernel",
           std::string("pidfd_open fails: ") + std::strerror(errno) + "; Linux 5.3 or newer is needed"};
 }

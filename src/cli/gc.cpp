@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A leader that somebody obeys renews its record every lease_ms / 4, 500 ms unless options say otherwise.
+// A leader that somebody obeys renews its record every lease_ms / 4: every 500 ms unless options say otherwise.
 constexpr std::chrono::milliseconds watch_records{1500};
 constexpr std::int64_t probe_timeout_ms = 1000;
 constexpr std::int64_t lock_wait_limit_ms = 5000;
@@ -31,7 +31,7 @@ constexpr std::int64_t lock_wait_limit_ms = 5000;
 std::set<std::string> jobs_in(const Scope& scope) {
   std::set<std::string> jobs;
   for (const Arena& arena : find_arenas(scope)) jobs.insert(arena.job);
-  // An etcd has the jobs of whole clusters: those that never were on this machine are removed by name only.
+  // An etcd has the jobs of whole clusters. Jobs that never ran on this machine are removed only by name.
   if (scope.coordination.is_etcd() && scope.job.empty()) return jobs;
   for (const std::string& job : coord::jobs_with_records(scope.coordination))
     if (scope.job.empty() || job == scope.job) jobs.insert(job);
@@ -41,8 +41,8 @@ std::set<std::string> jobs_in(const Scope& scope) {
 struct Job {
   std::string name;
   std::vector<Arena> arenas;
-  std::string why;            // it must not be touched; "" if it may be
-  coord::JobRecords records;  // as they were first seen
+  std::string why;            // why it must not be touched; "" if it may be
+  coord::JobRecords records;  // as they were first read
 };
 
 std::string alive_here(const std::vector<Arena>& arenas) {
@@ -55,7 +55,7 @@ std::string alive_here(const std::vector<Arena>& arenas) {
   return "";
 }
 
-// Of the nodes that have no arena here, which alive_here() has looked at.
+// Says which agent is alive on the nodes that have no arena here. alive_here() looks at the other nodes.
 std::string alive_elsewhere(const Job& job) {
   std::map<std::string, std::string> nodes;  // by address
   for (const coord::Entry& entry : job.records.entries)
@@ -73,8 +73,8 @@ std::string alive_elsewhere(const Job& job) {
          "; end it first (ckptctl stop, there)";
 }
 
-// Looks at the jobs that nothing here speaks for, all at once, for as long as a living leader would need to show
-// itself.
+// Watches the records of all jobs that no process here belongs to, at once, for as long as a living leader needs to
+// show itself.
 std::vector<Job> look_at_jobs(const Scope& scope) {
   std::vector<Job> jobs;
   for (const std::string& name : jobs_in(scope)) {
@@ -93,7 +93,7 @@ std::vector<Job> look_at_jobs(const Scope& scope) {
   return jobs;
 }
 
-// Of an arena, so that no agent attaches to half of it.
+// Locks an arena, so that no agent attaches to half of it.
 UniqueFd lock_of(const Arena& arena) {
   UniqueFd lock(::open((arena.directory + "/node").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!lock) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + arena.directory + "/node");
@@ -102,7 +102,7 @@ UniqueFd lock_of(const Arena& arena) {
   return lock;
 }
 
-// While nobody can attach to its arenas.
+// Call it while nobody can attach to the job's arenas.
 void remove_records(const Scope& scope, const Job& job) {
   if (!coord::remove_records(scope.coordination, job.name, job.records))
     throw Failure(CKPT_ERR_CLAIMED, "the records of job " + job.name +
@@ -110,7 +110,7 @@ void remove_records(const Scope& scope, const Job& job) {
                                         "(ckptctl stop, there)");
 }
 
-// The bytes that were freed.
+// Returns the number of bytes freed.
 std::uint64_t remove_arenas(const Scope& scope, const Job& job) {
   std::uint64_t bytes = 0;
   try {

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int gnuplot_timeout_ms = 60'000;
 
-// The exit status of `gnuplot SCRIPT`; what it says on standard error, people see.
+// The exit status of `gnuplot SCRIPT`. People see its standard error.
 int exit_status_of_gnuplot(const std::string& script_path) {
   std::string program = "gnuplot";
   std::string argument = script_path;
@@ -29,7 +29,7 @@ int exit_status_of_gnuplot(const std::string& script_path) {
   pid_t pid = 0;
   const int error = posix_spawnp(&pid, "gnuplot", nullptr, nullptr, arguments.data(), environ);
   if (error == ENOENT) {
-    throw Failure(CKPT_ERR_SYSTEM, "gnuplot draws the plot and is not installed: install the package gnuplot-nox");
+    throw Failure(CKPT_ERR_SYSTEM, "a plot needs gnuplot, which is not installed: install the package gnuplot-nox");
   }
   if (error != 0) throw Failure(CKPT_ERR_SYSTEM, std::string("cannot start gnuplot: ") + std::strerror(error));
   const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
@@ -85,7 +85,7 @@ std::string gnuplot_output(const std::string& path, int width_px, int height_px)
 }
 
 void run_gnuplot(const std::string& script, const std::string& path) {
-  // gnuplot would say so at length.
+  // Checks this first, because gnuplot's own message is long.
   if (!UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)))
     throw_errno(CKPT_ERR_SYSTEM, "cannot write " + path);
   const TemporaryScript file(script);

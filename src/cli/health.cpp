@@ -11,8 +11,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t all_timeout_ms = 3000;   // of all agents together
-constexpr std::int64_t least_timeout_ms = 200;  // of each
+constexpr std::int64_t all_timeout_ms = 3000;   // for all agents together
+constexpr std::int64_t least_timeout_ms = 200;  // for each agent
 
 std::string ms_text(const json& ms) { return ms.is_number() ? human_ms(ms.get<double>()) : "unknown"; }
 
@@ -25,7 +25,7 @@ std::string held_up_text(const json& by) {
   return text;
 }
 
-// What follows the first line.
+// The lines after the first one.
 std::string details(const json& verdict) {
   std::string text;
   const auto add = [&](const char* what, const std::string& value) {
@@ -68,7 +68,7 @@ Result health(const Scope& scope) {
       verdicts.push_back(silent_agent(arena, failure.what()));
     }
   }
-  // Nobody who answers says that a job is protected: then it is not known to be.
+  // No agent that answers says that the job is protected, so it is not known to be.
   if (jobs.empty() && !scope.job.empty()) jobs.push_back(scope.job);
   for (const std::string& job : jobs) {
     const bool is_notified = std::any_of(verdicts.begin(), verdicts.end(),

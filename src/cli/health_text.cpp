@@ -43,7 +43,7 @@ json unknown(const std::string& job, const std::string& reason, const std::strin
 }  // namespace
 
 json silent_agent(const Arena& arena, const std::string& why) {
-  json verdict = unknown(arena.job, "agent_silent", why, "let it go on (SIGCONT), or end it and start it again");
+  json verdict = unknown(arena.job, "agent_silent", why, "resume it (SIGCONT), or end it and start it again");
   verdict["reported_by"] = arena.node;
   verdict["held_up_by"] = {{"node", arena.node}, {"rank", nullptr}};
   return verdict;

@@ -1,4 +1,4 @@
-// Reads the health verdicts that agents give in JSON: which one counts, and how it reads.
+// Turns the health verdicts that agents give in JSON into text, and finds the one that counts.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,7 +13,7 @@ namespace ckpt::cli {
 nlohmann::json silent_agent(const Arena& arena, const std::string& why);
 nlohmann::json no_agent(const std::string& job);
 
-// The worst verdict of each job. Among equally bad ones, the leader's.
+// The worst verdict of each job. If several are equally bad, the leader's.
 std::vector<nlohmann::json> worst_of_each_job(const std::vector<nlohmann::json>& verdicts);
 
 // Begins with "protected", "degraded" or "not protected".

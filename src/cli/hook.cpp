@@ -1,4 +1,4 @@
-// `ckptctl hook`: what the agents would call when something becomes of a node, and a way to try it.
+// `ckptctl hook` shows what the agents would call when something happens to a node, and lets people try it.
 #include "agent/member_hook.hpp"
 #include "base/error.hpp"
 #include "cli/commands.hpp"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t try_timeout_ms = 60'000;
 
-// For a shell, as one word.
+// Quotes the text as one word for a shell.
 std::string quoted(const std::string& text) {
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);

@@ -1,4 +1,4 @@
-// Checks which addresses somebody listens at. With it a tool finds agents on other machines.
+// Checks at which addresses somebody listens. A tool uses this to find agents on other machines.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 namespace ckpt::cli {
 namespace {
 
-constexpr std::chrono::milliseconds wait_limit{500};  // nothing shorter is worth a bar
+constexpr std::chrono::milliseconds wait_limit{500};  // shorter operations need no bar
 constexpr std::chrono::milliseconds interval{100};
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Shows the progress of a long operation: on a terminal a bar, once it has taken a moment; elsewhere a line when an
-// item begins. One thread.
+// Progress shows the progress of a long operation. On a terminal it shows a bar, once the operation has taken a moment.
+// Elsewhere it prints a line when an item begins. One thread.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ std::string text_of(const json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-// Iterations count from 0; -1 stands for none.
+// Iterations count from 0; -1 means none.
 std::string iteration_text(const json& value) {
   return value.is_number_integer() && value.get<std::int64_t>() >= 0 ? value.dump() : "-";
 }
@@ -58,7 +58,7 @@ std::string slot_text(const json& slot) {
   return slot.at("checkpoint").at("incarnation").dump() + "." + slot.at("checkpoint").at("iteration").dump();
 }
 
-// From where the main shard came, and the private one where that is another place.
+// The tier of the main shard, and that of the private shard if it differs.
 std::string origin_text(const json& origin) {
   if (origin.is_null()) return "-";
   const std::string main = origin.at("main"), own = origin.at("private");
@@ -83,7 +83,7 @@ std::string tiers_text(const json& tiers) {
   return text + "\n";
 }
 
-// Of what the rank's peers send it; nothing where nobody asked for another than the host's.
+// What the rank's peers send to it. Nothing if nobody asked for GPU replication.
 std::string replication_text(const json& path) {
   if (path.value("gpu", false) && !path.value("begun", true)) return "gpu (nothing sent yet)";
   if (path.value("gpu", false))
@@ -210,7 +210,7 @@ Result status(const Scope& scope) {
   std::string headlines;
   for (const json& verdict : worst_of_each_job(verdicts)) headlines += headline(verdict) + "\n";
   result.text = headlines + "\n" + result.text;
-  // Degraded is no failure of a command that only looks; a script that wants to know asks for the health.
+  // A command that only looks does not fail for a degraded job. A script that wants to know asks for the health.
   result.good = !result.json["agents"].empty();
   if (!nobody_runs && exit_status_of(verdicts) == 2) result.exit_status = 2;
   return result;

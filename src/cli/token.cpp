@@ -16,8 +16,9 @@ Result make_token(const std::string& path) {
     ::unlink(path.c_str());
     throw_errno(CKPT_ERR_SYSTEM, "cannot write the file " + path);
   }
-  return {"wrote a fresh token to " + path + "; bring it to all nodes, and name it there by the option token_file\n",
-          {{"token_file", path}}};
+  return {
+      "wrote a fresh token to " + path + "; copy it to all nodes, and name the file there with the option token_file\n",
+      {{"token_file", path}}};
 }
 
 }  // namespace ckpt::cli

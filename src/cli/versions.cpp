@@ -15,7 +15,7 @@ std::string versions_text(std::string_view library) {
                      line("agent_requests", std::to_string(request_version)) +
                      line("arena_format", std::to_string(arena::format_version)) +
                      line("storage_format", std::to_string(persist::format_version));
-  text.pop_back();  // whoever prints it ends the line
+  text.pop_back();  // the caller ends the line
   return text;
 }
 

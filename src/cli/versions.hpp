@@ -1,4 +1,4 @@
-// What `ckptctl --version` prints: the versions that programs of one job must share, or that old data may have.
+// The text of `ckptctl --version`: the versions that programs of one job must share, or that old data may have.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace ckpt::cli {
 
-// One `NAME VERSION` a line; the library's comes first.
+// One `NAME VERSION` per line. The library's comes first.
 std::string versions_text(std::string_view library);
 
 }  // namespace ckpt::cli

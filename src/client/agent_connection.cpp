@@ -15,11 +15,11 @@ namespace ckpt::client {
 namespace {
 
 constexpr std::int64_t start_timeout_ms = 15'000;
-constexpr std::int64_t ready_timeout_ms = 5'000;  // of an agent that another rank started at the same moment
-constexpr std::int64_t claim_margin_ms = 5'000;   // beyond what the agent was told to keep to
+constexpr std::int64_t ready_timeout_ms = 5'000;  // for an agent that another rank started at the same moment
+constexpr std::int64_t claim_margin_ms = 5'000;   // beyond the time that the agent was told to keep
 constexpr std::chrono::milliseconds connect_pause{10};
 
-// What the agent was started with counts; it warns where that is not what is asked for here.
+// The agent's own options count. It warns if they differ from these.
 nlohmann::json asked_for(const Options& options) {
   nlohmann::json asked = {{"claim_timeout_ms", options.claim_timeout_ms}};
   if (options.chosen_protection() != placement::Protection())
@@ -64,11 +64,11 @@ FrameSocket connect(const Options& options) {
   try {
     start_agent(options, deadline);
   } catch (const Failure& failure) {
-    // Another rank may have had more luck meanwhile.
+    // Meanwhile another rank may have started one.
     if (auto socket = try_connect(path, why)) return std::move(*socket);
     throw Failure(failure.status(), "cannot start the agent of node " + options.node + ": " + failure.what());
   }
-  // One that serves can be reached at once; another rank's, that has got the arena, may not be ready yet.
+  // An agent that serves can be reached at once. If another rank's agent got the arena, it may not be ready yet.
   for (const Deadline wait_limit = Deadline::in_ms(ready_timeout_ms);;) {
     if (auto socket = try_connect(path, why)) return std::move(*socket);
     if (wait_limit.passed()) break;
@@ -83,7 +83,7 @@ struct Instances {
   std::set<std::uint64_t> open;
 };
 
-// Never destroyed: engines in static storage are closed after it would have been.
+// Never destroyed, because engines in static storage may be closed after it would have been.
 Instances& instances() {
   static auto* const all = new Instances;
   return *all;
@@ -127,7 +127,7 @@ AgentConnection AgentConnection::open(const Options& options, std::uint64_t inst
   try {
     answer = connection.ask(request, deadline);
   } catch (const Failure& failure) {
-    // An agent that was just ending: the next one is found, or started, anew.
+    // The agent was just ending. Finds or starts the next one.
     if (failure.status() != CKPT_ERR_NO_AGENT) throw;
     connection = AgentConnection(connect(options));
     answer = connection.ask(request, deadline);
@@ -160,7 +160,7 @@ Frame AgentConnection::ask(const nlohmann::json& request, Deadline deadline) {
   } catch (const Failure& failure) {
     const bool late = failure.status() == CKPT_ERR_TIMEOUT;
     const std::string advice =
-        late ? "; is it (process " + std::to_string(socket_.peer().pid) + ") stopped? ckptctl doctor tells" : "";
+        late ? "; is it (process " + std::to_string(socket_.peer().pid) + ") stopped? ckptctl doctor shows that" : "";
     throw Failure(failure.status(), "the agent gave no answer to \"" + request.at("type").get<std::string>() +
                                         "\": " + failure.what() + advice);
   }

@@ -1,4 +1,5 @@
-// A connection to the node's agent, from hello to its end. It carries one request at a time, under AgentLink's lock.
+// AgentConnection is a connection to the node's agent, from hello to its end. It carries one request at a time, under
+// AgentLink's lock.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 
 namespace ckpt::client {
 
-// Registers one open engine of this process as long as this object lives. The agent gives an engine's rank to another
-// engine of the same process only if the first is not among the open ones, since it may still write. Any thread.
+// OpenEngine registers one open engine of this process while it lives. The agent may give an engine's rank to another
+// engine of the same process only if the first is no longer open, because an open engine may still write. Any thread.
 class OpenEngine {
  public:
   explicit OpenEngine(std::uint64_t instance);
@@ -37,8 +38,8 @@ class AgentConnection {
   // engine. `incarnation` is 0 until the engine has restored. Throws Failure.
   static AgentConnection open(const Options& options, std::uint64_t instance, std::uint64_t incarnation);
 
-  // Tells the agent that engine `instance`, which has lost its connection, is closed. A stopped agent reads this when
-  // it runs again. Does nothing if there is no agent.
+  // Tells the agent that engine `instance` is closed. For an engine that has lost its connection. A stopped agent reads
+  // this when it runs again. Does nothing if there is no agent.
   static void say_goodbye(const Options& options, std::uint64_t instance) noexcept;
 
   // Sends a request and returns the answer, which may be a refusal. Throws Failure if no answer comes:
@@ -46,7 +47,7 @@ class AgentConnection {
   Frame ask(const nlohmann::json& request, Deadline deadline);
   bool usable() const { return usable_; }
 
-  // True if the agent has gone. To be called between requests.
+  // True if the agent has gone. Call it between requests only.
   bool hung_up() const;
 
   const std::shared_ptr<arena::Control>& control() const { return control_; }

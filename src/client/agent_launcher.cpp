@@ -22,7 +22,7 @@
 namespace ckpt::client {
 namespace {
 
-// Beside this library or program, as the build and the installation lay them out; else by PATH.
+// Looks beside this library or program, as the build and the installation place it, then in PATH.
 std::string find_ckptd(const Options& options) {
   if (!options.ckptd.empty()) return options.ckptd;
   Dl_info self{};
@@ -92,7 +92,7 @@ pid_t spawn(const std::string& program, const std::vector<std::string>& words, i
                   "ckptd to its path");
 }
 
-// How the process ended, as waitpid() tells it. Nothing when it was not through in time: then it is killed.
+// The end of the process, as waitpid() reports it. Nothing if it did not end in time: then it is killed.
 std::optional<int> wait_for_exit(pid_t pid, Deadline deadline) {
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   pollfd entry{process.get(), POLLIN, 0};
@@ -100,7 +100,7 @@ std::optional<int> wait_for_exit(pid_t pid, Deadline deadline) {
   do ready = ::poll(&entry, 1, deadline.remaining_ms());
   while (ready < 0 && errno == EINTR);
   if (ready == 0) ::kill(pid, SIGKILL);
-  int status = 0;  // stays so where the caller ignores SIGCHLD and the kernel has reaped the process (ECHILD)
+  int status = 0;  // unchanged if the caller ignores SIGCHLD, because the kernel then reaps the process (ECHILD)
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   return ready == 0 ? std::nullopt : std::optional(status);

@@ -1,4 +1,4 @@
-// Starts the node's agent as a process of its own, which outlives this one.
+// Starts the node's agent as a process that outlives this one.
 #pragma once
 
 #include "base/clock.hpp"
@@ -6,9 +6,9 @@
 
 namespace ckpt::client {
 
-// Runs "ckptd --detach key=value...". It exits when its agent serves the socket, or prints a sentence that says why
-// not. start_agent() returns when an agent serves or is about to. Several ranks may do this at once: one of the agents
-// gets the arena. Throws Failure (CKPT_ERR_NO_AGENT) with that sentence if no agent will serve.
+// Runs "ckptd --detach key=value...". That program exits when its agent serves the socket, or prints a sentence that
+// says why not. start_agent() returns when an agent serves or is about to. Several ranks may call this at once: only
+// one of their agents gets the arena. Throws Failure (CKPT_ERR_NO_AGENT) with that sentence if no agent will serve.
 void start_agent(const Options& options, Deadline deadline);
 
 }  // namespace ckpt::client

@@ -12,18 +12,18 @@
 namespace ckpt::client {
 namespace {
 
-constexpr std::int64_t look_interval_ms = 50;  // how often the watcher looks whether the agent lives
+constexpr std::int64_t look_interval_ms = 50;  // how often the watcher checks that the agent lives
 constexpr std::int64_t look_soon_ms = 1;
 constexpr std::int64_t pause_first_ms = 50;                // between attempts to connect again
-constexpr std::int64_t pause_longest_ms = 5'000;           // starting an agent that does not start costs a process each
-constexpr std::int64_t pause_for_the_living_max_ms = 500;  // an agent that is there may answer at any moment
+constexpr std::int64_t pause_longest_ms = 5'000;           // an agent that does not start costs one process per attempt
+constexpr std::int64_t pause_for_the_living_max_ms = 500;  // a living agent may answer at any moment
 
 std::uint64_t random_instance() {
   std::random_device random;
   return (std::uint64_t{random()} << 32 | random()) | 1;
 }
 
-// For one writer, into whose page tables the slots are brought now rather than in the first capture.
+// For the one writer. Touches the slots' pages now, so that the first capture does not have to.
 arena::Segment map_slots(UniqueFd fd) {
   auto segment =
       arena::Segment::attach(std::move(fd), arena::Segment::Access::write, "the segment that the agent sent");
@@ -31,8 +31,8 @@ arena::Segment map_slots(UniqueFd fd) {
   return segment;
 }
 
-// Training waits for this one answer: as long as it may take to touch all slots of a shard, and no longer for an agent
-// that is stopped. A gigabyte a second was measured, and all ranks of a node ask at once.
+// Training waits for this answer. Allows the time to touch all slots of a shard, and no longer, in case the agent is
+// stopped. One gigabyte per second was measured, and all ranks of a node ask at once.
 Deadline reserve_deadline(const SlotSizes& sizes) {
   constexpr std::uint64_t least_ms = 5'000;
   constexpr std::uint64_t slots_max = 4;
@@ -47,7 +47,7 @@ bool are_slots_of(const Slots& slots, const std::vector<UniqueFd>& files) {
                     [](const auto& segment, const auto& file) { return is_same_file(segment.fd(), file.get()); });
 }
 
-// An agent that was started again has the segments that it finds: these stay mapped as they are, and pinned.
+// A restarted agent has the segments that it finds. These stay mapped as they are, and pinned.
 std::shared_ptr<Slots> reserve_on(AgentConnection& connection, const Reservation& wanted,
                                   const std::shared_ptr<Slots>& before) {
   const auto& [sizes, shortage] = wanted;
@@ -87,7 +87,7 @@ Failure AgentLink::why_disconnected() const {
   return disconnection();
 }
 
-// With the lock held. Not a copy: copies of an exception share one text, which the watcher replaces.
+// Call it with the lock held. Not a copy: copies of an exception share one text, which the watcher replaces.
 Failure AgentLink::disconnection() const { return {why_disconnected_.status(), why_disconnected_.what()}; }
 
 AgentSession AgentLink::session() const {
@@ -122,7 +122,7 @@ void AgentLink::joined(std::uint64_t incarnation) {
   comm_.follow(session_.control);
 }
 
-// With the lock held.
+// Call it with the lock held.
 void AgentLink::lost(const Failure& failure) {
   connection_.reset();
   why_disconnected_ = Failure(CKPT_ERR_NO_AGENT, failure.what());
@@ -200,22 +200,22 @@ void AgentLink::watch() {
   }
 }
 
-// Looks once, or until the doorbell rings; false when the agent is gone.
+// Looks once, or until the doorbell rings. Returns false if the agent is gone.
 bool AgentLink::watch_words(const AgentSession& session) {
   const std::uint32_t seen = session.control->agent_doorbell();
   const Look next = on_words_(*session.control);
   if (!connected()) return false;
   session.control->wait_agent_doorbell(seen, Deadline::in_ms(next == Look::soon ? look_soon_ms : look_interval_ms));
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return true;  // a request is under way: it notices by itself
+  if (!lock) return true;  // a request is under way and will notice by itself
   give_up_damaged_slots();
   if (connection_ && connection_->hung_up())
     lost(Failure(CKPT_ERR_NO_AGENT, "the node's agent is gone; looking for a new one"));
   return connection_.has_value();
 }
 
-// With the lock held. Who writes where a file was cut off is killed (SIGBUS), and training with it: the slots are asked
-// for anew before the next snapshot. Between a look and the next one nothing helps.
+// Call it with the lock held. A write to the truncated part of a file would kill training (SIGBUS), so the engine asks
+// for new slots before the next snapshot. Between two looks nothing helps.
 void AgentLink::give_up_damaged_slots() {
   const auto& slots = session_.slots;
   if (!slots || std::all_of(slots->begin(), slots->end(), [](const auto& slot) { return slot.is_whole_file(); }))
@@ -224,7 +224,7 @@ void AgentLink::give_up_damaged_slots() {
   session_number_.fetch_add(1, std::memory_order_release);
 }
 
-// Nothing where it is connected again; else why not.
+// Returns nothing once it is connected again; otherwise the reason.
 std::optional<ckpt_status> AgentLink::reconnect() {
   std::optional<Reservation> wanted;
   std::shared_ptr<Slots> before;

@@ -1,5 +1,5 @@
-// The engine's lasting link to its agent. A watcher thread waits for commits and for the agent's death, and reconnects
-// after it. The slots stay where they are meanwhile.
+// AgentLink is the engine's lasting link to its agent. A watcher thread waits for commits and for the agent's death,
+// and then connects to the next agent. The slots stay where they are meanwhile.
 //
 // Requests come from the training thread, one at a time. Any thread may call connected(), disowned(), session_number()
 // and why_disconnected(), and use what comm() offers. All of these except why_disconnected() take no lock.
@@ -32,13 +32,13 @@ using SlotSizes = std::vector<SlotSize>;
 
 struct Reservation {
   SlotSizes sizes;
-  std::string shortage;  // what the device lacks memory for, a sentence for people; empty: nothing
+  std::string shortage;  // what the device lacks memory for, for people; "" if nothing
 };
 
 class AgentLink {
  public:
   // Called on the watcher's thread after the agent changed the control page, or may have. Must not throw. Returns
-  // whether to call again soon, for something that the agent does not announce.
+  // `soon` to be called again for something that the agent does not announce.
   enum class Look { later, soon };
   using OnWords = std::function<Look(const arena::Control&)>;
 
@@ -51,7 +51,7 @@ class AgentLink {
   bool connected() const { return connected_.load(std::memory_order_acquire); }
   // Why snapshots are skipped while the link is down.
   Failure why_disconnected() const;
-  // True once the agent does not know this engine any more: connecting again is useless.
+  // True once the agent no longer knows this engine. Connecting again is then useless.
   bool disowned() const { return disowned_.load(std::memory_order_acquire); }
 
   // The current control page, even while a request is under way.
@@ -62,10 +62,10 @@ class AgentLink {
   AgentSession session() const;
 
   // Sends a request and returns the answer. If the agent dies meanwhile, waits for a new agent and sends it `again`,
-  // since it knows nothing of earlier requests. Throws Failure, also if the answer is a refusal.
+  // because the new agent knows no earlier request. Throws Failure, also if the answer is a refusal.
   Frame ask(nlohmann::json request, const nlohmann::json& again, Deadline deadline);
 
-  // Has the agent make the slots and maps them; session() then has them. Every new agent is asked again without a call.
+  // Has the agent make the slots, and maps them; session() then has them. The link repeats this with every new agent.
   // Throws Failure.
   void reserve(const Reservation& wanted);
 

@@ -1,5 +1,5 @@
-// What the agent has given this engine: the control page and, once reserved, the slots. A new agent gives a new
-// session. The hooks around training communication write to the control page, too.
+// AgentSession is what the agent has given this engine: the control page and, once reserved, the slots. Each new agent
+// means a new session. The hooks around training communication write to the control page, too.
 #pragma once
 
 #include <atomic>
@@ -23,12 +23,11 @@ struct AgentSession {
   std::shared_ptr<Slots> slots;  // null: not reserved yet
 };
 
-// The file that the hooks around training communication write to: the control file of the engine's session with its
-// agent (arena/comm_log.hpp).
+// The hooks around training communication. They write to the control file of the engine's session (arena/comm_log.hpp).
 //
-// Any thread may call a hook at any time. Therefore one atomic pointer leads to the file, and a file stays mapped as
-// long as the engine lives. There are as many files as the rank had control files, which is one: a restarted agent
-// takes over the existing file, and the communications under way with it. Nothing is written before follow().
+// Any thread may call a hook at any time. Therefore one atomic pointer leads to the file, and a file stays mapped while
+// the engine lives. A rank normally has one control file: a restarted agent takes over the existing file, and the
+// communications under way with it. Nothing is written before follow().
 class CommHooks {
  public:
   // From now on hooks write to this file. Called by one thread at a time.

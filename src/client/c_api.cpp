@@ -1,4 +1,4 @@
-// The C API over Engine: turns failures into status codes, keeps every exception inside, and copies structs of any age.
+// The C API over Engine. It turns failures into status codes, lets no exception out, and copies structs of any version.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -51,7 +51,7 @@ namespace {
 using ckpt::Failure;
 using ckpt::client::Outcome;
 
-// The ABI's one piece of state. An engine in static storage is closed when its thread's own objects are gone already.
+// The library's only global state. An engine in static storage is closed after its thread's own objects are gone.
 thread_local bool last_error_gone = false;  // NOLINT
 struct LastError {
   std::string sentence;
@@ -69,7 +69,7 @@ ckpt_status fail(ckpt_status status, const char* sentence) noexcept {
   return status;
 }
 
-// Runs `body`, which returns an Outcome, at the edge.
+// Runs `body`, which returns an Outcome, at the edge of the library.
 template <class Body>
 ckpt_status guarded(Body body) noexcept {
   try {
@@ -126,13 +126,13 @@ void hand_over(const Struct& from, Struct* to, std::size_t first_bytes, const ch
   to->struct_size = filled_bytes;
 }
 
-// Of the first release: what a caller's struct has at least. These stay when structs grow.
+// Sizes in the first release: a caller's struct has at least these. They stay when structs grow.
 constexpr std::size_t tensor_bytes_first = 48, restored_bytes_first = 88, stats_bytes_first = 96,
                       health_bytes_first = 1032;
 static_assert(sizeof(ckpt_tensor) >= tensor_bytes_first && sizeof(ckpt_restored) >= restored_bytes_first &&
               sizeof(ckpt_stats_t) >= stats_bytes_first && sizeof(ckpt_health_t) >= health_bytes_first);
 
-// The caller's tensor as this library knows it. What a newer caller's struct has beyond it must be zero.
+// Copies the caller's tensor to the struct that this library knows. Further members of a newer struct must be zero.
 ckpt_tensor tensor_of(const ckpt_tensor& given) {
   ckpt_tensor tensor = CKPT_TENSOR_INIT;
   if (given.struct_size < tensor_bytes_first)
@@ -157,7 +157,7 @@ ckpt::device::Stream stream_of(const ckpt::client::Engine& engine, void* stream,
   return nullptr;
 }
 
-// Descriptions by status; the numbers between the groups are free.
+// Descriptions by status. Numbers between the groups are unused.
 constexpr std::array<std::pair<ckpt_status, const char*>, 14> descriptions = {{
     {CKPT_OK, "success"},
     {CKPT_SKIPPED, "the snapshot was skipped"},
@@ -175,7 +175,7 @@ constexpr std::array<std::pair<ckpt_status, const char*>, 14> descriptions = {{
     {CKPT_ERR_INTERNAL, "a bug in ckptengine"},
 }};
 
-// A caller may pass any number, which must not be read as an enum.
+// A caller may pass any number, which must not be converted to the enum before this check.
 int number_of(const ckpt_status& status) {
   static_assert(sizeof status == sizeof(int));
   int number = 0;
@@ -192,7 +192,7 @@ int ckpt_is_error(ckpt_status status) { return number_of(status) >= CKPT_ERR_INV
 const char* ckpt_status_string(ckpt_status status) {
   for (const auto& [known, description] : descriptions)
     if (number_of(status) == known) return description;
-  return "a status that this library does not know";
+  return "an unknown status";
 }
 
 const char* ckpt_version(void) { return CKPT_VERSION; }
@@ -209,7 +209,7 @@ ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_engine** 
 }
 
 void ckpt_close(ckpt_engine* engine) {
-  // A forked child's copy is left alone: its threads never existed, and its mappings are not there.
+  // Leaves a forked child's copy alone: its threads never existed, and its mappings are gone.
   if (engine == nullptr || engine->fork_guard.in_forked_child()) return;
   guarded([&]() -> Outcome {
     engine->engine.await_last_commit();
@@ -256,7 +256,7 @@ ckpt_status ckpt_stored_layout(ckpt_engine* engine, const char** json) {
 ckpt_status ckpt_restore(ckpt_engine* engine, void* stream, ckpt_restored* result) {
   return on_engine(engine, [&](auto& self) -> Outcome {
     need(result != nullptr, "the place for the result");
-    // Before anything is done: a struct of no known size gets an error that changes nothing.
+    // Checks this before anything is done: a struct of unknown size gets an error that changes nothing.
     hand_over<ckpt_restored>(CKPT_RESTORED_INIT, result, restored_bytes_first, "ckpt_restored");
     hand_over(self.restore(stream_of(self, stream, "restore()")), result, restored_bytes_first, "ckpt_restored");
     return {};

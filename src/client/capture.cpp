@@ -55,7 +55,7 @@ std::optional<std::string> Capture::misfit(const RankState& state) const {
 }
 
 void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream) {
-  check(!active_, "a capture begins before the one before it is over");
+  check(!active_, "a capture begins before the previous one has ended");
   Slots& slots = *session_.slots;
   std::array<device::Device::Copy, core::captures_max> copies;
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -63,7 +63,7 @@ void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const Ra
     slot.begin();
     copies[i] = {&state.captured[i].plan, {slot.data(), slot.digests()}};
   }
-  // In this order: an iteration that was attempted and is not being captured has been captured or will never be.
+  // Store in this order: an iteration that was attempted and is not being captured has been captured or never will be.
   session_.control->capturing(checkpoint);
   session_.control->attempted(checkpoint.iteration());
   active_ = {grant, checkpoint, &state};
@@ -101,13 +101,13 @@ bool Capture::release(std::span<const device::Stream> streams, Deadline deadline
   return device_.release(streams, deadline, [this](bool whole) { over(whole); });
 }
 
-// On any thread.
+// Runs on any thread.
 void Capture::over(bool whole) {
   whole = whole && seal();
   session_.control->capturing(CheckpointId());
   session_.control->ring_agent();
   active_.reset();
-  const Sealed sealed = std::move(sealed_);  // the training thread may release the next one during the call
+  const Sealed sealed = std::move(sealed_);  // the training thread may release the next capture during the call
   sealed(whole);
 }
 
@@ -126,7 +126,7 @@ bool Capture::seal() try {
 }
 
 void Capture::cancel() {
-  device_.cancel();  // first: until it returns, the device may end the capture
+  device_.cancel();  // first: until this returns, the device may end the capture
   if (!active_) return;
   session_.control->capturing(CheckpointId());
   active_.reset();

@@ -1,8 +1,9 @@
-// One rank's capture of one iteration into the slots that the agent granted. snapshot() begins it and before_update()
-// releases it. The slots are sealed when the copy is whole: in before_update(), or later on a thread of the device.
+// Capture copies one rank's state of one iteration into the slots that the agent granted. begin() starts it and
+// release() allows the tensors to change. The slots are sealed when the copy is whole: in release(), or later on a
+// thread of the device.
 //
-// Used by the training thread. After release() has returned true nobody uses it until `sealed` is called. For host
-// tensors begin() and release() make no system call except one futex wake each, take no locks and allocate nothing.
+// The training thread uses it. After release() has returned true, nobody uses it until `sealed` is called. For host
+// tensors, begin() and release() make no system call except one futex wake each, take no locks and allocate nothing.
 #pragma once
 
 #include <array>
@@ -35,10 +36,9 @@ class Capture {
   void detach() { attach({}); }
   const AgentSession& session() const { return session_; }
 
-  // The agent's grant, if there is one that was not used. Throws Failure (CKPT_ERR_INTERNAL) for a grant that names no
-  // slot.
+  // The agent's unused grant, if there is one. Throws Failure (CKPT_ERR_INTERNAL) for a grant that names no slot.
   std::optional<arena::Grant> unused_grant() const;
-  // Nothing if the state fits the slots; otherwise a sentence that says why not.
+  // A sentence that says why the state does not fit the slots; nothing if it fits.
   std::optional<std::string> misfit(const RankState& state) const;
 
   // Starts to copy the main shard's parts, and copies the private shard synchronously, as Device::start() does. `state`
@@ -51,12 +51,12 @@ class Capture {
   std::span<const std::byte> main_piece() const;
 
   // Allows the tensors to change: by work enqueued on `streams` after this call, or by the host. When the copy is
-  // whole, the slots are sealed, the agent is told, and `sealed(true)` is called. If the copy fails later, the capture
-  // is given up and `sealed(false)` is called. Returns false if it failed or the deadline passed before: the capture is
-  // still active, and `sealed` is not called.
+  // whole, the capture seals the slots, tells the agent, and calls `sealed(true)`. If the copy fails later, it gives up
+  // and calls `sealed(false)`. Returns false if it failed already or the deadline passed. The capture is then still
+  // active, and `sealed` is not called.
   using Sealed = std::function<void(bool whole)>;
   bool release(std::span<const device::Stream> streams, Deadline deadline, Sealed sealed);
-  // Why the capture that ended last was not sealed although its copy was whole; "" if it was.
+  // Why the newest capture was not sealed although its copy was whole; "" if it was sealed.
   const std::string& failure() const { return failure_; }
   // Gives up the active capture. The grant stays unused.
   void cancel();
@@ -67,7 +67,7 @@ class Capture {
     CheckpointId checkpoint;
     const RankState* state;
   };
-  // Which layout text this engine wrote to each slot, so that each is written once and not in every iteration.
+  // The layout text that this engine wrote to each slot. So it writes each once, and not in every iteration.
   using WrittenLayouts = std::array<std::uint64_t, arena::slots_max>;
 
   void over(bool whole);
@@ -83,14 +83,14 @@ class Capture {
   std::array<WrittenLayouts, core::captures_max> written_layouts_{};  // by segment
 };
 
-// The state of a capture that was released and that a thread of the device seals later. The training thread asks
-// whether sealing is still under way, and leaves the capture alone until it has ended.
+// Tells the training thread whether a thread of the device is still sealing a capture. Until it has ended, the training
+// thread leaves the capture alone.
 class Sealing {
  public:
-  // Training thread. begin(): before the capture is released. none(): if it was not released after all.
+  // Training thread. Call begin() before the capture is released, and none() if it was not released after all.
   void begin() { under_way_.store(1, std::memory_order_relaxed); }
   void none() { under_way_.store(0, std::memory_order_relaxed); }
-  // Any thread. The last thing it does with the capture.
+  // Any thread. This is the last thing that thread does with the capture.
   void end() {
     // Sequentially consistent, as in wait(): either the waiter sees the end, or this thread sees the waiter.
     under_way_.store(0);

@@ -21,7 +21,8 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
   for (const std::string& warning : options_.warnings) warnings_.add(CKPT_WARNING_ENVIRONMENT, warning);
 }
 
-// While the engine can still hear of it: whoever comes next finds the last checkpoint on other nodes, too.
+// Waits while the engine can still learn of it, so that the next incarnation finds the last checkpoint on other nodes,
+// too.
 void Engine::await_last_commit() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
   if (open_capture()) release({}, deadline);
@@ -37,13 +38,13 @@ Engine::~Engine() {
   gpu_comm_.reset();
   if (open_capture()) release({}, deadline);
   sealing_.wait(deadline);
-  capture_.cancel();  // also when all is sealed: returns when no thread of the device is here any more
+  capture_.cancel();  // also if all is sealed: when it returns, no thread of the device is here any more
   if (gpu_replication_) gpu_replication_->end("the engine was closed");
   capture_.detach();
   link_.leave(deadline);
 }
 
-// On the watcher's thread.
+// Runs on the watcher's thread.
 AgentLink::Look Engine::on_words(const arena::Control& control) {
   const CheckpointId committed = control.committed();
   if (committed && committed.incarnation() == incarnation_.load(std::memory_order_acquire))
@@ -154,10 +155,9 @@ Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t time
     case CKPT_DISCARDED:
       return {status, "the snapshot of this iteration was discarded; wait for a later one"};
     case CKPT_ERR_SUPERSEDED:
-      return {
-          status,
-          "a new incarnation of the job began and nothing of this process is committed any more; end it and start the "
-          "rank again, as all others"};
+      return {status,
+              "a new incarnation of the job began, so nothing of this process will be committed; stop this process and "
+              "restart the rank with all others"};
     default:
       return {status, "the snapshot of this iteration was not taken; ckpt_snapshot() said why"};
   }

@@ -1,7 +1,7 @@
-// The engine of one rank: the implementation of the C ABI. The terms of ckptengine.h apply.
+// Engine is the engine of one rank: the implementation of the C ABI. The rules of ckptengine.h apply.
 //
-// The training thread uses it, but any thread may call the const functions. Failures are thrown as Failure. The engine
-// owns everything except the tensors' memory, which is the caller's.
+// Only the training thread uses it, but any thread may call the const functions. Errors are thrown as Failure. The
+// engine owns everything except the tensors' memory, which belongs to the caller.
 #pragma once
 
 #include <atomic>
@@ -25,8 +25,8 @@
 
 namespace ckpt::client {
 
-// Result of a call that can be skipped without failing. `text` says why; it is valid until the next call. It is empty
-// with CKPT_OK.
+// Result of a call that can be skipped without failing. `text` says why; it is valid until the next call, and "" with
+// CKPT_OK.
 struct Outcome {
   ckpt_status status = CKPT_OK;
   const char* text = "";
@@ -51,15 +51,15 @@ class Engine {
   Outcome before_update(std::span<const device::Stream> streams = {});
   void discard();
   // Finishes a pending capture and waits until the last snapshot is committed, at most close_timeout_ms. Does not wait
-  // if the job is not protected, because then no commit is in sight.
+  // if the job is not protected, because then no commit is near.
   void await_last_commit();
   // Whether there are GPU tensors, so that streams matter.
   bool has_gpu_tensors() const { return registry_.has_gpu_tensors(); }
 
-  // To be called around each communication of training. `channel` is checked.
+  // Call these around each communication of training. They check `channel`.
   void comm_begin(std::uint32_t channel) const;
   Outcome comm_end(std::uint32_t channel) const;
-  // The same, at the time when the GPU gets there on stream `on`.
+  // The same, but at the time when the GPU gets there on stream `on`.
   void comm_begin(std::uint32_t channel, device::Stream on) const;
   Outcome comm_end(std::uint32_t channel, device::Stream on) const;
 

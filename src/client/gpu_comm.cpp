@@ -7,9 +7,9 @@ namespace {
 
 using arena::CommKind;
 
-constexpr std::size_t open_max = 4096;  // of a channel
+constexpr std::size_t open_max = 4096;  // per channel
 
-// A track for the begins of each channel, one for its ends, and one for iterations.
+// One track for the begins of each channel, one for its ends, and one for iterations.
 constexpr std::uint32_t kinds = 2;
 constexpr std::uint32_t iteration_track = kinds * arena::comm_channels_max;
 static_assert(iteration_track < device::StreamTimestamps::tracks_max);
@@ -30,7 +30,7 @@ std::unique_ptr<GpuComm> GpuComm::open(device::Device& device, std::shared_ptr<a
   return comm->timestamps_ ? std::move(comm) : nullptr;
 }
 
-// The next one, where the one before in its place is over.
+// Returns the next number, if the previous communication in its place is over.
 GpuComm::Number GpuComm::take_number() {
   const std::uint32_t number = last_number_ + 1, before = last_in_place_[number % arena::comm_gpu_max];
   const auto& [begun, ended] = place(number);
@@ -57,7 +57,7 @@ bool GpuComm::end(std::uint32_t comm_channel, device::Stream on) {
   const Number number = open_[comm_channel].front();
   open_[comm_channel].pop_front();
   if (!number || timestamps_->add(on, {end_track(comm_channel), &place(*number).ended, *number})) return true;
-  // The GPU cannot tell: better early than never.
+  // The GPU cannot report it. Early is better than never.
   place(*number).ended.store(*number, std::memory_order_release);
   reached(end_track(comm_channel), Clock::now());
   return true;
@@ -67,7 +67,7 @@ void GpuComm::iteration(device::Stream on) {
   if (!timestamps_->add(on, {iteration_track, nullptr, 0})) reached(iteration_track, Clock::now());
 }
 
-// On the timeline's thread, mostly.
+// Usually runs on the timeline's thread.
 void GpuComm::reached(std::uint32_t track, Clock::time_point at) {
   arena::CommWriter writer(words());
   if (track == iteration_track) return writer.iteration(at);

@@ -1,11 +1,11 @@
-// Marks communications that begin and end on streams of the GPU. The GPU itself writes the mark when it gets there, and
-// the log has the GPU's times (arena/comm_log.hpp). So the agent knows when the network is really idle, not when the
-// host enqueued something.
+// GpuComm marks communications that begin and end on streams of the GPU. The GPU itself writes the mark when it gets
+// there, and the log has the GPU's times (arena/comm_log.hpp). So the agent knows when the network is really idle, not
+// when the host enqueued something.
 //
-// Each communication has a place of its own in the shared words, so communications on several streams may begin and end
-// in any order. If all places are taken because the host is far ahead of the GPU, a communication is not seen.
+// Each communication has its own place in the shared words, so communications on several streams may begin and end in
+// any order. If the host is so far ahead of the GPU that all places are taken, a communication is not seen.
 //
-// Any thread. Belongs to the control file that the engine had when it restored.
+// Any thread may use it. It belongs to the control file that the engine had when it restored.
 #pragma once
 
 #include <array>

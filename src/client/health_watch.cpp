@@ -14,9 +14,9 @@ namespace {
 constexpr std::chrono::milliseconds look_every{250};
 constexpr std::int64_t heartbeats_missed_max = 8;  // an agent that is only slow misses fewer
 constexpr std::int64_t silence_least_ms = 1'000;
-constexpr std::int64_t notified_late_ms = 1'000;         // the agent's verdict and its word of a commit are two stores
-constexpr std::chrono::seconds settled_after{2};         // what goes by within it is not told
-constexpr std::chrono::seconds notified_anew_after{10};  // that another reason is the one now
+constexpr std::int64_t notified_late_ms = 1'000;         // the agent stores its verdict and its commit separately
+constexpr std::chrono::seconds settled_after{2};         // shorter changes are not reported
+constexpr std::chrono::seconds notified_anew_after{10};  // then another reason has really taken over
 constexpr std::chrono::minutes notified_again_after{1};
 
 void put(std::span<char> to, std::string_view text) {
@@ -33,7 +33,7 @@ void say(ckpt_health_t& health, ckpt_protection state, const char* reason, const
   put(health.advice, advice);
 }
 
-// Of another node, rank or kind.
+// Whether the verdict is about another node, rank or kind.
 bool differ(const ckpt_health_t& a, const ckpt_health_t& b) {
   return a.state != b.state || a.rank != b.rank || std::strcmp(a.reason, b.reason) != 0 ||
          std::strcmp(a.node, b.node) != 0;
@@ -72,7 +72,7 @@ ckpt_health_t judge(const HealthFacts& facts) {
   if (!facts.news) {
     health.state = CKPT_DEGRADED;
     put(health.reason, "beginning");
-    put(health.text, "the agent has not told yet whether the job is protected");
+    put(health.text, "the agent has not said yet whether the job is protected");
     health.committed_iteration = -1;
   }
   if (health.allowed_ms <= 0) health.allowed_ms = facts.unprotected_after_ms;
@@ -88,7 +88,7 @@ ckpt_health_t judge(const HealthFacts& facts) {
   };
   if (facts.is_superseded) {
     say(health, CKPT_NOT_PROTECTED, "superseded", "this trainer belongs to an earlier incarnation of the job",
-        "end this process, and start the rank again unless that was done");
+        "stop this process, and restart the rank if nobody has done so");
   } else if (!facts.is_connected) {
     const auto state = of_this_node(facts.silent_ms);
     say(health, state, "agent_gone", "the agent of node " + facts.node + " is gone: " + facts.why_disconnected,
@@ -96,10 +96,10 @@ ckpt_health_t judge(const HealthFacts& facts) {
   } else if (is_silent) {
     const auto state = of_this_node(facts.silent_ms);
     say(health, state, "agent_silent", "the agent of node " + facts.node + " does not answer, as if it were stopped",
-        "look at ckptd: ckptctl doctor tells; SIGKILL ends it, and what it holds stays");
+        "check ckptd with ckptctl doctor; SIGKILL ends it, and its memory stays");
   } else if (health.state == CKPT_PROTECTED && facts.quiet_ms > health.allowed_ms + notified_late_ms) {
     of_this_node(facts.quiet_ms - health.allowed_ms);
-    say(health, CKPT_NOT_PROTECTED, "stalled", "this trainer has heard of no commit for longer than allowed",
+    say(health, CKPT_NOT_PROTECTED, "stalled", "this trainer has learned of no commit for longer than allowed",
         "see ckptctl health and ckptctl status");
   }
   return health;
@@ -188,7 +188,7 @@ void HealthWatch::look() {
   health_ = health;
 }
 
-// A change for the worst is told at once, others when they have lasted, and what lasts once a minute.
+// Reports a change to the worst state at once, other changes when they have lasted, and a lasting state once a minute.
 bool HealthWatch::is_due(const ckpt_health_t& health) {
   const auto now = Clock::now();
   if (!notified_)

@@ -1,5 +1,5 @@
-// The trainer's own judgement of the job's health. While the agent lives, it passes on what the agent says. When the
-// agent is silent, it decides by itself. A thread looks several times a second and never touches a tensor or a slot.
+// HealthWatch is the trainer's own judgement of the job's health. It passes on the agent's verdict. While the agent is
+// silent, it judges by itself. Its thread looks several times a second and never touches a tensor or a slot.
 #pragma once
 
 #include <condition_variable>
@@ -23,12 +23,12 @@ struct HealthFacts {
   bool is_superseded = false;
   std::int64_t silent_ms = 0;       // since the agent's last heartbeat
   std::int64_t quiet_ms = 0;        // since this trainer last learned of a commit, or since it began
-  std::int64_t heartbeat_ms = 250;  // at least how often the agent says that it lives
+  std::int64_t heartbeat_ms = 250;  // the agent's heartbeat comes at least this often
   std::int64_t unprotected_after_ms = 5000;
   std::string node;  // this node
   std::optional<arena::HealthNews> news;
 };
-// Pure.
+// Judges from these facts alone. Pure.
 ckpt_health_t judge(const HealthFacts& facts);
 
 class HealthWatch {
@@ -51,8 +51,8 @@ class HealthWatch {
 
   // [any thread]
   ckpt_health_t now() const;
-  // [any thread] Sets the callback, or none if null. On return the earlier callback does not run any more, unless that
-  // callback made this call.
+  // [any thread] Sets the callback; null: none. When this returns, the earlier callback no longer runs, unless it made
+  // this call itself.
   void on_change(ckpt_health_callback callback, void* user);
 
  private:

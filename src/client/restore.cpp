@@ -12,7 +12,7 @@
 namespace ckpt::client {
 namespace {
 
-constexpr std::int64_t answer_margin_ms = 2'000;  // the agent keeps to the timeout, and says what it waited for
+constexpr std::int64_t answer_margin_ms = 2'000;  // the agent keeps to the timeout and says what it waited for
 
 nlohmann::json report_of(const CorruptPiece& corrupt) {
   return {
@@ -30,7 +30,8 @@ std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState&
 
 }  // namespace
 
-// Asks until the pieces that the agent sends are whole. Each one that is not is told, so that it is not sent again.
+// Asks until all pieces that the agent sends are whole. Reports each damaged one, so that the agent does not send it
+// again.
 void Engine::ask_for_stored(nlohmann::json request, Deadline deadline) {
   stored_.reset();
   while (!stored_) {
@@ -71,8 +72,9 @@ std::optional<CorruptPiece> Engine::load(device::Stream stream) {
   return load_piece(*device_, state.private_, *stored_->private_, stream);
 }
 
-// While nothing of training is on the GPU yet: the members connect, which waits for all of them and allocates memory.
-// Returns why it is host replication, if it was to be another. An incarnation goes on without: nothing is thrown.
+// Runs before training has work on the GPU, because connecting the members waits for all of them and allocates memory.
+// Returns why replication goes through the host although GPU replication was asked for. It never throws, because an
+// incarnation can go on without it.
 std::string Engine::join_replication(std::optional<arena::ReceiveBuffer> receive_buffer, Deadline deadline) {
   if (options_.replication != ReplicationMode::device) return {};
   if (!receive_buffer) return "checkpoints go from host to host in this incarnation; ckptctl status says why";
@@ -100,7 +102,7 @@ std::string Engine::join_replication(std::optional<arena::ReceiveBuffer> receive
 
 ckpt_restored Engine::restore(device::Stream stream) {
   if (incarnation_.load() != 0)
-    throw Failure(CKPT_ERR_INVALID, "restore() was called in this incarnation before; call it once");
+    throw Failure(CKPT_ERR_INVALID, "restore() was already called in this incarnation; call it once");
   const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
   stored(deadline);
   const auto load_begin = Clock::now();
@@ -137,7 +139,7 @@ ckpt_restored Engine::restore(device::Stream stream) {
   incarnation_.store(result.incarnation);
   if (const std::string news = join_replication(std::move(stored_->receive_buffer), deadline); !news.empty())
     warnings_.add(CKPT_WARNING_REPLICATION, news);
-  stored_.reset();  // unmaps what was restored from
+  stored_.reset();  // unmaps the pieces that were restored
   return result;
 }
 

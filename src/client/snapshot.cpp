@@ -1,5 +1,5 @@
-// The engine's every iteration: snapshot() and before_update(). Once slots are reserved, and unless a registration
-// changed, these make no system call but one futex wake each, take no lock and allocate nothing.
+// The engine's part in every iteration: snapshot() and before_update(). Once slots are reserved, and unless a
+// registration changed, they make no system call except one futex wake each, take no lock and allocate nothing.
 
 #include "base/error.hpp"
 #include "client/engine.hpp"
@@ -7,16 +7,16 @@
 namespace ckpt::client {
 namespace {
 
-constexpr std::int64_t capture_timeout_ms = 60'000;  // far beyond any copy in memory
+constexpr std::int64_t capture_timeout_ms = 60'000;  // far longer than any copy in memory
 constexpr std::int64_t first_grant_wait_ms = 1'000;  // after the slots were made, which takes longer
-constexpr std::chrono::seconds reserve_pause{5};     // a refused reservation is not asked for at every iteration
+constexpr std::chrono::seconds reserve_pause{5};     // between two attempts after a refused reservation
 
-// Private state is blobs that vary a little in size: room to grow.
+// Private state is blobs that vary a little in size, so this leaves room to grow.
 std::uint64_t with_headroom(std::uint64_t bytes) { return 2 * bytes + (64u << 10); }
 
 SlotSizes slot_sizes(const RankState& state, const Options& options) {
   const std::uint64_t main_bytes = std::max(state.main.length_bytes(), options.slot_bytes);
-  // Where the state will grow, its layout will.
+  // State that will grow also has a growing layout.
   const std::uint64_t growth = state.main.length_bytes() == 0 ? 1 : main_bytes / state.main.length_bytes();
   SlotSizes sizes;
   for (const PieceState& piece : state.captured) {
@@ -66,8 +66,8 @@ void Engine::reserve_slots(const RankState& state) {
   }
 }
 
-// State that has grown gets larger slots. The agent makes them beside the old ones and copies what these hold, so
-// nothing that is committed is lost.
+// State that has grown gets larger slots. The agent makes them beside the old ones and copies their contents, so
+// nothing committed is lost.
 void Engine::fit_slots(const RankState& state) {
   if (capture_.session().slots && !capture_.misfit(state)) return;
   reserve_slots(state);
@@ -75,7 +75,7 @@ void Engine::fit_slots(const RankState& state) {
     throw Failure(CKPT_ERR_INTERNAL, *misfit + ", and the agent made no larger ones; please report this");
 }
 
-// It may be reading from slots that are not to stay mapped, or nobody sees what it tells and where it arrives.
+// It may be reading from slots that will be unmapped, or nobody reads its page and what it receives.
 bool Engine::loses_replication(const AgentSession& next) const {
   if (!gpu_replication_) return false;
   const auto& slots = capture_.session().slots;
@@ -87,12 +87,12 @@ void Engine::follow_session() {
   if (number == session_number_) return;
   AgentSession session = link_.session();
   if (loses_replication(session))
-    gpu_replication_->end("this node's slots were made anew, because the state has grown or memory was lost");
+    gpu_replication_->end("this rank's slots were replaced, because its state has grown or memory was lost");
   capture_.attach(std::move(session));
   session_number_ = number;
 }
 
-// The one before was never finished: its tensors may have changed under the copy.
+// The previous snapshot was never finished: its tensors may have changed during the copy.
 void Engine::discard_forgotten() {
   if (!open_capture()) return;
   const std::string iteration = std::to_string(capture_.checkpoint().iteration());
@@ -114,25 +114,26 @@ void Engine::discard() {
 void Engine::check_fence(const arena::Control& control) {
   const std::uint64_t incarnation = control.fenced();
   if (incarnation == 0) return;
-  tickets_.superseded();  // the watcher sees it later
+  tickets_.superseded();  // the watcher learns of it later
   const std::string rank = std::to_string(options_.rank);
   if (incarnation == arena::fenced_without_incarnation)
-    throw Failure(CKPT_ERR_SUPERSEDED, "the node's agent takes no more snapshots of this process of rank " + rank +
-                                           "; ckptctl status says why; end it and start the rank again, as all others");
+    throw Failure(CKPT_ERR_SUPERSEDED, "the node's agent takes no more snapshots of rank " + rank +
+                                           " from this process: ckptctl status says why; stop this process and "
+                                           "restart the rank with all others");
   throw Failure(CKPT_ERR_SUPERSEDED,
-                "incarnation " + std::to_string(incarnation) + " of the job began, of which this process of rank " +
-                    rank +
-                    " is no part: a rank was started again, or the coordination store lost the "
-                    "records of the incarnation before; end it and start the rank again, as all others");
+                "this process of rank " + rank + " does not belong to incarnation " + std::to_string(incarnation) +
+                    ", which has begun: a rank was restarted, or the coordination store lost the records of the "
+                    "earlier incarnation; stop this process and restart the rank with all others");
 }
 
 Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream) {
   discard_forgotten();
   last_iteration_ = iteration;
   if (sealing_.under_way())
-    return {CKPT_SKIPPED,
-            "this iteration's snapshot is skipped on all ranks, because the one before is still being copied from the "
-            "GPU; training is not affected"};
+    return {
+        CKPT_SKIPPED,
+        "all ranks skip the snapshot of this iteration, because the previous one is still being copied from the GPU; "
+        "training is not affected"};
   follow_session();
   arena::Control& control = *capture_.session().control;
   check_fence(control);
@@ -149,7 +150,7 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   const auto grant = capture_.unused_grant();
   if (!grant || iteration < capture_.session().control->resume_at())
     return {CKPT_SKIPPED,
-            "this iteration's snapshot is skipped on all ranks, because earlier ones are not stored everywhere yet; "
+            "all ranks skip the snapshot of this iteration, because earlier ones do not have all their copies yet; "
             "training is not affected"};
   tickets_.taken(iteration, called_at);
   capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
@@ -170,7 +171,7 @@ void Engine::not_taken(std::int64_t iteration, ckpt_status why) {
   control.ring_agent();
 }
 
-// Where communications are seen on the GPU's timeline, so are iterations.
+// If communications are marked on the GPU's timeline, iterations are, too.
 void Engine::mark_iteration(Clock::time_point now, device::Stream stream) const {
   if (gpu_comm_ && gpu_comm_->is_used())
     gpu_comm_->iteration(stream);
@@ -196,14 +197,14 @@ Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
   return outcome;
 }
 
-// On any thread.
+// Runs on any thread.
 void Engine::sealed(bool whole) {
   const auto [iteration, bytes, called_at, main, slots] = released_;
   if (!whole) capture_.session().control->not_taken(iteration, CKPT_DISCARDED);
   released_.slots.reset();
   if (whole && gpu_replication_)
     gpu_replication_->captured(CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), main, slots);
-  sealing_.end();  // first: who waited for the ticket may take the next snapshot
+  sealing_.end();  // first: whoever waited for the ticket may take the next snapshot
   if (whole)
     tickets_.captured(iteration, bytes, milliseconds_between(called_at, Clock::now()));
   else

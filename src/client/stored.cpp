@@ -9,8 +9,8 @@
 namespace ckpt::client {
 namespace {
 
-// Nobody writes there. But a GPU's driver pins no pages that could not be written, and reads others several times
-// slower.
+// Nobody writes to these slots. But a GPU's driver pins only pages that could be written, and reads others several
+// times slower.
 arena::Segment::Access access_of(const UniqueFd& fd) {
   const bool may_write = (::fcntl(fd.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
   return may_write ? arena::Segment::Access::write : arena::Segment::Access::read;
@@ -54,10 +54,10 @@ void check_parts(const Stored& stored) {
             manifest.layout_hash == stored.main.front().manifest.layout_hash;
   }
   if (!agree)
-    throw Failure(CKPT_ERR_INTERNAL, "the agent brought pieces that do not belong together; please report this");
+    throw Failure(CKPT_ERR_INTERNAL, "the agent's answer names pieces that do not belong together; please report this");
 }
 
-// No restore fails for want of the path.
+// A missing receive buffer never makes a restore fail.
 void take_receive_buffer(std::size_t fd, std::vector<UniqueFd>& fds, Stored& stored) {
   try {
     if (fd >= fds.size() || !fds[fd]) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a receive buffer");

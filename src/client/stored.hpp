@@ -1,4 +1,4 @@
-// The pieces of the chosen checkpoint that the agent fetched for this rank. They are only read.
+// Stored is the chosen checkpoint's pieces that the agent fetched for this rank. The trainer only reads them.
 //
 // Used by the training thread.
 #pragma once
@@ -39,7 +39,7 @@ struct Stored {
   std::string no_receive_buffer;  // why it cannot be used
 };
 
-// A piece that differs from what the agent said. The agent can fetch another copy.
+// A piece that differs from the agent's description. The agent can fetch another copy.
 struct CorruptPiece {
   std::string shard;
   CheckpointId checkpoint;

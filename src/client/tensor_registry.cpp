@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::int32_t extents_max = 16;
 
-// Whether an enumeration that came over the C ABI holds a value from 0 to `last`: as an integer, since a C++ one that
-// holds another value must not even be read.
+// Whether an enumeration from the C ABI holds a value from 0 to `last`. Compares it as an integer, because a C++
+// enumeration with another value must not even be read.
 template <class Enum>
 bool within(const Enum& value, Enum last) {
   static_assert(sizeof(Enum) == sizeof(unsigned));
@@ -47,11 +47,11 @@ void TensorRegistry::add(const ckpt_tensor& tensor, device::Device& device) {
   const std::string name = checked_name(tensor.name);
   const std::string label = "tensor \"" + name + "\"";
   if (tensors_.contains(name))
-    refuse(label + " is registered already; unregister it first, or move it to tell its new address");
+    refuse(label + " is registered already; unregister it first, or move it to its new address");
   if (!within(tensor.dtype, CKPT_C64)) refuse(label + " has an unknown dtype; use one of ckpt_dtype");
   if (!within(tensor.memory, CKPT_DEVICE)) refuse(label + " has an unknown memory kind; use one of ckpt_memory");
   if (!within(tensor.capture, CKPT_SYNCHRONOUS))
-    refuse(label + " has an unknown way of capture; use one of ckpt_capture");
+    refuse(label + " has an unknown kind of capture; use one of ckpt_capture");
   if (tensor.ndim < 0 || tensor.ndim > extents_max || (tensor.ndim > 0 && tensor.shape == nullptr))
     refuse(label + " needs a shape of 0 to 16 extents");
 

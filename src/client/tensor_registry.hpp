@@ -1,6 +1,6 @@
-// The tensors that the caller has registered, and the two shards that they form.
+// TensorRegistry has the tensors that the caller registered, and the two shards that they form.
 //
-// Used by the training thread. Nothing is computed again unless a registration changed.
+// Used by the training thread. It computes nothing again unless a registration changed.
 #pragma once
 
 #include <functional>
@@ -47,10 +47,10 @@ class TensorRegistry {
   TensorRegistry(std::string main_shard, std::string private_shard)
       : main_shard_(std::move(main_shard)), private_shard_(std::move(private_shard)) {}
 
-  // Sets what this rank captures of the main shard: all of it until this is called.
+  // Sets which parts of the main shard this rank captures. Before the first call it captures all of it.
   void share(const core::Share& share);
 
-  // All three throw Failure (CKPT_ERR_INVALID) and then change nothing. `device` decides which memory is accepted.
+  // All three throw Failure (CKPT_ERR_INVALID) and then change nothing. `device` decides which memory it accepts.
   void add(const ckpt_tensor& tensor, device::Device& device);
   void move(const std::string& name, void* data, device::Device& device);
   void remove(const std::string& name);

@@ -100,7 +100,7 @@ ckpt_stage Tickets::stage(std::int64_t iteration) const {
 bool Tickets::reached(std::int64_t iteration, ckpt_stage stage) const {
   const std::int64_t durable = newest_durable_.load(std::memory_order_acquire);
   if (stage == CKPT_STAGE_DURABLE) return durable >= iteration;
-  // What is on storage was committed, even where the news of that is still on its way.
+  // A checkpoint on storage was committed, even if the news of the commit is still on its way.
   const std::int64_t committed = std::max(newest_committed_.load(std::memory_order_acquire), durable);
   if (stage == CKPT_STAGE_COMMITTED) return committed >= iteration;
   const std::int64_t captured = std::max(newest_captured_.load(std::memory_order_acquire), committed);

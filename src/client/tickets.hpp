@@ -1,5 +1,5 @@
-// The stage of each snapshot, and the counters. The training thread and the link's watcher write them; any thread reads
-// them. Takes no lock. A waiter sleeps on a futex, which is woken only if somebody waits.
+// Tickets has the stage of each snapshot, and the counters. The training thread and the link's watcher write them; any
+// thread reads them. Takes no lock. A waiter sleeps on a futex, which is woken only if somebody waits.
 #pragma once
 
 #include <array>
@@ -14,15 +14,15 @@ namespace ckpt::client {
 
 class Tickets {
  public:
-  // Training thread. For each iteration either taken() and then captured() or discarded(), or refused() once.
+  // Training thread. For each iteration call taken(), then captured() or discarded(); or call refused() once.
   void taken(std::int64_t iteration, Clock::time_point called_at);
   void captured(std::int64_t iteration, std::uint64_t bytes, double capture_ms);
   void discarded(std::int64_t iteration);
   void refused(std::int64_t iteration, ckpt_status why);  // skipped, or failed
   void stalled(double ms) { stall_ms_.store(ms, std::memory_order_relaxed); }
-  void restored(std::int64_t iteration);  // it is committed, and iterations go on from it
+  void restored(std::int64_t iteration);  // this iteration is committed, and iterations continue after it
 
-  // Watcher. Repetition is harmless.
+  // Watcher. Repeated calls do no harm.
   void committed(CheckpointId checkpoint, Clock::time_point now);
   void durable(std::int64_t iteration);
   void superseded();
@@ -43,7 +43,7 @@ class Tickets {
     std::atomic<ckpt_status> why{CKPT_OK};
     std::atomic<Clock::rep> called_at{0};
   };
-  // How many snapshots are remembered one by one. Of older ones only the commit is known.
+  // How many snapshots are remembered one by one. For older ones only the commit is known.
   static constexpr std::size_t remembered = 256;
 
   Entry& entry(std::int64_t iteration) { return entries_[static_cast<std::size_t>(iteration) % remembered]; }

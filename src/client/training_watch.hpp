@@ -1,6 +1,6 @@
-// Learns from the rank's own marks (arena/comm_log.hpp) whether training communicates now, and how long it will leave
-// the network idle. The agent learns the same for chunks that go from host to host. This one serves those that go from
-// GPU to GPU. One thread at a time. To be asked often enough that the log does not overflow.
+// TrainingWatch learns from the rank's own marks (arena/comm_log.hpp) whether training communicates now, and how long
+// it will leave the network idle. The agent learns the same for chunks from host to host; this is for chunks from GPU
+// to GPU. One thread at a time. Call look() often enough that the log does not overflow.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Warnings: what a person should know although no call failed. They go to the caller's callback. Until there is one,
-// the newest few are kept. Training thread.
+// Warnings tell a person about trouble although no call failed. They go to the caller's callback. While there is no
+// callback, the newest few are kept. Training thread.
 #pragma once
 
 #include <deque>

@@ -7,10 +7,11 @@
 namespace ckpt::coord {
 namespace {
 
-// Threads that hang. Some of them may do so for good, as in a mount that was replaced: a new one is tried seldom then.
+// From left_behind_soon hanging threads on, a new one is tried only seldom. There are at most left_behind_max. Some may
+// hang for good, as on a mount that was replaced.
 constexpr int left_behind_soon = 4;
 constexpr int left_behind_max = 64;
-constexpr std::int64_t seldom = 10;  // times the deadline of a call
+constexpr std::int64_t seldom = 10;  // in time limits of one call
 
 }  // namespace
 
@@ -24,10 +25,10 @@ struct BoundedStore::Shared {
   std::mutex mutex;
   std::condition_variable changed;
   bool gave_up = false;
-  int left_behind = 0;  // threads
+  int left_behind = 0;  // hanging threads
 };
 
-// One thread, and the call it is in.
+// One thread and its present call.
 struct BoundedStore::Lane {
   struct Call {
     std::function<void()> body;
@@ -149,7 +150,7 @@ void BoundedStore::remove(const std::string& key) {
   });
 }
 
-// Tells on a thread of its own, and so returns at once.
+// The watch reports on its own thread, so this returns at once.
 std::unique_ptr<Watch> BoundedStore::watch(std::function<void(const Entry&)> on_change) {
   return store_->watch(std::move(on_change));
 }

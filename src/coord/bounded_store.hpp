@@ -1,7 +1,7 @@
 // Gives each call to a store a deadline, even if the store never answers, as on a mount whose server is gone.
 //
-// A thread that hangs is left behind and ends by itself when the file system answers. The next call uses a new thread.
-// While several threads hang, calls fail at once, and a new thread is tried only seldom.
+// A thread that hangs is left alone and ends when the file system answers. The next call uses a new thread. While
+// several threads hang, calls fail at once, and a new thread is tried only seldom.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@
 
 namespace ckpt::coord {
 
-// A call to a directory takes a few system calls. etcd's calls have deadlines of their own, and this one only backs
-// them up.
+// A call to a directory takes a few system calls. etcd's calls have their own deadlines; this one is only a second line
+// of defence.
 inline constexpr std::int64_t directory_timeout_ms = 5000;
 inline constexpr std::int64_t etcd_timeout_ms = 20'000;
 

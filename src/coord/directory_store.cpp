@@ -22,7 +22,7 @@ std::uint64_t random_number() {
 }
 
 void make_private_directory(const fs::path& directory) {
-  std::error_code unknown;  // what cannot be looked at cannot be made either, and that says why
+  std::error_code unknown;  // a directory that cannot be looked at cannot be made either, and that error says why
   if (directory.has_parent_path() && !fs::exists(directory.parent_path(), unknown) && !unknown)
     make_private_directory(directory.parent_path());
   if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
@@ -46,7 +46,7 @@ bool is_key(std::string_view key) {
 
 DirectoryStore::DirectoryStore(std::string directory, RevisionHooks hooks)
     : directory_(std::move(directory)), hooks_(std::move(hooks)), writer_(random_number()) {
-  // Who could put records there, or another directory in its place, could have chosen the token.
+  // Somebody who could put records there, or replace the directory, could have chosen the token.
   make_own_directory(directory_, "coordination", 1);
 }
 
@@ -55,12 +55,12 @@ std::string DirectoryStore::path_of(const std::string& key) const {
   return directory_ + "/" + key;
 }
 
-// Tells the drafts of all writers, on whatever machine, from each other.
+// Distinguishes the drafts of all writers, on all machines.
 std::string DirectoryStore::next_draft() {
   return std::to_string(writer_) + "-" + std::to_string(drafts_.fetch_add(1));
 }
 
-// The directory that the record's files are in, and what their names begin with.
+// The directory of the record's files, and the prefix of their names.
 DirectoryStore::Place DirectoryStore::place_of(const std::string& key) const {
   const std::string path = path_of(key);
   const auto slash = path.rfind('/');
@@ -151,9 +151,9 @@ std::vector<std::string> DirectoryStore::keys(const std::string& prefix) {
   return found;
 }
 
-// One listing for all records of a directory.
+// Lists a directory once for all of its records.
 void DirectoryStore::each_record(const std::string& prefix, const TakeRecord& take) const {
-  std::vector<std::string> folders = {prefix.substr(0, prefix.rfind('/') + 1)};  // empty where there is no slash
+  std::vector<std::string> folders = {prefix.substr(0, prefix.rfind('/') + 1)};  // "" if there is no slash
   while (!folders.empty()) {
     const std::string folder = folders.back();
     folders.pop_back();

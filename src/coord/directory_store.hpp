@@ -29,8 +29,8 @@ class DirectoryStore : public Store {
   void remove(const std::string& key) override;
   // All records except damaged ones.
   std::vector<Entry> undamaged();
-  // Removes all records if they still are `seen`, as undamaged() returned them. Returns whether it did. If a record is
-  // written meanwhile, either it is found and all records stay, or its writer fails.
+  // Removes all records if they still equal `seen`, a result of undamaged(). Returns whether it did. If somebody writes
+  // a record meanwhile, either that is noticed and all records stay, or the writer fails.
   bool remove_all(const std::vector<Entry>& seen);
 
  private:

@@ -14,12 +14,12 @@ namespace {
 
 using nlohmann::json;
 
-// A member that hangs must not take up the time of the others.
+// A member that hangs must not use up the time of the others.
 constexpr std::int64_t member_timeout_ms = 1500;
 constexpr std::int64_t stream_silence_ms = 10'000;
 constexpr std::chrono::milliseconds between_rounds{100};
 
-// 0 would be without end.
+// 0 would mean no limit.
 std::int64_t time_left_ms(const Deadline& deadline) { return std::max<std::int64_t>(deadline.remaining_ms(), 1); }
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
@@ -42,9 +42,9 @@ struct EtcdClient::Refused : std::runtime_error {
   }
 
   bool is(const char* part) const { return contains(what(), part); }
-  // The token, not the user: tokens end with the server that gave them, and with every change of users.
+  // About the token, not the user: a token ends with the server that gave it, and with every change of users.
   bool token_is_over() const { return is("invalid auth token") || is("revision of auth store is old"); }
-  // The member cannot serve now; another one, or the same one later, can.
+  // This member cannot serve now. Another one, or the same one later, can.
   bool is_passing() const { return status >= 500 || is("leader"); }
 
   const long status;

@@ -68,7 +68,7 @@ json keys_between(const std::string& from, const std::string& to) {
 
 json keys_from(const std::string& prefix) {
   std::string end = prefix;
-  ++end.back();  // prefixes end in letters that keys have, so it does not overflow
+  ++end.back();  // does not overflow: prefixes end in characters of keys
   return keys_between(prefix, end);
 }
 

@@ -73,7 +73,7 @@ EtcdStore::Content EtcdStore::content_of(json request) {
     for (const json& found : field(reply, "kvs")) content.entries.push_back(entry_of(found, prefix_));
     more = flag_field(reply, "more") && !content.entries.empty();
     if (!more) break;
-    request["key"] = to_base64(prefix_ + content.entries.back().key + '\0');  // the key after it
+    request["key"] = to_base64(prefix_ + content.entries.back().key + '\0');  // the next possible key
     request["revision"] = std::to_string(content.revision);
   }
   std::erase_if(content.entries, [](const Entry& entry) { return !is_key(entry.key); });
@@ -99,7 +99,7 @@ void EtcdStore::remove(const std::string& key) {
 }
 
 bool EtcdStore::remove_all(std::uint64_t unchanged_since) {
-  json compare = keys_from(prefix_);  // each of them
+  json compare = keys_from(prefix_);  // for each of these keys
   compare.update({{"target", "MOD"}, {"result", "LESS"}, {"mod_revision", std::to_string(unchanged_since + 1)}});
   const json removal = {{"request_delete_range", keys_from(prefix_)}};
   return transact(compare, removal);

@@ -39,7 +39,7 @@ void EtcdWatch::run() {
       if (next_revision_ == 0) notify_all();
       follow();
     } catch (const std::exception&) {
-      // Whoever watches reads now and then, too, and is told then what is wrong.
+      // The owner of the watch also reads now and then, and learns of the trouble there.
     }
     if (has_received_) pause_ms = first_pause_ms;
     if (!stop_) stream_.pause(pause_ms);
@@ -76,10 +76,10 @@ void EtcdWatch::follow() {
 
 void EtcdWatch::take(const json& message) {
   if (flag_field(message, "canceled")) {
-    if (number_field(message, "compact_revision") != 0) next_revision_ = 0;  // what came between is forgotten there
+    if (number_field(message, "compact_revision") != 0) next_revision_ = 0;  // etcd forgot the changes in between
     throw Failure(CKPT_ERR_SYSTEM, "etcd ended the watch: " + text_field(message, "cancel_reason"));
   }
-  // Of a revision yet to come etcd would say nothing until it is there.
+  // For a future revision, etcd would stay silent until that revision exists.
   if (flag_field(message, "created") && number_field(field(message, "header"), "revision") + 1 < next_revision_) {
     next_revision_ = 0;
     throw Failure(CKPT_ERR_SYSTEM, "etcd's revisions went back, because it was restored from an older state");

@@ -32,10 +32,10 @@ void add(Headers& headers, const std::string& line) {
   headers.reset(curl_slist_append(headers.release(), line.c_str()));
 }
 
-// A request under way: what libcurl looks at until it has ended.
+// A request under way. Holds what libcurl uses until the request has ended.
 struct Transfer {
   Transfer(CURL* easy, const TlsFiles& tls, const HttpRequest& http_request);
-  ~Transfer() { curl_easy_reset(handle); }  // which looks at it no more
+  ~Transfer() { curl_easy_reset(handle); }  // libcurl then no longer uses it
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
   HttpTrouble trouble(CURLcode code) const;
@@ -61,7 +61,7 @@ std::size_t receive_bytes(char* bytes, std::size_t, std::size_t count, void* tra
   return to.received.size() > reply_bytes_max ? 0 : count;
 }
 
-// A connection whose other end vanished is given up after some five seconds, although nothing is sent on it.
+// Gives up a connection whose other end has vanished after some five seconds, even if nothing is sent on it.
 int keep_alive(void*, curl_socket_t socket, curlsocktype) {
   for (const auto& [option, value] :
        {std::pair(TCP_KEEPIDLE, 2), std::pair(TCP_KEEPINTVL, 1), std::pair(TCP_KEEPCNT, 3)})
@@ -72,7 +72,7 @@ int keep_alive(void*, curl_socket_t socket, curlsocktype) {
 Transfer::Transfer(CURL* easy, const TlsFiles& tls, const HttpRequest& http_request)
     : handle(easy), request(http_request) {
   add(headers, "Content-Type: application/json");
-  add(headers, "Expect:");                        // large bodies go at once
+  add(headers, "Expect:");                        // send large bodies at once
   add(headers, "Grpc-Metadata-Hasleader: true");  // a member that lost its cluster refuses at once
   if (!request.authorization.empty()) add(headers, "Authorization: " + request.authorization);
   curl_easy_reset(handle);
@@ -92,7 +92,7 @@ Transfer::Transfer(CURL* easy, const TlsFiles& tls, const HttpRequest& http_requ
   curl_easy_setopt(handle, CURLOPT_TCP_KEEPALIVE, 1L);
   curl_easy_setopt(handle, CURLOPT_SOCKOPTFUNCTION, &keep_alive);
   curl_easy_setopt(handle, CURLOPT_SSLVERSION, static_cast<long>(CURL_SSLVERSION_TLSv1_2));
-  if (!tls.ca.empty()) {  // and no other
+  if (!tls.ca.empty()) {  // and trust no other authority
     curl_easy_setopt(handle, CURLOPT_CAINFO, tls.ca.c_str());
     curl_easy_setopt(handle, CURLOPT_CAPATH, nullptr);
   }
@@ -116,7 +116,7 @@ HttpTrouble Transfer::trouble(CURLcode code) const {
     default:
       break;
   }
-  // With TLS 1.3 the server judges a certificate after its handshake, and perhaps after the request.
+  // With TLS 1.3 the server checks a certificate after its handshake, perhaps even after the request.
   if (text.find(" alert ") != std::string::npos) return {Kind::tls, text, was_sent};
   return {was_sent ? Kind::broken : Kind::unreachable, text, was_sent};
 }

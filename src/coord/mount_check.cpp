@@ -23,7 +23,8 @@ namespace {
 constexpr std::uint64_t rounds = 20;
 constexpr const char* contested = "contest";
 
-// One of two writers that want the same revision. Both link at the same time, and neither goes on before both did.
+// One of two writers that want the same revision. Both link at the same time. Neither continues before both have
+// linked.
 struct Contender {
   std::set<std::uint64_t> won;
   std::string failure;
@@ -86,7 +87,7 @@ std::string what_fails_in(const std::string& directory, const RevisionHooks& hoo
 std::string local_file_system(const std::string& directory) {
   struct statfs info {};
   if (::statfs(directory.c_str(), &info) != 0) return "";
-  // The numbers of statfs(2). What is not here may be shared: NFS, Lustre, FUSE and others.
+  // File system numbers of statfs(2). A file system that is not listed may be shared: NFS, Lustre, FUSE and others.
   switch (static_cast<std::uint32_t>(info.f_type)) {
     case 0x0000EF53:
       return "ext4";

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int attempts_max = 1000;  // each lost one means that somebody else has won
+constexpr int attempts_max = 1000;  // each failed attempt means that another writer has won
 constexpr std::uint32_t ids_max = 1u << 24;
 
 std::string to_hex(std::string_view bytes) {
@@ -61,8 +61,8 @@ std::string to_text(const NodeEntry& node) {
       .dump();
 }
 
-// The numbers that a name tries, one after the other: always the same, two out of one, two, four and so on, so that few
-// nodes have small numbers and many find a free one soon.
+// The numbers that a name tries, one after the other. They are always the same: two out of one, two, four and so on. So
+// a few nodes get small numbers, and many find a free one soon.
 std::uint32_t candidate(const std::string& name, int attempt) {
   constexpr int tries = 2, doublings_max = 24;
   static_assert(1u << doublings_max == ids_max);
@@ -79,7 +79,7 @@ bool is_used_by_another(Store& store, const std::string& name, std::uint32_t id)
                      [&](const NodeEntry& node) { return node.id == id && node.name != name; });
 }
 
-// Whether the store says that the number is of this name, or can be made to say so.
+// Whether the store says, or can be made to say, that the number belongs to this name.
 bool has_back(Store& store, const std::string& name, std::uint32_t id) {
   auto entry = store.get(number_key(id));
   if (!entry && !is_used_by_another(store, name, id) && store.put_if(number_key(id), name, 0)) return true;
@@ -87,7 +87,7 @@ bool has_back(Store& store, const std::string& name, std::uint32_t id) {
   return entry && entry->value == name;
 }
 
-// Nothing where it would have to be cut to fit.
+// Returns nothing if it would have to be cut to fit.
 std::optional<std::uint64_t> number(const json& body, const char* name, std::uint64_t most) {
   const json& value = body.at(name);
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > most) return std::nullopt;
@@ -99,18 +99,19 @@ std::optional<std::uint64_t> number(const json& body, const char* name, std::uin
 std::string node_key(const std::string& name) { return "nodes/" + name; }
 std::string rival_key(const std::string& name) { return "rivals/" + name; }
 
-// A hash table in the store, in which nothing is ever removed: a name is found where it was put, or put where it was
-// not found, and each number is the business of those who try it alone, however many nodes start at once.
+// A hash table in the store, from which nothing is ever removed. A name is found where it was put, or put where it was
+// not found. Only the nodes that try a number compete for it, however many nodes start at once.
 std::uint32_t node_id(Store& store, const std::string& name, std::optional<std::uint32_t> remembered) {
   if (remembered && has_back(store, name, *remembered)) return *remembered;
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
     const std::uint32_t id = candidate(name, attempt);
     const std::string key = number_key(id);
     auto entry = store.get(key);
-    // Whoever remembers another number knows that the store forgot some: others may not have put theirs back yet.
+    // A node that remembers another number knows that the store forgot some. Other nodes may not have restored theirs
+    // yet.
     if (!entry && remembered && is_used_by_another(store, name, id)) continue;
     if (!entry && store.put_if(key, name, 0)) return id;
-    if (!entry) entry = store.get(key);  // somebody was first: another agent, or this one's call that was not answered
+    if (!entry) entry = store.get(key);  // somebody was first: another agent, or an unanswered earlier call
     if (entry && entry->value == name) return id;
   }
   throw Failure(CKPT_ERR_SYSTEM, "the coordination store has no number left for the node " + name);
@@ -169,7 +170,7 @@ std::vector<NodeEntry> registered_nodes(Store& store, std::vector<std::string>* 
   } catch (const Failure& failure) {
     if (failure.status() != CKPT_ERR_CORRUPT) throw;
   }
-  // One that is damaged hides no other.
+  // A damaged entry does not hide the others.
   nodes.clear();
   for (const std::string& key : store.keys("nodes/")) try {
       if (const auto entry = store.get(key)) take(*entry);

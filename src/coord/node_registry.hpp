@@ -32,15 +32,16 @@ std::string node_key(const std::string& name);
 // The key under which a refused agent leaves a note for the agent that serves the node: its machine and its address.
 std::string rival_key(const std::string& name);
 
-// The number of the node `name`: a free one at first, always the same afterwards. Small if there are few nodes.
-// `remembered` is the number in the node's arena. It is used if the store has forgotten it and no other node uses it.
+// The number of the node `name`: free when it is first taken, the same for ever after. Small if there are few nodes.
+// `remembered` is the number in the node's arena. It is used if the store has forgotten the number and no other node
+// uses it.
 std::uint32_t node_id(Store& store, const std::string& name, std::optional<std::uint32_t> remembered = {});
 
 // Writes this node's entry. `may_replace` is asked whether an existing entry may be replaced.
 void register_node(Store& store, const NodeEntry& node,
                    const std::function<bool(const NodeEntry& there)>& may_replace = {});
-// Writes the node's entry and number again if they are gone, unless others have taken their place. Returns whether any
-// was gone.
+// Writes the node's entry and number again if they are gone, unless others have taken them. Returns whether any was
+// gone.
 bool put_back_node(Store& store, const NodeEntry& node);
 // Gives the number to this node, even if another has it.
 void take_number(Store& store, const NodeEntry& node);

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view first_record = taken_prefix;  // of every job
+constexpr std::string_view first_record = taken_prefix;  // every job has it
 
 bool is_port(std::string_view text) {
   int port = 0;
@@ -90,7 +90,7 @@ EtcdAddress parse_etcd_address(const std::string& at) {
   std::string_view rest = at;
   const bool is_secure = rest.starts_with(secure);
   const auto refuse = [&] {
-    // What is before an '@' may be a password.
+    // The text before an '@' may be a password.
     const auto secret = at.rfind('@');
     throw Failure(CKPT_ERR_INVALID, "the option coordination has the value \"" +
                                         (secret == at.npos ? at : "..." + at.substr(secret)) +
@@ -152,7 +152,7 @@ JobRecords look(const StoreLocation& location, const std::string& job) {
     return {std::move(content.entries), content.revision};
   }
   const std::string directory = location.at + "/" + job;
-  if (!fs::exists(directory)) return {};  // it must not be made by looking for it
+  if (!fs::exists(directory)) return {};  // looking for it must not create it
   return {DirectoryStore(directory).undamaged(), 0};
 }
 

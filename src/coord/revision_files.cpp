@@ -22,8 +22,8 @@ using Step = RevisionHooks::Step;
 
 // Each failed attempt means that another writer has won meanwhile.
 constexpr int reads_max = 1000;
-// So often in a row a listing may find incarnation@0 and no revision. After that somebody has removed the newest one by
-// hand.
+// A listing may find incarnation@0 and no revision this many times in a row. After that, somebody has removed the
+// newest revision by hand.
 constexpr int empty_looks_max = 50;
 constexpr std::chrono::milliseconds between_looks{2};
 
@@ -35,7 +35,7 @@ std::string revision_file(const std::string& name, std::uint64_t revision) {
   return name + "@" + std::to_string(revision);
 }
 
-// The number behind `prefix`, up to `end` characters that are none.
+// The number after `prefix`, up to `end` characters before the end.
 std::optional<std::uint64_t> number_after(std::string_view file, const std::string& prefix, std::string_view& rest) {
   if (!file.starts_with(prefix)) return std::nullopt;
   file.remove_prefix(prefix.size());
@@ -60,8 +60,8 @@ std::optional<RevisionFiles> RevisionFiles::open(const std::string& path, const 
   throw_errno(CKPT_ERR_SYSTEM, "cannot open the coordination directory " + path);
 }
 
-// The directory, opened by its path: that is when a client of NFS asks the server what has changed. Nothing where it is
-// gone, or where another one has taken its place.
+// Opens the directory by its path, because that makes an NFS client ask the server for changes. Nothing if the
+// directory is gone, or another one has taken its place.
 UniqueFd RevisionFiles::reopened() const {
   const auto fail = [this] { throw_errno(CKPT_ERR_SYSTEM, "cannot list the coordination directory " + path_); };
   UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -89,7 +89,7 @@ void RevisionFiles::each_file(const std::function<void(const std::string&, bool)
   }
 }
 
-// Takes in one file of the record `name`, if it is one.
+// Adds a file if it belongs to the record `name`.
 void RevisionFiles::Files::take(const std::string& name, const std::string& file) {
   std::string_view rest;
   if (file == name) plain = true;
@@ -167,7 +167,7 @@ std::optional<std::uint64_t> RevisionFiles::put(const std::string& name, const s
   reached(Step::read);
   const std::uint64_t revision = expected + 1;
   const std::string draft = "." + revision_file(name, revision) + "." + writer + ".new";
-  struct Draft {  // removed at the end, whatever came of it
+  struct Draft {  // removed at the end in any case
     const RevisionFiles& files;
     const std::string& name;
     ~Draft() { files.unlink(name); }
@@ -197,7 +197,7 @@ bool RevisionFiles::place(const std::string& draft, int draft_fd, const std::str
   if (result == 0) return true;
   const int error = errno;
   if (is_same(draft_fd, target)) return true;
-  if (error == EEXIST || error == ENOENT) return false;  // ENOENT: a newer revision is there, and the draft was swept
+  if (error == EEXIST || error == ENOENT) return false;  // ENOENT: a newer writer swept the draft
   errno = error;
   if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EMLINK)
     throw_errno(CKPT_ERR_SYSTEM, "the file system of " + path_ +
@@ -213,13 +213,13 @@ bool RevisionFiles::is_same(int draft_fd, const std::string& target) const {
          is_same_file(own, there);
 }
 
-// Whether it is gone.
+// Whether the file is gone.
 bool RevisionFiles::unlink(const std::string& file) const {
   return ::unlinkat(fd_.get(), file.c_str(), 0) == 0 || errno == ENOENT;
 }
 
-// Each step only after the one before it: the argument at the top of the header rests on the order. What stays is
-// removed by the next sweep.
+// Each step waits for the one before it: the proof at the top of the header depends on this order. The next sweep
+// removes what stays.
 void RevisionFiles::sweep(const std::string& name, std::uint64_t won) const {
   const Files files = look(name);
   reached(Step::listed);

@@ -1,11 +1,10 @@
-// The coordination store: a few small records per job, changed by compare-and-swap. All agents of a job see the same
-// store.
+// Store is the coordination store: a few small records per job, changed by compare-and-swap. All agents of a job see
+// the same store.
 //
-// The interface is what etcd v3 offers (key, value, mod revision) and a directory can offer too. Records that are
-// written over are never removed one by one, because their revisions would start again at the beginning. `ckptctl gc`
-// removes a job's store as a whole. Implementations are safe to use from several threads and processes at once. Every
-// call has a deadline. If the store cannot be reached or holds a damaged record, the call throws Failure and can be
-// repeated.
+// The interface is what etcd v3 offers (key, value, mod revision) and a directory can offer, too. A record that is
+// written again and again is never removed by itself, because its revisions would begin anew. `ckptctl gc` removes a
+// job's store as a whole. Implementations are safe to use from several threads and processes at once. Every call has a
+// deadline. If the store cannot be reached or holds a damaged record, the call throws Failure and can be repeated.
 #pragma once
 
 #include <cstdint>
@@ -52,10 +51,10 @@ class Store {
   // Removes the record, if there is one.
   virtual void remove(const std::string& key) = 0;
 
-  // Reports every change of a key before unwatched_from, by anybody, on a thread of the store: the record as it is
-  // then, or revision 0 if it was removed. Several changes of a key may be reported as the last one. The last one is
-  // always reported, once the store can be reached again. Returns null if the store cannot watch and must be read. The
-  // store outlives the result.
+  // Reports every change of a key before unwatched_from, by anybody, on a thread of the store. It reports the record as
+  // it is then, or revision 0 if it was removed. It may report several changes of a key as the last one. It always
+  // reports the last one, once the store can be reached again. Returns null if the store cannot watch and must be read.
+  // The store must outlive the result.
   virtual std::unique_ptr<Watch> watch(std::function<void(const Entry&)> /*on_change*/) { return nullptr; }
 };
 

@@ -1,5 +1,5 @@
-// A checkpoint's name: (incarnation, iteration) in one 64-bit word, so that it can be stored atomically. The words have
-// the order of the pairs.
+// CheckpointId names a checkpoint: (incarnation, iteration) in one 64-bit word, so that it can be stored atomically.
+// Words compare as the pairs do.
 #pragma once
 
 #include <compare>
@@ -13,7 +13,7 @@ class CheckpointId {
   static constexpr std::int64_t iteration_max = (std::int64_t{1} << iteration_bits) - 1;
   static constexpr std::uint64_t incarnation_max = (std::uint64_t{1} << (64 - iteration_bits)) - 1;
 
-  constexpr CheckpointId() = default;  // no checkpoint; older than all others, since incarnations begin at 1
+  constexpr CheckpointId() = default;  // no checkpoint; older than all others, because incarnations begin at 1
   constexpr CheckpointId(std::uint64_t incarnation, std::int64_t iteration)
       : word_((incarnation << iteration_bits) | static_cast<std::uint64_t>(iteration)) {}
   static constexpr CheckpointId from_word(std::uint64_t word) {

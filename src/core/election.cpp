@@ -18,17 +18,17 @@ void Election::on_read(const LeaderRecordRead& read, TimeMs now) {
     return;
   }
   trouble_.clear();
-  // Terms and beats only grow: what is ahead of all that was read overtook nothing, whatever the store did to
+  // Terms and heartbeats only grow. A record ahead of everything read so far is new, whatever the store did to its
   // revisions.
   const bool is_ahead = std::tie(read.record.epoch, read.record.heartbeat) > std::tie(record_.epoch, record_.heartbeat);
   if (revision_ && read.revision < *revision_ && !is_ahead) {
-    // A leader whose record was lost puts it back. Where it was not, and answers overtook each other, that does
+    // A leader whose record was lost writes it again. If it was not lost and answers overtook each other, this does
     // nothing.
     if (is_leader() && read.record.epoch <= my_epoch_) {
       revision_ = read.revision;
       return;
     }
-    // Others believe it where nothing newer comes.
+    // Other nodes believe this record if nothing newer comes.
     if (!older_since_) older_since_ = now;
     if (now - *older_since_ < config_.lease_ms) return;
   }
@@ -73,7 +73,7 @@ void Election::on_pause(TimeMs now) {
 
 void Election::on_tick(TimeMs now, bool obeyed, Effects& effects) {
   if (now - caller_.received_at > config_.lease_ms) caller_ = {};
-  if (!revision_) return;  // nothing is known of the store yet
+  if (!revision_) return;  // the store has not been read yet
   const bool may_try = last_swap_ == 0 || now - last_swap_ >= config_.lease_ms / 2;
   if (is_leader()) {
     if (!obeyed || !renewal_is_due(now)) return;
@@ -87,7 +87,7 @@ void Election::on_tick(TimeMs now, bool obeyed, Effects& effects) {
   }
 }
 
-// It stands by, and led in its former incarnation. While the record names it nobody leads, and it reports to nobody.
+// This node is a standby node and led before its agent restarted. While the record names it, nobody leads.
 bool Election::gives_way() const {
   return config_.standby && record_.node == config_.node && record_.epoch == highest_epoch_ &&
          record_.epoch != attempted_epoch_;
@@ -99,11 +99,11 @@ Predecessor Election::silent_leader() const {
 }
 
 bool Election::lease_expired(TimeMs now) const {
-  // What the leader was told of placement and storage counts for the job, so rather one that has a rank leads it.
+  // The leader's options for placement and storage count for the job, so a node with a rank should lead.
   if (config_.standby && now - unchanged_since_ < 2 * config_.lease_ms) return false;
   if (record_.node == no_node || record_.node == config_.node)
-    return true;  // nobody's, or of this node's former incarnation
-  // Later nodes wait a little longer, so that not everybody runs for leader at once.
+    return true;  // nobody's record, or one of an earlier run of this node's agent
+  // Later nodes wait a little longer, so that not all nodes run for leader at once.
   const TimeMs wait_limit = config_.lease_ms + config_.lease_ms * (config_.node % 8) / 16;
   return now - unchanged_since_ >= wait_limit;
 }

@@ -11,11 +11,11 @@
 
 namespace ckpt::core {
 
-// For people: why this node ignores a damaged record.
+// For people: says why this node ignores a damaged record.
 std::string damaged_record(const char* record, const char* number, std::uint64_t claimed, std::uint64_t known);
 
-// The leader whose lease ran out, and since when neither the store nor a message showed a sign of it. None if this node
-// never had a directive from it, and so cannot tell.
+// The leader whose lease ran out, and since when neither the store nor a message shows that it lives. no_node if this
+// node never had a directive from it and so cannot tell.
 struct Predecessor {
   NodeId node = no_node;
   TimeMs silent_since = 0;
@@ -23,18 +23,20 @@ struct Predecessor {
 
 class Election {
  public:
-  // `highest_epoch`: the newest one that this node ever obeyed. Its own terms get newer ones.
+  // `highest_epoch`: the newest epoch that this node ever obeyed. Its own terms get higher ones.
   Election(const Config& config, std::uint64_t highest_epoch) : config_(config), highest_epoch_(highest_epoch) {}
 
   void on_read(const LeaderRecordRead& read, TimeMs now);
-  // A directive came from that node. Whatever its term, the node lives. If its term is newer than the record's, this
-  // node follows it: it may be this node that cannot read the store.
+  // `leader` has sent a directive, so it is alive, whatever its term. If its term is newer than the record's, this node
+  // follows it: perhaps only this node cannot read the store.
   void on_directive_of(NodeId leader, std::uint64_t epoch, TimeMs now);
-  // An epoch from a message or another record. False: it cannot be true, so ignore its source.
+  // Handles an epoch from a message or another record. Returns false if that epoch cannot be true; then ignore its
+  // source.
   bool on_higher_epoch(std::uint64_t epoch);
-  // This node did nothing for a while. The others may have spoken meanwhile, and another node may lead.
+  // This node did nothing for a while. Meanwhile other nodes may have sent messages, and one of them may have become
+  // leader.
   void on_pause(TimeMs now);
-  // `obeyed`: some other node obeys this node as leader. Otherwise a leader lets its lease run out.
+  // `obeyed`: some other node obeys this node as leader. Without that, a leader lets its lease run out.
   void on_tick(TimeMs now, bool obeyed, Effects& effects);
 
   bool is_leader() const { return my_epoch_ != 0; }
@@ -57,7 +59,7 @@ class Election {
   const Config config_;
   std::uint64_t highest_epoch_;
   std::optional<std::uint64_t> revision_;  // none before the first read
-  std::optional<TimeMs> older_since_;      // since when all reads gave an older record
+  std::optional<TimeMs> older_since_;      // since when every read has returned an older record
   LeaderRecord record_;
   TimeMs unchanged_since_ = 0;
   std::optional<TimeMs> leader_heard_at_;  // when the newest directive of the record's node came
@@ -66,14 +68,14 @@ class Election {
     std::uint64_t epoch = 0;
     TimeMs received_at = 0;
   };
-  Caller caller_;                      // leads in a newer term than the record's, by its own directive
+  Caller caller_;                      // says in its own directive that it leads in a newer term than the record's
   std::uint64_t my_epoch_ = 0;         // 0: this node is not the leader
-  std::uint64_t attempted_epoch_ = 0;  // of the last takeover that this run of the agent tried
+  std::uint64_t attempted_epoch_ = 0;  // epoch of the last takeover that this run of the agent tried
   Predecessor predecessor_;            // at that takeover
   TimeMs last_swap_ = 0;
-  std::uint64_t last_heartbeat_ = 0;      // written by that swap
-  std::optional<TimeMs> unproven_since_;  // end of a pause after which the term is not confirmed yet
-  std::uint64_t proving_heartbeat_ = 0;   // a record with this heartbeat was written after that pause
+  std::uint64_t last_heartbeat_ = 0;      // the heartbeat that this swap wrote
+  std::optional<TimeMs> unproven_since_;  // end of a pause; the term is not confirmed since then
+  std::uint64_t proving_heartbeat_ = 0;   // a record with this heartbeat must have been written after that pause
   std::string trouble_;
 };
 

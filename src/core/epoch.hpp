@@ -1,5 +1,5 @@
-// An epoch: the number of a leader's term, and the node that leads in it. So no two nodes ever lead with the same
-// epoch, even if the store forgets an election before any other node has heard of it.
+// An epoch is the number of a leader's term and the node that leads in it. So two nodes never lead with the same epoch,
+// even if the store forgets an election before any other node has seen it.
 #pragma once
 
 #include <cstdint>

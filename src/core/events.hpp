@@ -1,7 +1,7 @@
 // Events are what the driver tells the core. Effects are what the core asks its driver to do.
 //
-// The driver calls Node::handle(event, now) from one thread. It carries out the returned effects in order, all of them
-// before it hands in the next event. It never blocks on an effect: whatever takes time ends with an event.
+// The driver calls Node::handle(event, now) from one thread. It carries out all returned effects in order before it
+// passes in the next event. It never blocks on an effect: slow work ends with an event.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace ckpt::core {
 
 struct Tick {};  // at least every report_ms / 2
 
-// A record as it is in the store. Comes after a poll or watch, and after every compare-and-swap, won or lost. Revision
-// 0: the record does not exist.
+// A record as the store has it. Comes after a poll or watch, and after every compare-and-swap, whether it succeeded or
+// not. Revision 0: the record does not exist.
 struct LeaderRecordRead {
   std::uint64_t revision = 0;
   LeaderRecord record;
@@ -29,7 +29,7 @@ struct IncarnationRecordRead {
   std::uint64_t revision = 0;
   IncarnationRecord record;
 };
-// The answer to ReadAssignments: all that the store has under that name.
+// The answer to ReadAssignments: everything in the store under that name.
 struct AssignmentsRead {
   AssignmentsName name;
   std::vector<RankAssignment> assignments;
@@ -40,7 +40,7 @@ struct MessageArrived {
   Message message;
 };
 
-// A trainer claims a rank. Before, the driver has proven every earlier writer of that rank on this node dead.
+// A trainer claims a rank. The driver has already proven that every earlier writer of that rank on this node is dead.
 struct TrainerHello {
   Rank rank = 0;
   std::uint64_t instance = 0;
@@ -61,13 +61,14 @@ struct RestoreAsked {
 struct RestoreDone {
   Rank rank = 0;
 };  // its tensors hold the restored checkpoint (or it starts fresh)
-// The rank's local segments exist, reserved and touched: for the parts of its share, in order, then its private shard.
+// The rank's local segments exist, with memory reserved and touched. In order: the parts of its share, then its private
+// shard.
 struct SegmentsReady {
   Rank rank = 0;
   std::vector<std::string> shards;
 };
 
-// The rank's words in its control page. Posted after Captured if both changed.
+// The rank's words in its control page. If both changed, the driver posts Captured first.
 struct Progress {
   Rank rank = 0;
   std::int64_t attempted = -1;
@@ -94,7 +95,7 @@ struct PieceCorrupt {
   SlotRef slot;
 };  // a reader found that its bytes do not match its digests
 
-// What the driver observes itself. Posted with every change.
+// What the driver observes by itself. The driver posts it at every change.
 struct Observed {
   std::vector<Rank> stopped = {};                          // stopped trainers of this node (SIGSTOP, a debugger)
   std::vector<std::pair<Rank, std::uint8_t>> failed = {};  // ranks whose newest snapshot failed, with its ckpt_status
@@ -103,20 +104,20 @@ struct Observed {
   bool operator==(const Observed&) const = default;
 };
 
-// What storage offers: the pieces of every checkpoint that is whole there, as far as is known without reading them.
+// What storage offers: the pieces of every checkpoint that is whole there, judged without reading the pieces.
 struct StorageListed {
   std::vector<PieceInfo> pieces;
-  std::vector<std::string> unusable;     // checkpoints that are there but cannot be restored, a sentence each
-  std::uint64_t newest_incarnation = 0;  // newest one that wrote anything there
-  bool knows_incarnations = true;        // false: newer ones may have written there
-  std::string trouble;                   // why this list may be incomplete, "" if it is complete
+  std::vector<std::string> unusable;     // checkpoints that exist but cannot be restored, with one sentence each
+  std::uint64_t newest_incarnation = 0;  // newest incarnation that wrote anything there
+  bool knows_incarnations = true;        // false: newer incarnations may have written there
+  std::string trouble;                   // why this list may be incomplete; "" if it is complete
 };
-// The answer to StartWrite. Without trouble, the pieces are on the medium.
+// The answer to StartWrite. If `trouble` is "", the pieces are on the medium.
 struct WriteEnded {
   CheckpointId checkpoint;
   std::string trouble;
 };
-// The answer to FinalizeCheckpoint. Without trouble, the checkpoint is whole on storage.
+// The answer to FinalizeCheckpoint. If `trouble` is "", the checkpoint is whole on storage.
 struct FinalizeEnded {
   CheckpointId checkpoint;
   std::string trouble;
@@ -138,8 +139,8 @@ struct SwapLeaderRecord {
   std::uint64_t expected_revision = 0;
   LeaderRecord record;
 };
-// Writes `assignments` first, in as many records as it takes, and the incarnation's record only when all of them are in
-// the store. Empty: the rank assignments that the record names are there already.
+// Writes `assignments` first, in several records if needed. Writes the incarnation's record only when all of them are
+// in the store. Empty: the store already has the rank assignments that the record names.
 struct SwapIncarnationRecord {
   std::uint64_t expected_revision = 0;
   IncarnationRecord record;
@@ -149,12 +150,12 @@ struct SwapIncarnationRecord {
 struct ReadAssignments {
   AssignmentsName name;
 };
-// Removes the rank assignments of all incarnations before this one. No record names them any more.
+// Removes the rank assignments of all incarnations before this one, because no record names them any more.
 struct RemoveAssignments {
   std::uint64_t before_incarnation = 0;
 };
 
-// Write this into the arena's node header before any later effect.
+// Write this into the arena's node header before you carry out any later effect.
 struct Persist {
   CheckpointId highest_commit;
   CheckpointId newest_seen;
@@ -162,7 +163,7 @@ struct Persist {
   CheckpointId newest_damaged;
 };
 
-// The next ones go to trainers, through their control pages.
+// The following effects go to trainers, through their control pages.
 struct GrantSlots {
   Rank rank = 0;
   Share share;
@@ -172,7 +173,7 @@ struct NotifyCommit {
   Rank rank = 0;
   CheckpointId committed;
 };
-// The newest checkpoint that is known to be on storage.
+// Tells the rank the newest checkpoint that is known to be on storage.
 struct NotifyStored {
   Rank rank = 0;
   CheckpointId stored;
@@ -181,7 +182,7 @@ struct NotifyResume {
   Rank rank = 0;
   std::int64_t resume_at = 0;
 };
-// Comes before RestoreReady, once in an incarnation, and again after a restart of the agent.
+// Comes before RestoreReady, once per incarnation, and again after the agent was restarted.
 struct NotifyReplicationGroup {
   Rank rank = 0;
   std::uint64_t incarnation = 0;
@@ -199,8 +200,8 @@ struct RestoreSource {
   SlotRef slot;
   Tier tier = Tier::none;
 };
-// The answer to RestoreAsked. Verdict restore: the parts of the main shard in order, and the private shard. Fresh:
-// none.
+// The answer to RestoreAsked. Verdict restore: `main` has the parts of the main shard in order, `private_` the private
+// shard. Verdict fresh: both are empty.
 struct RestoreReady {
   Rank rank = 0;
   std::uint64_t incarnation = 0;
@@ -217,7 +218,7 @@ struct RestoreFailed {
 };
 
 // Fetch `piece` from `source` (a node, storage_node or parity_node) into `slot`. The driver makes the slot's segment if
-// it does not exist yet, with room for the piece, and verifies what arrives. Answered by FetchEnded.
+// it does not exist yet, large enough for the piece. It verifies all bytes. Answered by FetchEnded.
 struct StartFetch {
   std::uint64_t fetch = 0;
   PieceInfo piece;
@@ -238,8 +239,8 @@ struct ReleaseSegment {
 };  // empty and not wanted any more: free its memory
 
 struct ListStorage {};  // answered by StorageListed
-// Write the whole pieces in these slots to storage. The slots stay as they are until WriteEnded. First remove what this
-// node wrote for `discarded`, because that checkpoint never became whole there.
+// Write the pieces in these slots to storage. The slots do not change until WriteEnded. First remove what this node
+// wrote for `discarded`, because that checkpoint never became whole there.
 struct StartWrite {
   CheckpointId checkpoint;
   std::vector<SlotRef> slots;
@@ -253,8 +254,8 @@ struct FinalizeCheckpoint {
   std::vector<CheckpointId> damaged;  // checkpoints on storage that proved damaged; they need not be kept
 };
 
-// News of members for the operator's hook: a member does not answer (lost), a standby node has its place (replaced), it
-// is back (returned), the job has gone on without it (released). A new leader repeats what still holds.
+// News of a member for the operator's hook: it does not answer (lost), a standby node has its place (replaced), it is
+// back (returned), or the job continues without it (released). A new leader repeats what still holds.
 enum class Change : std::uint8_t { lost, replaced, returned, released };
 struct MemberChanged {
   Change change = Change::lost;

@@ -1,8 +1,8 @@
-// The fields of every message and record, listed once. The readers and writers of every format visit them.
+// The fields of every message and record, listed once. The readers and writers of all formats use this list.
 //
-// A visitor has three kinds of function. field(name, value) takes integers, bools, CheckpointIds, enums, texts, structs
-// and vectors of these. shard(name, value) takes a string that must be the name of a shard. shard_or_none() takes one
-// that may also be empty.
+// A visitor has three kinds of functions. field(name, value) takes integers, bools, CheckpointIds, enums, texts,
+// structs and vectors of these. shard(name, value) takes a string that must be a shard's name. shard_or_none() also
+// accepts "".
 #pragma once
 
 #include <concepts>
@@ -12,7 +12,7 @@
 
 namespace ckpt::core {
 
-// Sent to the node that a shard was fetched from: the bytes arrived damaged, so it must verify them again.
+// Tells a node that bytes fetched from it arrived damaged, so it must verify its piece again.
 struct VerifyRequest {
   std::string shard;
   CheckpointId checkpoint;
@@ -20,12 +20,12 @@ struct VerifyRequest {
   bool operator==(const VerifyRequest&) const = default;
 };
 
-// Sent from agent to agent: what a trainer tells the other members of its replication group
+// One agent sends this to another: what a trainer publishes to the other members of its replication group
 // (gpu_replication/replication_page.hpp).
 struct ReplicationUpdate {
   std::uint64_t incarnation = 0;  // the incarnation that the group belongs to
   Rank from = 0, to = 0;
-  std::vector<std::uint8_t> id;  // the communicator's; empty: none
+  std::vector<std::uint8_t> id;  // the communicator's id; empty: none
   std::uint64_t chunk_bytes = 0;
   std::uint64_t piece_bytes = 0;
   std::uint64_t checkpoint = 0;

@@ -1,4 +1,4 @@
-// The hash FNV-1a: the same on every node, whatever compiler built it.
+// The hash FNV-1a. Every node computes the same value, whatever compiler built it.
 #pragma once
 
 #include <cstdint>

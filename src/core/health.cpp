@@ -7,7 +7,7 @@ namespace ckpt::core {
 
 namespace {
 
-constexpr TimeMs iterations_allowed = 4;  // without a commit
+constexpr TimeMs iterations_allowed = 4;  // allowed without a commit
 
 }  // namespace
 
@@ -56,17 +56,17 @@ void CommitClock::observe_late(std::uint64_t incarnation, CheckpointId commit) {
   note(commit);
 }
 
-// False: that incarnation is known.
+// Returns false if the incarnation is already known.
 bool CommitClock::begin(std::uint64_t incarnation, CheckpointId commit) {
   if (incarnation == 0 || incarnation == incarnation_) return false;
   incarnation_ = incarnation;
   has_commit_ = false;
   last_gap_ms_ = 0;
-  newest_ = commit;  // from before, nobody here knows when
+  newest_ = commit;  // from before; nobody here knows its age
   return true;
 }
 
-// False: it is none of this incarnation, or known.
+// Returns false if the commit is not of this incarnation, or already known.
 bool CommitClock::note(CheckpointId commit) {
   if (incarnation_ == 0 || commit.incarnation() != incarnation_ || commit <= newest_) return false;
   newest_ = commit;

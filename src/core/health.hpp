@@ -1,7 +1,7 @@
 // Health is the verdict on a job: whether it is protected, and if not, why, since when, and what is at risk.
 //
 // Pure. The leader judges the whole job (leader_health.cpp) and sends its verdict with every directive. Every node also
-// judges by itself (node_health.cpp), in case the leader cannot be heard. The worse verdict counts.
+// judges by itself (node_health.cpp), in case it cannot hear the leader. The worse verdict counts.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace ckpt::core {
 
-// The worse, the higher.
+// Higher values are worse.
 enum class Standing : std::uint8_t { is_protected = 0, degraded = 1, unprotected = 2 };
 
 // Why a job is not protected, or degraded. The numbers go over the wire.
@@ -25,8 +25,8 @@ enum class Cause : std::uint8_t {
   waits_for_ranks = 3,  // a restore waits for ranks that have not called restore()
   waits_for_nodes = 4,  // a restore waits for nodes that may hold newer state
   waits_for_storage = 5,
-  waits_for_state = 6,     // the decided checkpoint is on its way, or cannot be restored any more
-  state_lost = 7,          // the decision was lost or mismatch
+  waits_for_state = 6,     // the decided checkpoint is on its way, or can no longer be restored
+  state_lost = 7,          // the verdict on the restore was lost or mismatch
   no_leader = 8,           // the job has no leader, or this node does not hear it
   node_silent = 9,         // a member does not answer
   wrong_token = 10,        // a node has another token
@@ -47,9 +47,9 @@ enum class Cause : std::uint8_t {
   coordination_fails = 25,
   other_protection = 26,  // an agent has another option `protection`
   stalled = 27,           // none of the above explains it
-  agent_silent = 28,      // the library says so: the node's agent does not answer
-  agent_gone = 29,        // likewise: the node has no agent
-  superseded = 30,        // likewise: this trainer belongs to an earlier incarnation
+  agent_silent = 28,      // set by the library: the node's agent does not answer
+  agent_gone = 29,        // set by the library: the node has no agent
+  superseded = 30,        // set by the library: this trainer belongs to an earlier incarnation
 };
 inline constexpr Cause last_cause = Cause::superseded;
 
@@ -57,34 +57,35 @@ struct Health {
   Standing standing = Standing::unprotected;
   Cause cause = Cause::no_leader;
   NodeId node = no_node;    // the node that holds commits up, or is in trouble
-  Rank rank = no_rank;      // likewise, the rank
+  Rank rank = no_rank;      // likewise: the rank
   std::uint8_t status = 0;  // with rank_fails: ckpt_status of its newest snapshot
   std::string detail;       // what that node or rank reports, "" if nothing
-  CheckpointId committed;   // newest commit that is known, of any incarnation
+  CheckpointId committed;   // newest known commit, of any incarnation
   std::int64_t iterations_at_risk = 0;
   std::uint32_t copies_now = 0, copies = 0, parity_now = 0, parity = 0;
-  // These times always change, so a change of them is no news.
+  // These times change all the time. A change of them alone is no news.
   TimeMs lasts_ms = 0;    // how long the standing has been the same
   TimeMs at_risk_ms = 0;  // since the newest commit, or since this incarnation restored one
-  TimeMs allowed_ms = 0;  // a job without a commit for longer is not protected
+  TimeMs allowed_ms = 0;  // the job is not protected after this long without a commit
   TimeMs pace_ms = 0;     // recent time between two snapshot() calls of a rank; 0: not known yet
-  // What took longest in the newest commit.
+  // The slowest node in the newest commit.
   NodeId slowest_node = no_node;
   TimeMs slowest_ms = 0;
-  bool slowest_is_capture = false;  // false: it was the copies
-  // Whether a person would read the same in both.
+  bool slowest_is_capture = false;  // false: copying was slowest
+  // Whether both read the same to a person.
   bool says_the_same(const Health& other) const;
   bool operator==(const Health&) const = default;
 };
 
-// The time between snapshot() calls: the median of the newest ones, so that one long evaluation changes nothing.
+// Measures the time between snapshot() calls: the median of the newest ones, so that one long evaluation changes
+// nothing.
 class SnapshotInterval {
  public:
-  // The furthest rank has come to `iteration`.
+  // The rank that is furthest ahead has reached `iteration`.
   void reached(std::int64_t iteration, TimeMs now);
   // 0: not known yet.
   TimeMs interval_ms() const;
-  // Starts from what an earlier leader knew.
+  // Starts from the value of an earlier leader.
   void inherit(TimeMs interval_ms) { inherited_ms_ = interval_ms; }
   std::int64_t furthest() const { return furthest_; }
   void forget();  // a new incarnation begins
@@ -98,21 +99,21 @@ class SnapshotInterval {
   TimeMs reached_at_ = 0;
 };
 
-// When this node heard of commits, by its own clock. Every node keeps one. A newly elected leader starts from its
-// node's.
+// Records when this node learned of commits, by its own clock. Every node has one. A newly elected leader starts from
+// its node's clock.
 class CommitClock {
  public:
-  // `incarnation`: the decided one, 0 while none is decided. `commit`: the newest one that is known. A commit that is
-  // already known when the incarnation is first observed does not count as new: an agent that has just started, or just
-  // leads, does not know how old it is.
+  // `incarnation`: the decided incarnation, 0 while none is decided. `commit`: the newest known commit. If it is known
+  // already when the incarnation is first observed, it does not count as new: an agent that has just started, or just
+  // become leader, does not know its age.
   void observe(std::uint64_t incarnation, CheckpointId commit, TimeMs now);
-  // The same for news of unknown age: it does not count as a commit of now.
+  // The same for news of unknown age: it does not count as a commit made now.
   void observe_late(std::uint64_t incarnation, CheckpointId commit);
   // Time since the newest commit, or since the incarnation restored one.
   TimeMs quiet_ms(TimeMs now) const { return since_ ? now - *since_ : 0; }
-  TimeMs last_gap_ms() const { return last_gap_ms_; }  // between the newest commit and the one before; 0: none
+  TimeMs last_gap_ms() const { return last_gap_ms_; }  // time between the newest commit and the one before; 0: none
   std::uint64_t incarnation() const { return incarnation_; }
-  bool has_commit() const { return has_commit_; }  // of this incarnation
+  bool has_commit() const { return has_commit_; }  // whether this incarnation has committed anything
 
  private:
   bool begin(std::uint64_t incarnation, CheckpointId commit);
@@ -125,20 +126,20 @@ class CommitClock {
   TimeMs last_gap_ms_ = 0;
 };
 
-// What a node knows of the health when it is elected.
+// What a node knows about health when it becomes leader.
 struct InheritedHealth {
   CommitClock clock;
   Health health;  // newest verdict
 };
 
-// How long a job may go without a commit: a few iterations at its own pace, but at least as long as the option says.
+// How long a job may go without a commit: a few iterations at its own pace, and at least as long as the option says.
 TimeMs allowed_ms(TimeMs unprotected_after_ms, TimeMs pace_ms);
 
 using NameOf = std::function<std::string(NodeId)>;
 // `state_name` is for people and begins each line with a verdict. `cause_name` is for programs.
 const char* state_name(Standing standing);
 const char* cause_name(Cause cause);
-// Why: up to two short sentences, "" if there is nothing to say.
+// Says why, in up to two short sentences; "" if there is nothing to say.
 std::string explain(const Health& health, const NameOf& name_of);
 // What to do, "" if there is nothing to do.
 std::string advice(const Health& health, const NameOf& name_of);

@@ -1,4 +1,4 @@
-// What a verdict says to people.
+// The texts of a verdict for people.
 #include "core/health.hpp"
 
 namespace ckpt::core {
@@ -15,19 +15,19 @@ std::string node_name(const Health& health, const NameOf& name_of) {
   return health.node == no_node ? "a node" : "node " + name_of(health.node);
 }
 
-// As ckptengine.h numbers them; a core that knows more says its number.
+// The numbers of ckptengine.h. An unknown status is shown as its number.
 std::string status_text(std::uint8_t status) {
   switch (status) {
     case 2:
       return "they are discarded";
     case 16:
-      return "it was called in a wrong way";
+      return "it was called incorrectly";
     case 17:
       return "it has no agent";
     case 19:
       return "it belongs to an earlier incarnation of the job";
     case 20:
-      return "its state does not fit into the memory that there is";
+      return "its state does not fit into memory";
     case 21:
       return "its layout differs from what is stored";
     case 23:
@@ -147,11 +147,11 @@ std::string explain(const Health& health, const NameOf& name_of) {
     case Cause::state_lost:
       return "the job's state cannot be restored" + with_detail(health);
     case Cause::no_leader:
-      return health.node == no_node ? "the job has no leader" : node + " (the leader) is not heard here";
+      return health.node == no_node ? "the job has no leader" : node + " (the leader) does not reach this node";
     case Cause::node_silent:
       return node + " does not answer";
     case Cause::wrong_token:
-      return node + " has another token of the job, so that it and others refuse each other";
+      return node + " has another token of the job, so it and the other nodes refuse each other";
     case Cause::rank_gone:
       return rank + " has no trainer any more";
     case Cause::rank_restoring:
@@ -165,9 +165,9 @@ std::string explain(const Health& health, const NameOf& name_of) {
     case Cause::no_snapshots:
       return "no rank calls snapshot()";
     case Cause::copies_do_not_fit:
-      return node + " has no memory for the copies it shall hold" + with_detail(health);
+      return node + " has no memory for the copies that it should hold" + with_detail(health);
     case Cause::copies_missing:
-      return node + " does not have what it shall hold" + with_detail(health);
+      return node + " does not have all the copies that it should hold" + with_detail(health);
     case Cause::replacement:
       return node + " is lost, and a standby node has its place: nothing is committed before the job is restarted";
     case Cause::ranks_differ:
@@ -206,32 +206,32 @@ std::string advice(const Health& health, const NameOf& name_of) {
       return "start the job's trainers; what is committed stays in memory";
     case Cause::waits_for_ranks:
     case Cause::rank_restoring:
-      return "look at that trainer: does it run, and does it reach restore()?";
+      return "check that trainer: does it run, and does it reach restore()?";
     case Cause::waits_for_nodes:
     case Cause::node_silent:
-      return "look at that machine and its agent's log; if the machine is lost, restart the job with another one";
+      return "check that machine and its agent's log; if the machine is lost, restart the job with another one";
     case Cause::waits_for_storage:
     case Cause::storage_fails:
-      return "mend the storage; ckptctl doctor --storage tests it";
+      return "repair the storage; ckptctl doctor --storage tests it";
     case Cause::waits_for_state:
       return "wait, and see ckptctl status if it lasts";
     case Cause::state_lost:
       return "bring back a node that was there, or remove what is left with ckptctl gc and start anew";
     case Cause::no_leader:
-      return "look at the coordination store and the network between the nodes; ckptctl doctor tests the store";
+      return "check the coordination store and the network between the nodes; ckptctl doctor tests the store";
     case Cause::wrong_token:
       return "give " + node + " the token_file of the others and restart its agent";
     case Cause::rank_gone:
     case Cause::replacement:
       return "restart the job's trainers";
     case Cause::rank_stopped:
-      return "let that trainer go on (SIGCONT), or restart the job";
+      return "resume that trainer (SIGCONT), or restart the job";
     case Cause::rank_fails:
       return "see that trainer's log for the reason";
     case Cause::rank_behind:
-      return "look at that trainer: it may hang";
+      return "check that trainer: it may hang";
     case Cause::no_snapshots:
-      return "look at the trainers: they evaluate, hang or do not call snapshot()";
+      return "check the trainers: they evaluate, hang or do not call snapshot()";
     case Cause::copies_do_not_fit:
       return "give " + node + " more memory (/dev/shm, option arena_bytes), or ask for fewer copies";
     case Cause::copies_missing:
@@ -244,17 +244,17 @@ std::string advice(const Health& health, const NameOf& name_of) {
     case Cause::fewer_parity:
       return "bring back the nodes that are missing, or add nodes";
     case Cause::coordination_fails:
-      return "mend the coordination store; no restore is decided without it";
+      return "repair the coordination store; no restore is decided without it";
     case Cause::other_protection:
       return "give all agents of the job one option protection, and restart that agent";
     case Cause::stalled:
       return "see ckptctl status and the agents' logs";
     case Cause::agent_silent:
-      return "see whether ckptd is stopped (ckptctl doctor); SIGKILL ends it, and its memory stays";
+      return "check with ckptctl doctor whether ckptd is stopped; SIGKILL ends it, and its memory stays";
     case Cause::agent_gone:
       return "start ckptd on this node";
     case Cause::superseded:
-      return "end this process, and start the rank again unless that was done";
+      return "stop this process, and restart the rank if nobody has done so";
   }
   return "";
 }

@@ -1,5 +1,5 @@
-// Checks, also in release, of what can only be false through a defect of the core itself, and would lose data.
-// Whoever drives the core survives the exception: the agent notes an internal error, the simulator a violation.
+// Checks for bugs of the core that would lose data, made in every build. The driver survives the exception: the agent
+// logs an internal error, the simulator reports a violation.
 #pragma once
 
 #include <stdexcept>
@@ -11,7 +11,7 @@ class BrokenInvariant : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
-// `broken` is a sentence for people.
+// `broken` is a sentence that says what is wrong.
 inline void invariant(bool holds, const char* broken) {
   if (!holds) throw BrokenInvariant(broken);
 }

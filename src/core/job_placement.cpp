@@ -17,7 +17,7 @@ using placement::Domains;
 using placement::Strategy;
 
 struct Nodes {
-  std::vector<NodeId> ids;  // in the order of their lowest rank: one that is replaced moves no other
+  std::vector<NodeId> ids;  // in the order of their lowest rank: replacing one moves no other
   std::unordered_map<NodeId, std::string> domains;
 };
 
@@ -29,7 +29,7 @@ Nodes nodes_of(const std::vector<RankAssignment>& assignments) {
   return nodes;
 }
 
-// The tree of these nodes' domains, as placement/ reads it; none unless some node names its own.
+// The tree of these nodes' domains, for placement/. None if no node names a domain.
 std::optional<Domains> domains_of(const std::vector<NodeId>& ids,
                                   const std::unordered_map<NodeId, std::string>& named) {
   if (std::all_of(ids.begin(), ids.end(), [&](NodeId id) { return named.at(id).empty(); })) return std::nullopt;
@@ -61,7 +61,7 @@ placement::Placement place(Strategy strategy, const std::vector<NodeId>& ids, st
                            .domains = domains ? &*domains : nullptr});
 }
 
-// For every node, those that hold what it captures: itself first.
+// For every node: the nodes that hold what it captures, itself first.
 std::unordered_map<NodeId, std::vector<NodeId>> partners_of(const Nodes& nodes, Strategy strategy, std::uint32_t copies,
                                                             std::string& notice) {
   const auto placed = place(strategy, nodes.ids, copies, nodes.domains);
@@ -76,8 +76,7 @@ std::unordered_map<NodeId, std::vector<NodeId>> partners_of(const Nodes& nodes, 
   return partners;
 }
 
-// Ranks that share a shard, so that neighbours sit on different nodes, and in different domains, where that is
-// possible.
+// Orders ranks that share a shard, so that neighbours run on different nodes and, if possible, in different domains.
 std::vector<const RankAssignment*> ring_of(const std::vector<const RankAssignment*>& sharers, std::uint32_t copies) {
   std::vector<RankAssignment> assignments;
   for (const RankAssignment* assignment : sharers) assignments.push_back(*assignment);
@@ -100,7 +99,7 @@ std::uint32_t parts_stored(std::optional<Strategy> strategy, std::uint32_t copie
   return static_cast<std::uint32_t>(std::min<std::size_t>({copies, sharers, parts_stored_max}));
 }
 
-// Where ranks sit, each node once, in their order.
+// The nodes of these ranks, each once, in the order of the ranks.
 std::vector<NodeId> nodes_under(const std::vector<const RankAssignment*>& assignments) {
   std::vector<NodeId> nodes;
   std::unordered_set<NodeId> seen;
@@ -118,8 +117,8 @@ std::unordered_map<std::string, std::vector<const RankAssignment*>> sharers_in(
   return sharers;
 }
 
-// What of its rank's shards is kept on a node in the first place: the part that it captures first, unless a rank before
-// it names the same undivided shard; and its private shard.
+// The shards of its rank that a node keeps first: the part that it captures first, unless an earlier rank names the
+// same undivided shard; and its private shard.
 struct Homes {
   std::map<NodeId, std::vector<std::string>> main;
   std::map<NodeId, std::vector<std::string>> private_;
@@ -137,7 +136,7 @@ Homes homes_of(const std::vector<RankAssignment>& assignments, const std::map<Ra
   return homes;
 }
 
-// The members' n-th shards make up a group of shards, for every n.
+// For every n, the members' n-th shards form one group of shards.
 void add_parity(const std::vector<NodeId>& members, std::uint32_t rows,
                 std::map<NodeId, std::vector<std::string>>& homes, Places& places) {
   std::size_t most = 0;
@@ -186,7 +185,7 @@ JobPlacement arrange(const std::vector<RankAssignment>& assignments, std::option
   const auto partners = partners_of(nodes, replicating, copies, placement_of_job.notice);
   const std::uint32_t wanted = std::min(copies, static_cast<std::uint32_t>(nodes.ids.size()));
 
-  // The nodes that capture it hold it, and where they are too few, the partners of the first one too.
+  // The nodes that capture it hold it. If they are too few, the partners of the first one hold it, too.
   const auto complete = [&](Place& place, std::uint32_t holders) {
     place.holders = place.capturers;
     for (const NodeId partner : partners.at(place.capturers.front())) add_once(place.holders, partner);
@@ -223,7 +222,7 @@ JobPlacement arrange(const std::vector<RankAssignment>& assignments, std::option
 
 std::optional<Places> places_with(const std::vector<Cut>& cuts, const std::vector<RankAssignment>& assignments,
                                   const JobPlacement& placement_of_job) {
-  std::unordered_map<std::string, std::uint32_t> stored_in;  // so many parts
+  std::unordered_map<std::string, std::uint32_t> stored_in;  // number of parts
   for (const Cut& cut : cuts) stored_in[cut.shard] = cut.of;
   const auto parts_stored = [&](const std::string& main_shard) {
     const auto cut = stored_in.find(main_shard);
@@ -237,7 +236,7 @@ std::optional<Places> places_with(const std::vector<Cut>& cuts, const std::vecto
   for (const RankAssignment& assignment : assignments)
     places[assignment.private_shard] = placement_of_job.places.at(assignment.private_shard);
   for (const auto& [shard, naming] : sharers_in(assignments)) {
-    const bool as_now = is_as_now(*naming.front());  // all of them have a share of it, or none
+    const bool as_now = is_as_now(*naming.front());  // either all of them have a share of it, or none has
     const auto owners = nodes_under(naming);
     for (const std::string& part : parts_of(shard, parts_stored(shard))) {
       places[part] = as_now ? placement_of_job.places.at(part) : Place{owners, {}, owners, {}};

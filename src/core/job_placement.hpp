@@ -1,13 +1,12 @@
 // Which nodes capture and hold what in one incarnation: placement/ applied to the job's rank assignments. Pure.
 //
-// A main shard that one rank names goes to the nodes that the strategy chooses. By default, a main shard that several
-// ranks name is cut into one part per rank. As many ranks capture each part as there shall be copies, so nothing is
-// sent (REFT, section 4.2). If the options name a replicating strategy, every rank that names a shard captures all of
-// it.
+// If one rank names a main shard, the strategy chooses the nodes that hold it. If several ranks name it, it is cut into
+// one part per rank by default. Each part is captured by as many ranks as there shall be copies, so nothing is sent
+// (REFT, section 4.2). If the options name a replicating strategy, every rank that names a shard captures all of it.
 //
 // Parity spans nodes: the first shards of a group's members form one group of shards, the second ones the next, and so
-// on. Private shards, which are much smaller, form groups of their own. A group may be smaller than the options say. It
-// then tolerates the same number of losses, or all but one of its members if that is less.
+// on. Private shards are much smaller and form groups of their own. A group may be smaller than the options say. It
+// then tolerates the same number of losses, but at most all but one of its members.
 #pragma once
 
 #include <map>
@@ -40,8 +39,8 @@ JobPlacement arrange(const std::vector<RankAssignment>& assignments, std::option
                      const placement::Protection& protection);
 
 // The places of a checkpoint that was stored with these cuts. A shard that is cut as in `placement_of_job` has its
-// places there. Any other shard stays, whole, on the nodes that restore from it until the incarnation has a commit of
-// its own. Nothing if all shards have their places in `placement_of_job`.
+// places there. Any other shard stays whole, on the nodes that restore from it, until the incarnation has its own
+// commit. Returns nothing if all shards have their places in `placement_of_job`.
 std::optional<Places> places_with(const std::vector<Cut>& cuts, const std::vector<RankAssignment>& assignments,
                                   const JobPlacement& placement_of_job);
 

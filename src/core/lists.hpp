@@ -1,4 +1,4 @@
-// Functions for short lists that are used as sets.
+// Set operations on short lists.
 #pragma once
 
 #include <algorithm>

@@ -61,7 +61,7 @@ class BinaryWriter {
   std::vector<std::byte> bytes_;
 };
 
-// After the first thing that does not fit, everything reads as zero and whole() is false.
+// After the first error, everything reads as zero and whole() is false.
 class BinaryReader {
  public:
   explicit BinaryReader(std::span<const std::byte> bytes) : bytes_(bytes) {}

@@ -1,7 +1,7 @@
 // The messages between agents, and the records in the coordination store.
 //
-// There are two kinds of messages, and each is a whole state, not a change. A Report is all that a node has. A
-// Directive is all that the leader wants of a node. Senders repeat them as heartbeats, and the newest one counts, so
+// There are two kinds of messages. Each carries a whole state, not a change. A Report is all that a node has. A
+// Directive is all that the leader wants of a node. Senders repeat them as heartbeats, and the newest one counts. So
 // loss, repetition and reordering need no other mechanism. A new leader needs nothing but Reports. Relays carry several
 // messages at once (relay.hpp).
 #pragma once
@@ -21,7 +21,7 @@ namespace ckpt::core {
 struct RankReport {
   Rank rank = 0;
   std::uint64_t instance = 0;     // random, one per engine: a restarted trainer has another one
-  std::uint64_t incarnation = 0;  // the one to which it is admitted, 0: none yet
+  std::uint64_t incarnation = 0;  // incarnation that admitted it; 0: none yet
   std::uint32_t world_size = 0;
   std::string main_shard;
   std::string private_shard;
@@ -31,11 +31,11 @@ struct RankReport {
   std::int64_t resume_at = 0;          // it takes no earlier iteration, even under another leader
   bool wants_gpu_replication = false;  // it wants its main shard copied from GPU to GPU
   bool is_stopped = false;             // its process is stopped (SIGSTOP, a debugger)
-  std::uint8_t failed = 0;             // ckpt_status of its newest snapshot if that failed; a skip is no failure
+  std::uint8_t failed = 0;             // ckpt_status of its newest snapshot if that failed; a skip does not count
   bool operator==(const RankReport&) const = default;
 };
 
-// How far a node has carried out its newest WriteOrder.
+// How far a node has come with its newest WriteOrder.
 struct Written {
   CheckpointId checkpoint;
   std::uint64_t attempt = 0;
@@ -51,28 +51,28 @@ enum class FetchTrouble : std::uint8_t { none = 0, no_space = 1, failed = 2, cor
 struct Report {
   NodeId node = 0;
   std::uint64_t arena_id = 0;
-  std::uint64_t agent_id = 0;   // this run of the agent, larger than that of earlier runs
+  std::uint64_t agent_id = 0;   // this run of the agent; grows with each run
   std::uint64_t sequence = 0;   // counts within one run of the agent; the leader ignores older reports
-  std::uint64_t epoch = 0;      // the epoch that the node obeys; the leader counts only reports of its own
-  std::uint64_t directive = 0;  // newest directive of that epoch that the node has
+  std::uint64_t epoch = 0;      // the epoch that the node obeys; a leader counts only reports of its own epoch
+  std::uint64_t directive = 0;  // newest directive of that epoch that the node has received
   std::string domain;           // as Config::domain
   bool standby = false;         // as Config::standby
   CheckpointId highest_commit;  // newest commit the node ever heard of, including the incarnation's record
   CheckpointId newest_seen;     // newest checkpoint that was ever whole on the node
-  CheckpointId newest_damaged;  // newest checkpoint of which damage ever took a piece from the node
+  CheckpointId newest_damaged;  // newest checkpoint of which damage ever destroyed a piece here
   std::uint64_t newest_known_incarnation =
       0;  // newest decided incarnation that the agent knows of, from the store, a leader or a trainer
   std::vector<RankReport> ranks;
-  std::vector<PieceInfo> pieces;  // all whole pieces; each (shard, checkpoint) once
+  std::vector<PieceInfo> pieces;  // all whole pieces, each (shard, checkpoint) once
   bool storage = false;           // as Config::storage
   Written written;
   std::vector<CheckpointId> damaged;  // checkpoints on storage that proved damaged when read
-  std::string read_trouble;           // why reading from storage failed, until it succeeds again
-  std::uint64_t roll_call = 0;        // newest roll call of the leader of `epoch`; all of the above is newer
+  std::string read_trouble;           // why reading from storage fails; "" while it succeeds
+  std::uint64_t roll_call = 0;        // newest roll call heard from the leader of `epoch`; the report was made after it
   placement::Protection protection;   // as Config::protection
-  FetchTrouble fetch_trouble = FetchTrouble::none;  // why a piece that it was ordered to fetch is missing
+  FetchTrouble fetch_trouble = FetchTrouble::none;  // why an ordered piece is still missing
   NodeId fetch_source = no_node;                    // the source that failed
-  bool coordination_fails = false;                  // it cannot read or write the store
+  bool coordination_fails = false;                  // the node cannot read or write the store
   bool operator==(const Report&) const = default;
 };
 
@@ -80,7 +80,7 @@ enum class Verdict : std::uint8_t {
   undecided = 0,
   fresh = 1,     // nothing is stored: start anew
   restore = 2,   // restore Decision::checkpoint
-  lost = 3,      // state was committed and cannot be rebuilt from what is left
+  lost = 3,      // committed state cannot be rebuilt from what is left
   mismatch = 4,  // what is stored has another world size
 };
 
@@ -94,10 +94,10 @@ struct Cut {
 // The one decision of an incarnation, written once.
 struct Decision {
   Verdict verdict = Verdict::undecided;
-  CheckpointId checkpoint;      // with Verdict::restore: this one
+  CheckpointId checkpoint;      // with Verdict::restore
   bool behind = false;          // a newer commit is known and lost
-  bool status_unknown = false;  // nodes that did not answer may know of a newer commit
-  std::vector<Cut> cuts;        // the main shards that `checkpoint` has in parts; it has all others whole
+  bool status_unknown = false;  // silent nodes may know of a newer commit
+  std::vector<Cut> cuts;        // the main shards that `checkpoint` has in parts; all others are whole
   std::string text;             // for people: the reason, with shards, checkpoints and nodes
   bool operator==(const Decision&) const = default;
 };
@@ -134,8 +134,8 @@ struct Admission {
   bool operator==(const Admission&) const = default;
 };
 
-// What encoding or decoding a piece needs: pieces of its parity group, and where they are. A piece may be listed with
-// several nodes.
+// What a node needs to encode or decode a piece: the pieces of its parity group, and the nodes that have them. A piece
+// may be listed with several nodes.
 struct CodingInputs {
   ParityManifest parity_manifest;  // of any member of the group
   struct Source {
@@ -149,16 +149,16 @@ struct CodingInputs {
 };
 
 struct FetchOrder {
-  PieceInfo piece;                            // root_digest 0: parity that was never encoded yet
+  PieceInfo piece;                            // root_digest 0: this parity was never encoded yet
   std::vector<NodeId> sources;                // nodes that have it, best first; or storage_node; or parity_node
   std::optional<CodingInputs> coding_inputs;  // with parity_node
   bool operator==(const FetchOrder&) const = default;
 };
 
-// Pieces of a committed checkpoint that the node shall write to storage. It keeps them until they are written.
+// Pieces of a committed checkpoint that the node must write to storage. It keeps them until they are written.
 struct WriteOrder {
   CheckpointId checkpoint;
-  std::uint64_t attempt = 0;  // grows with every order of one leader
+  std::uint64_t attempt = 0;  // grows with every order of a leader
   std::vector<std::string> shards;
   bool operator==(const WriteOrder&) const = default;
 };
@@ -181,32 +181,32 @@ struct Directive {
   NodeId leader = 0;
   std::uint64_t epoch = 0;
   std::uint64_t sequence = 0;  // counts within one epoch; a node ignores older directives than the one it obeys
-  std::uint64_t acknowledged_agent = 0;   // newest report of the node that the leader had: agent_id,
+  std::uint64_t acknowledged_agent = 0;   // newest report of the node that the leader had received: agent_id
   std::uint64_t acknowledged_report = 0;  // and sequence
-  NodeId relay = no_node;  // the node reports through it; itself: it is the relay; no_node: to the leader
+  NodeId relay = no_node;  // where the node reports to: this relay; itself: it is the relay; no_node: the leader
   std::uint64_t incarnation = 0;
   Decision decision;                      // of this incarnation
-  CheckpointId committed;                 // newest commit, at first the restored checkpoint once it has all its copies
-  std::vector<CheckpointId> abandoned;    // of this incarnation and newer than `committed`: never complete
-  std::int64_t resume_at = 0;             // ranks need not take earlier iterations: some rank has skipped them
+  CheckpointId committed;                 // newest commit; at first the restored checkpoint, once it has all its copies
+  std::vector<CheckpointId> abandoned;    // never complete: checkpoints of this incarnation newer than `committed`
+  std::int64_t resume_at = 0;             // ranks need not take earlier iterations, because some rank has skipped them
   std::vector<Admission> admitted;        // the node's trainers that are members of this incarnation
   std::vector<Refusal> refused;           // the node's trainers that take no part, and why
   std::vector<FetchOrder> fetches;        // pieces that the node lacks, oldest checkpoint first
   std::vector<std::string> wanted;        // shards that the node should hold in this incarnation
   std::vector<Rank> missing_ranks;        // while undecided: these have not called restore() yet
-  std::vector<NodeId> missing_nodes;      // while undecided: silent members of the last incarnation
+  std::vector<NodeId> missing_nodes;      // while undecided: members of the last incarnation that do not answer
   std::vector<Replacement> replacements;  // of this incarnation
-  std::uint32_t copies_now = 0;           // fewest copies of any shard at the newest commit that is known
-  std::uint32_t parity_now = 0;      // likewise: how many members any parity group can still lose; 0 without parity
-  std::string stranded;              // why the decided checkpoint cannot be restored any more, "" while it can
-  std::string alarm;                 // silent data corruption or the like, "" if none
-  std::uint64_t roll_call = 0;       // number within this epoch; the next report answers it
-  bool reading_storage = false;      // the checkpoint to restore is not in memory yet: no rank goes on before it is
-  WriteOrder write;                  // no shards: nothing to write
-  CheckpointId stored;               // newest checkpoint on storage, as far as the leader knows
-  std::uint64_t stored_skipped = 0;  // due checkpoints that were passed over because storage was busy
-  std::string storage_trouble;       // "" if none
-  Health health;                     // the leader's verdict, for the whole job
+  std::uint32_t copies_now = 0;           // fewest copies that any shard has at the newest known commit
+  std::uint32_t parity_now = 0;           // likewise: members that each parity group can still lose; 0: no parity
+  std::string stranded;                   // why the decided checkpoint can no longer be restored; "" while it can
+  std::string alarm;                      // silent data corruption or the like, "" if none
+  std::uint64_t roll_call = 0;            // number within this epoch; the next report answers it
+  bool reading_storage = false;           // the checkpoint to restore is still read into memory; ranks wait for it
+  WriteOrder write;                       // no shards: nothing to write
+  CheckpointId stored;                    // newest checkpoint on storage, as far as the leader knows
+  std::uint64_t stored_skipped = 0;       // due checkpoints that were not written because storage was busy
+  std::string storage_trouble;            // "" if none
+  Health health;                          // the leader's verdict, for the whole job
   bool operator==(const Directive&) const = default;
 };
 
@@ -216,7 +216,7 @@ struct ReportBatch {
   bool operator==(const ReportBatch&) const = default;
 };
 
-// Leader -> relay -> node. Without items it acknowledges reports that the receiver of them passes on.
+// Leader -> relay -> node. Without items it acknowledges the reports that its receiver sent or passed on.
 struct DirectiveBatch {
   struct Item {
     NodeId to = 0;
@@ -229,7 +229,7 @@ struct DirectiveBatch {
 
 using Message = std::variant<Report, Directive, ReportBatch, DirectiveBatch>;
 
-// Store key "leader": who leads. The leader renews it (heartbeat) every lease_ms / 4, while any other node obeys it.
+// Store key "leader": who leads. The leader renews it (heartbeat) every lease_ms / 4 while another node obeys it.
 struct LeaderRecord {
   std::uint64_t epoch = 0;
   NodeId node = no_node;
@@ -250,8 +250,8 @@ struct RankAssignment {
   bool operator==(const RankAssignment&) const = default;
 };
 
-// The name of an incarnation's rank assignments in the store. They have records of their own, because they grow with
-// the nodes. The name follows from their content (rank_assignments.hpp).
+// Names an incarnation's rank assignments in the store. They grow with the nodes, so they have records of their own.
+// The name follows from their content (rank_assignments.hpp).
 struct AssignmentsName {
   std::uint64_t incarnation = 0;  // 0: there are none
   std::uint32_t count = 0;        // how many ranks
@@ -259,8 +259,8 @@ struct AssignmentsName {
   auto operator<=>(const AssignmentsName&) const = default;
 };
 
-// Store keys "rank_assignments/INCARNATION.DIGEST.NUMBER": the rank assignments in order of rank, some per record.
-// Never changed. Removed when a later incarnation has begun.
+// Store keys "rank_assignments/INCARNATION.DIGEST.NUMBER": the rank assignments in order of rank, some per record. They
+// never change, and are removed once a later incarnation has begun.
 struct AssignmentsRecord {
   std::vector<RankAssignment> assignments;
   bool operator==(const AssignmentsRecord&) const = default;
@@ -273,16 +273,16 @@ struct IncarnationRecord {
   std::uint64_t epoch = 0;
   std::uint64_t incarnation = 0;
   std::uint32_t world_size = 0;
-  Decision decision;  // without cuts: these are in the rank assignments
+  Decision decision;  // without cuts, which are in the rank assignments
   std::vector<Replacement>
       replacements;  // for members of the newest incarnation that began; these nodes may hold state
-  // Who captures and holds what in that incarnation follows from these three alone. So every leader finds the same.
+  // The next three decide who captures and holds what in that incarnation. So every leader computes the same placement.
   AssignmentsName assignments;
   std::optional<placement::Strategy> strategy;
   placement::Protection protection;
-  CheckpointId restored;  // the checkpoint from which it went on, commit or not
-  CheckpointId base;      // newest commit from which it went on: the restored checkpoint, once that has all its copies
-  CheckpointId first_commit;  // first commit known in the newest incarnation that has any: proof that state existed
+  CheckpointId restored;      // the checkpoint that it restored, committed or not
+  CheckpointId base;          // newest commit that it restored or kept: `restored`, once that has all its copies
+  CheckpointId first_commit;  // first commit of the newest incarnation that has one; proves that state existed
   bool operator==(const IncarnationRecord&) const = default;
 };
 

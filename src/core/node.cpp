@@ -18,18 +18,18 @@ template <class... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;
 };
-// Compilers before clang 17 do not deduce it for aggregates.
+// Compilers before clang 17 do not deduce this for aggregates.
 template <class... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
 
-// An epoch that no leader can have had is damage, and would outlive every record: no leader would be obeyed again.
+// An epoch that no leader can have is damage. If nodes obeyed it, they would never obey a real leader again.
 Recovered believable(Recovered recovered) {
   if (recovered.epoch > epoch_max) recovered.epoch = 0;
   return recovered;
 }
 
-// Of the records of a job, whose incarnations, decisions and terms follow one another. An incarnation that was decided
-// is never undecided again: who leads it by such a record has one that was set back.
+// The order of a job's records: incarnations, decisions and terms follow one another. A decided incarnation never
+// becomes undecided again. A leader that has such a record has one that was set back.
 bool is_older(const IncarnationRecord& record, const IncarnationRecord& than) {
   const auto place = [](const IncarnationRecord& each) {
     return std::tuple(each.incarnation, each.decision.verdict != Verdict::undecided, each.epoch);
@@ -71,7 +71,7 @@ struct Node::Parts {
   Relay relay;
   std::optional<Leader> leader;  // while elected
   std::optional<IncarnationRecordRead> newest_read;
-  std::optional<TimeMs> lower_since;  // reads were of lower revisions than that
+  std::optional<TimeMs> lower_since;  // since then, reads have had a lower revision
   std::string incarnation_record_trouble;
   std::string reported_trouble;
   bool has_begun = false;
@@ -94,8 +94,8 @@ Effects Node::handle(const Event& event, TimeMs now) {
   return effects;
 }
 
-// Events come often, ticks if nothing else. Where none came for long this node was stopped itself: that others were
-// silent meanwhile says nothing about them.
+// Events come often; ticks do in any case. A long time without events means that this node was stopped itself. So the
+// silence of others in that time proves nothing.
 void Node::Parts::look_at_clock(TimeMs next) {
   const TimeMs before = std::exchange(now, next);
   const bool is_first = !std::exchange(has_begun, true);
@@ -146,9 +146,9 @@ void Node::Parts::receive(const IncarnationRecordRead& read) {
   if (leader) leader->on(leader->in_charge() ? read : *newest_read);
 }
 
-// The store may lose a record or be set back to an older state. The newest record that this node has seen counts, and
-// of the store only the revision, so that a leader writes that record again. Answers may overtake each other, too: a
-// record that is not known to be older counts once no newer revision was seen for lease_ms.
+// The store may lose a record or be set back. The newest record that this node has seen counts; from the store it takes
+// only the revision, so that a leader writes that record again. Answers may overtake each other, too: a record that may
+// be newer counts once no newer revision was seen for lease_ms.
 void Node::Parts::learn(const IncarnationRecordRead& read) {
   if (!newest_read) return void(newest_read = read);
   const bool is_lower = read.revision < newest_read->revision;
@@ -170,7 +170,7 @@ bool Node::Parts::believes(const IncarnationRecord& record) {
   const std::uint64_t known =
       std::max(newest_read ? newest_read->record.incarnation : 0, worker.newest_seen().incarnation());
   incarnation_record_trouble.clear();
-  if (!election.on_higher_epoch(record.epoch)) {  // the leader's own record may have been lost alone
+  if (!election.on_higher_epoch(record.epoch)) {  // only the leader's own record may be lost
     incarnation_record_trouble = damaged_record("incarnation", "epoch", record.epoch, known_epoch);
   } else if (!is_plausible_incarnation(known, record.incarnation)) {
     incarnation_record_trouble = damaged_record("incarnation", "incarnation", record.incarnation, known);
@@ -203,7 +203,7 @@ void Node::Parts::receive(NodeId from, const DirectiveBatch& directive_batch, Ef
   }
 }
 
-// As leader; false: this node is none.
+// Does it as leader. Returns false if this node is not the leader.
 bool Node::Parts::accept_report(NodeId from, const Report& report) {
   if (!election.on_higher_epoch(report.epoch)) return true;
   if (!leader || !election.is_leader()) return false;
@@ -218,18 +218,18 @@ void Node::Parts::obey(const Directive& directive) {
 }
 
 void Node::Parts::reconcile(Effects& effects) {
-  // Its epoch must be newer than that of the incarnation's record, too: the leader's record may have been lost alone.
+  // Its epoch must also be newer than that of the incarnation's record, because the leader's record may be lost alone.
   if (newest_read) election.on_tick(now, leader && leader->is_obeyed(now), effects);
   reconcile_role();
   worker.reconcile(now, effects);
   send_report(effects);
-  // What this node tells itself may change its mind once more: its own report may complete a checkpoint. Each round
-  // makes progress on a state that only grows within one event, so it ends.
+  // The node's own messages may change its state again: its own report may complete a checkpoint. Each round makes
+  // progress on a state that only grows within one event, so this ends.
   route_own_messages(effects);
   health.observe(worker.directive(), worker.highest_commit(), worker.hears_of_now(), now);
 }
 
-// Becoming leader and ceasing to be it; from the moment a newer epoch is known nothing older is obeyed.
+// Becomes leader or stops being it. Once a newer epoch is known, the node obeys nothing older.
 void Node::Parts::reconcile_role() {
   worker.on_epoch(election.epoch());
   if (!election.is_leader()) {
@@ -241,7 +241,7 @@ void Node::Parts::reconcile_role() {
   }
 }
 
-// By this leader, in this term.
+// Whether this leader announced it in this term.
 NodeId Node::Parts::named_relay() const {
   const Directive& newest = worker.directive();
   return newest.epoch == worker.epoch() && newest.leader == election.leader() ? newest.relay : no_node;
@@ -292,7 +292,7 @@ NodeStatus Node::status() const {
   status.incarnation = directive.incarnation;
   status.decision = directive.decision;
   status.highest_commit = parts_->worker.highest_commit();
-  // A leader that has yet to hear all members does not announce what those who are here know.
+  // A leader that has not heard all members yet does not announce commits that present nodes know of.
   const bool knows_newer = status.highest_commit.incarnation() >= directive.incarnation;
   status.committed = knows_newer ? std::max(directive.committed, status.highest_commit) : directive.committed;
   status.resume_at = directive.resume_at;

@@ -1,5 +1,5 @@
-// The core of one agent: a worker, and a leader while elected. Deterministic: the same events in the same order give
-// the same effects. Not thread-safe. Owns no resources.
+// Node is the core of one agent: a worker, and a leader while elected. It is deterministic: the same events in the same
+// order give the same effects. Not thread-safe. Owns no resources.
 #pragma once
 
 #include <memory>
@@ -11,15 +11,15 @@
 
 namespace ckpt::core {
 
-// What an agent finds in its arena when it starts.
+// What an agent finds in its arena at its start.
 struct Recovered {
   struct Slot {
     SlotRef slot;
     PieceInfo piece;
     bool whole = false;  // sealed, valid and not dropped; otherwise the slot is free
   };
-  // An open grant in a rank's control page. Its writer may be alive and writing. So the slots stay granted, and the
-  // rank gets no other grant, until they are captured or the writer is proven dead.
+  // A grant that was open in a rank's control page. Its writer may still be alive and writing. So the slots stay
+  // granted, and the rank gets no other grant, until the writer captures them or is proven dead.
   struct Granted {
     Rank rank = 0;
     std::vector<SlotRef> slots;
@@ -37,7 +37,7 @@ struct NodeStatus {
   NodeId node = 0;
   bool is_leader = false;
   NodeId leader = no_node;
-  NodeId relay = no_node;  // the node reports through it
+  NodeId relay = no_node;  // the relay that the node reports through
   std::uint64_t epoch = 0;
   std::uint64_t incarnation = 0;
   Decision decision;
@@ -56,7 +56,7 @@ struct NodeStatus {
   CheckpointId stored;
   std::uint64_t stored_skipped = 0;
   std::string storage_trouble;
-  std::string record_trouble;  // why it ignores a record of the coordination store, "" if it ignores none
+  std::string record_trouble;  // why it ignores a record of the coordination store; "" if it does not
 };
 
 class Node {
@@ -67,13 +67,14 @@ class Node {
 
   Effects handle(const Event& event, TimeMs now);
 
-  // The driver must hand in an extra Tick by then, because the core has put off some work. None: no extra Tick.
+  // When the driver must pass in an extra Tick, because the core has postponed some work. None: no extra Tick is
+  // needed.
   std::optional<TimeMs> tick_wanted_at() const;
 
   NodeStatus status() const;
   // Whether the job is protected, as far as this node knows.
   Health health(TimeMs now) const;
-  // The slot with this whole piece, from which a fetch or a restore can read; null if there is none.
+  // The slot that has this piece whole, to fetch or restore from; null if there is none.
   const SlotRef* find(const std::string& shard, CheckpointId checkpoint) const;
 
  private:

@@ -1,4 +1,4 @@
-// What a node says of the job: the leader's verdict while it hears one, its own where that is worse.
+// A node's verdict on the job: the leader's while it hears one, or its own if that is worse.
 #include "core/node_health.hpp"
 
 #include <algorithm>
@@ -7,7 +7,7 @@ namespace ckpt::core {
 
 namespace {
 
-// The leader's verdict, as old as it is here.
+// The leader's verdict, with its present age.
 Health health_in(const Directive& directive, TimeMs age_ms) {
   Health health = directive.health;
   health.lasts_ms += age_ms;
@@ -41,7 +41,7 @@ Health HealthView::judge(const Directive& directive, const Config& config, const
   health.allowed_ms = allowed_ms(config.unprotected_after_ms, health.pace_ms);
   health.at_risk_ms = std::max(health.at_risk_ms, clock_.quiet_ms(now));
   const bool is_overdue = health.at_risk_ms > health.allowed_ms;
-  // Its own silence is no reason: one that was paused hears the next directive before anything is said of the leader.
+  // Its own pause is not the leader's fault: a node that was paused first hears the next directive.
   const bool hears_leader = received_at_ && facts.leader != no_node && age_ms <= config.node_timeout_ms;
   if (!hears_leader) {
     const auto is_distrusted = [&](NodeId node) {

@@ -1,6 +1,5 @@
-// What a node knows about the job's health: the leader's newest verdict, how old it is, and how long ago the node last
-// learned of a commit.
-// Pure.
+// What a node knows about the job's health: the leader's newest verdict, its age, and when the node last learned of a
+// commit. Pure.
 #pragma once
 
 #include <optional>
@@ -13,7 +12,7 @@ namespace ckpt::core {
 
 class HealthView {
  public:
-  // Call after every event. `is_of_now`: the directive did not wait here while this node was paused.
+  // Call this after every event. `is_of_now`: the directive did not wait here while this node was paused.
   void observe(const Directive& directive, CheckpointId highest_commit, bool is_of_now, TimeMs now);
 
   struct Facts {
@@ -24,7 +23,7 @@ class HealthView {
   // The leader's verdict, or this node's own if that is worse because it hears no leader or no commit.
   Health judge(const Directive& directive, const Config& config, const Facts& facts, TimeMs now) const;
 
-  // What a leader that is elected on this node starts from.
+  // The starting point for a leader that is elected on this node.
   InheritedHealth known(const Directive& directive) const { return {clock_, directive.health}; }
 
  private:

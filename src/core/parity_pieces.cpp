@@ -9,7 +9,7 @@ namespace ckpt::core {
 namespace {
 
 using placement::parity_unit_bytes;
-constexpr std::uint64_t length_bytes_max = std::uint64_t{1} << 53;  // sums of as many as a group has do not overflow
+constexpr std::uint64_t length_bytes_max = std::uint64_t{1} << 53;  // sums over a group do not overflow
 
 std::string hex(std::uint64_t value) {
   std::string text(16, '0');
@@ -23,7 +23,7 @@ std::string group_name(std::uint32_t rows, const std::vector<std::string>& shard
   return std::string(parity_prefix) + hex(hash);
 }
 
-// Of all members.
+// The manifests of all members.
 std::vector<std::string> parity_names(std::uint32_t rows, const std::vector<std::string>& shards) {
   return parts_of(group_name(rows, shards), static_cast<std::uint32_t>(shards.size()));
 }
@@ -38,13 +38,13 @@ ParitySource source_of(const PieceInfo& piece) {
   return {piece.shard, piece.length_bytes, piece.layout_bytes, piece.root_digest};
 }
 
-// The piece, where its holders agree on it.
+// The piece, if its holders agree on it.
 const Holders* found(const Pieces& pieces, const std::string& shard) {
   const auto holders = pieces.find(shard);
   return holders != pieces.end() && agree(holders->second) ? &holders->second : nullptr;
 }
 
-// All that is there of a group, and is what the parity manifest says.
+// All pieces of a group that exist and match the parity manifest.
 std::vector<CodingInputs::Source> sources_of(const ParityManifest& parity_manifest, const Pieces& pieces) {
   std::vector<CodingInputs::Source> sources;
   const auto add = [&](const std::string& shard, const Holders* holders) {
@@ -69,7 +69,7 @@ bool has_shard(const std::vector<CodingInputs::Source>& sources, const std::stri
   return std::any_of(sources.begin(), sources.end(), [&](const auto& source) { return source.shard == shard; });
 }
 
-// The parity manifest of any parity of the group that is there.
+// The parity manifest of any parity of the group that exists.
 const PieceInfo* any_parity(const ParityOf& parity, const Pieces& pieces) {
   for (const std::string& name : parity_names(parity.rows, parity.shards)) {
     const auto* holders = found(pieces, name);
@@ -79,7 +79,7 @@ const PieceInfo* any_parity(const ParityOf& parity, const Pieces& pieces) {
   return nullptr;
 }
 
-// From the pieces themselves, and for what is lost from another parity.
+// Taken from the pieces themselves; for lost pieces, from another parity piece.
 std::optional<ParityManifest> parity_manifest_of(const ParityOf& parity, const Pieces& pieces) {
   ParityManifest parity_manifest{parity.rows, parity.member, std::vector<ParitySource>(parity.shards.size())};
   const PieceInfo* other = any_parity(parity, pieces);
@@ -190,7 +190,7 @@ std::map<std::string, CodedPiece> decodable(const Pieces& pieces) {
     const auto& [name, holders] = *named;
     const PieceInfo& parity = *holders.front().piece;
     if (!agree(holders) || !is_valid(parity.parity_manifest)) continue;
-    if (parse_part(name).shard == group) continue;  // its pieces are next to each other
+    if (parse_part(name).shard == group) continue;  // the pieces of a group are next to each other
     group = parse_part(name).shard;
     const auto& parity_sources = parity.parity_manifest.sources;
     if (std::all_of(parity_sources.begin(), parity_sources.end(),

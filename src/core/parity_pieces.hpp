@@ -1,6 +1,5 @@
 // Parity pieces: their names, what they are computed from, and what they help to decode. A parity piece carries all of
-// this in its parity manifest, so nobody needs to remember the placement it was made in. Pure functions of what the
-// nodes report.
+// this in its parity manifest, so nobody needs to remember an earlier placement. Pure functions of the nodes' reports.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +25,7 @@ struct ParityOf {
 // The name of a parity piece. It follows from the group's shards alone, so that the piece is found on any node.
 std::string parity_name(std::uint32_t rows, const std::vector<std::string>& shards, std::uint32_t member);
 
-// Whether such a group can exist. All functions below require it.
+// Whether a group with this manifest can exist. All functions below require it.
 bool is_valid(const ParityManifest& parity_manifest);
 
 // The layout in whole digest leaves: the length of each shard is rounded up to a leaf.
@@ -45,14 +44,14 @@ std::string group_piece_name(const ParityManifest& parity_manifest, std::uint32_
 // The member's shard, as the parity manifest of `parity` describes it.
 PieceInfo source_piece(const PieceInfo& parity, std::uint32_t member);
 
-// Which pieces of the group are missing from `there`; and how to compute the wanted piece from the others. It can be
-// computed if the plan has nothing lost.
+// lost_pieces() finds the group's pieces that are missing in `there`. plan_coding() plans how to compute `wanted` from
+// the others. That is possible if the plan has nothing lost.
 placement::LostPieces lost_pieces(const ParityManifest& parity_manifest,
                                   const std::vector<CodingInputs::Source>& there);
 placement::DecodePlan plan_coding(const ParityManifest& parity_manifest, const GroupPiece& wanted,
                                   const placement::LostPieces& lost);
 
-// A piece that no node has, and what it can be encoded or decoded from.
+// A piece that no node has, and the inputs to encode or decode it.
 struct CodedPiece {
   PieceInfo piece;
   CodingInputs coding_inputs;
@@ -68,8 +67,8 @@ std::optional<CodedPiece> plan_encoding(const ParityOf& parity, CheckpointId che
 // Whether the piece is that parity, computed from exactly the shards that the checkpoint has.
 bool is_parity_of(const ParityOf& parity, const PieceInfo& piece, const Pieces& pieces);
 
-// How many more members the group of this parity can lose, given one checkpoint's pieces. 0 if it can lose none, and
-// also if too much is lost already.
+// How many more members this parity's group can lose, given one checkpoint's pieces. 0 if none, or if too much is lost
+// already.
 std::uint32_t losses_left(const ParityOf& parity, const Pieces& pieces);
 
 }  // namespace ckpt::core

@@ -1,5 +1,5 @@
-// The pieces of one checkpoint, and the nodes that have them. The leader goes through all of them at each
-// reconciliation. So they lie in one stretch of memory, in the order of the reports, with an index by name.
+// The pieces of one checkpoint, and the nodes that have them. The leader walks over all of them at each reconciliation,
+// so they lie in one stretch of memory, in the order of the reports, with an index by name.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ struct Holder {
   const PieceInfo* piece = nullptr;
 };
 
-// In order of nodes. Most pieces have so few holders that no allocation is needed.
+// Holders in order of nodes. Up to two need no allocation, and most pieces have no more.
 class Holders {
  public:
   void push_back(const Holder& holder);
@@ -33,7 +33,7 @@ class Holders {
  private:
   std::array<Holder, 2> few_;
   std::size_t few_count_ = 0;
-  std::vector<Holder> many_;  // all of them, if they are more
+  std::vector<Holder> many_;  // all of them, if there are more
 };
 
 class Pieces {
@@ -49,8 +49,8 @@ class Pieces {
   bool contains(std::string_view shard) const { return find(shard) != end(); }
 
  private:
-  // The index of a name in all_, or free. Open addressing: at least half of the buckets are free, and their number is a
-  // power of two.
+  // The index of a name in all_, or none. Open addressing: the number of buckets is a power of two, and at least half
+  // are free.
   struct Bucket {
     std::uint32_t hash = 0;
     std::uint32_t number = none;

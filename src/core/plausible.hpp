@@ -1,5 +1,5 @@
-// Bounds of believable terms and incarnations. They only grow, by one at a time, so a larger jump is damage. A node
-// that believed it might have no higher number left.
+// Bounds for terms and incarnations. They grow by one at a time, so a larger jump is damage. A node that believed it
+// might have no higher number left.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ inline constexpr std::uint64_t first_epoch_max = epoch_of(std::uint64_t{1} << 28
 inline constexpr std::uint64_t epoch_max = epoch_of(std::uint64_t{1} << 36, 0);  // always: memory may be damaged, too
 inline constexpr std::uint64_t incarnation_jump_max = std::uint64_t{1} << 16;
 
-// `known`: the newest one that this node knows, 0: none.
+// `known`: the newest number that this node knows; 0: none.
 constexpr bool is_plausible_epoch(std::uint64_t known, std::uint64_t epoch) {
   if (epoch > epoch_max) return false;
   return epoch <= (known == 0 ? first_epoch_max : known + epoch_jump_max);

@@ -52,7 +52,7 @@ class JsonWriter {
   }
 };
 
-// Throws json::exception or OutOfRange for what is not there or cannot be.
+// Throws json::exception or OutOfRange for a missing or invalid field.
 struct OutOfRange {};
 
 class JsonReader {
@@ -138,12 +138,12 @@ std::optional<Record> read(std::string_view text) {
     return std::nullopt;
   } catch (const OutOfRange&) {
     return std::nullopt;
-  } catch (const std::invalid_argument&) {  // a strategy or protection that there is not
+  } catch (const std::invalid_argument&) {  // an unknown strategy or protection
     return std::nullopt;
   }
 }
 
-// Leaders rely on it: every rank of an incarnation that began has its rank assignment.
+// Leaders rely on this: every rank of an incarnation that began has its rank assignment.
 bool is_consistent(const IncarnationRecord& record) {
   const bool began = record.decision.verdict == Verdict::fresh || record.decision.verdict == Verdict::restore;
   return !began ||

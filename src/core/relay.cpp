@@ -21,8 +21,8 @@ void Relay::follow(NodeId leader, NodeId relay) {
   unanswered_since_.reset();
 }
 
-// The relay's wait limit with the leader and a member's with the relay may pass one after the other, and the leader's
-// with the member must outlast both.
+// A relay may wait its full limit for the leader, and then a member its full limit for the relay. The leader must wait
+// longer for the member than both together.
 bool Relay::is_unanswered(TimeMs now) const {
   return unanswered_since_ && now - *unanswered_since_ >= config_.node_timeout_ms / 4;
 }
@@ -48,7 +48,7 @@ void Relay::send_own(Report report, TimeMs now, Effects& effects) {
   effects.push_back(Send{to, std::move(report)});
 }
 
-// One that is cut off from the leader says so by its silence.
+// A relay that is cut off from the leader shows it by its silence.
 void Relay::on(NodeId from, const Report& report, TimeMs now, Effects& effects) {
   if (!is_relay() || is_unanswered(now)) return;
   gather(report, now);
@@ -66,7 +66,7 @@ void Relay::gather(const Report& report, TimeMs now) {
   if (batch_.empty()) pass_on_at_ = now + gather_ms;
   const auto [known, is_first] = batch_.try_emplace(report.node);
   const auto age = [](const Report& each) { return std::tie(each.agent_id, each.sequence); };
-  if (!is_first && age(report) < age(known->second)) return;  // overtaken
+  if (!is_first && age(report) < age(known->second)) return;  // an overtaken report
   batch_size_ += is_first + report.pieces.size() - known->second.pieces.size();
   known->second = report;
   if (batch_size_ >= batch_max) pass_on_at_ = now;

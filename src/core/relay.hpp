@@ -1,8 +1,8 @@
-// Relays carry reports to the leader in large jobs. The nodes of a group report to one of them, the relay. It passes on
+// Relays carry reports to the leader in large jobs. The nodes of a group report to one node, the relay. It passes on
 // what came within a short while as one message, unread. The leader answers the same way.
 //
 // A relay only forwards. Nothing depends on its memory or its presence: it acknowledges reports at once, and a node
-// that gets no acknowledgement for a while reports to the leader directly.
+// without acknowledgement reports to the leader directly after a while.
 #pragma once
 
 #include <map>
@@ -20,8 +20,8 @@ class Relay {
  public:
   explicit Relay(const Config& config) : config_(config) {}
 
-  // `relay`: the node through which the leader wants to hear this node. no_node: directly. This node itself: it is the
-  // relay of its group.
+  // `relay`: the node that this node shall report through. no_node: report directly. This node itself: it is its
+  // group's relay.
   void follow(NodeId leader, NodeId relay);
 
   void send_own(Report report, TimeMs now, Effects& effects);
@@ -51,8 +51,8 @@ class Relay {
   TimeMs pass_on_at_ = 0;  // counts only while batch_ is not empty
 };
 
-// Which node is the relay of which, as the leader sees it. The nodes of a group have numbers with the same remainder,
-// so groups stay equally long even if the numbers have gaps. `present` is in order of nodes.
+// Which node is the relay of which, as the leader sees it. Node numbers of one group have the same remainder, so groups
+// stay equally long even if numbers are missing. `present` is in order of nodes.
 class Groups {
  public:
   Groups() = default;

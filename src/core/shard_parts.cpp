@@ -30,7 +30,7 @@ std::string part_name(const std::string& shard, std::uint32_t index, std::uint32
 }
 
 ShardPart parse_part(std::string_view name) {
-  const ShardPart whole{std::string(name), 0, 1};
+  ShardPart whole{std::string(name), 0, 1};
   const auto dot = name.rfind('.');
   if (dot == std::string_view::npos || dot == 0) return whole;
   const std::string_view suffix = name.substr(dot + 1);

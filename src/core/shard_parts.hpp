@@ -1,5 +1,5 @@
-// A main shard is cut into equal parts so that ranks that hold the same one need not each store all of it. For a node
-// that stores it, a part is a shard like any other. Only its name says what it is part of. Pure.
+// A main shard can be cut into equal parts, so that ranks with the same main shard need not each store all of it. For a
+// node that stores it, a part is a shard like any other. Only its name says that it is a part. Pure.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace ckpt::core {
 
-// What a rank captures of its main shard: `stored` of the `of` parts, from number `first` on. After the last part comes
-// part 0. 1 of 1: all of the shard.
+// What a rank captures of its main shard: `stored` parts of `of`, from number `first` on. Part 0 follows the last part.
+// 1 of 1: all of the shard.
 struct Share {
   std::uint32_t first = 0;
   std::uint32_t of = 1;
@@ -18,7 +18,7 @@ struct Share {
   bool operator==(const Share&) const = default;
 };
 
-// How many slots of a grant fit into the control page. One of them is the private shard's.
+// How many slots a grant in the control page can name. One of them is the private shard's.
 inline constexpr std::uint32_t captures_max = 4;
 inline constexpr std::uint32_t parts_stored_max = captures_max - 1;
 inline constexpr std::uint32_t parts_max = 9999;
@@ -40,7 +40,7 @@ struct ShardPart {
 };
 // The reverse of part_name(). Any other name is that of a shard that was not cut.
 ShardPart parse_part(std::string_view name);
-bool may_be_part(std::string_view name);  // quick check: false for most names that are none
+bool may_be_part(std::string_view name);  // quick check: false for most names that are no parts
 
 // The names of all parts; and of the parts of a share, in order from `first` on.
 std::vector<std::string> parts_of(const std::string& shard, std::uint32_t of);

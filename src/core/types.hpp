@@ -1,4 +1,4 @@
-// Basic types of the protocol. Plain values. Nothing in core/ uses clocks, sockets, threads or files.
+// Basic types of the protocol: plain values. Nothing in core/ uses clocks, sockets, threads or files.
 #pragma once
 
 #include <compare>
@@ -20,21 +20,21 @@ using TimeMs = std::int64_t;  // any monotonic origin; only differences matter
 
 inline constexpr NodeId no_node = UINT32_MAX;
 inline constexpr Rank no_rank = UINT32_MAX;
-// Sources of a piece that are no nodes: persistent storage, and encoding or decoding.
+// Sources of a piece that are not nodes: persistent storage, and encoding or decoding.
 inline constexpr NodeId storage_node = UINT32_MAX - 1;
 inline constexpr NodeId parity_node = UINT32_MAX - 2;
 
 struct Config {
   NodeId node = 0;
-  std::uint64_t arena_id = 0;        // of this node's arena; shows that a node came back with a fresh arena
+  std::uint64_t arena_id = 0;        // of this node's arena; a new one shows that the arena is fresh
   placement::Protection protection;  // copies of every shard, the rank's own included (m of GEMINI), and parity
   std::optional<placement::Strategy> strategy = {};  // none: `group`, and shards that ranks share are cut
   bool standby = false;                              // a standby node: it has no rank
   std::string domain;                  // failure domain: outermost first, '/' between levels; "" if not known
   bool storage = false;                // all nodes can restore from persistent storage or another source
-  bool storage_writes = false;         // checkpoints also go there
-  std::int64_t storage_every = 0;      // iterations from one checkpoint there to the next, 0: no such limit
-  TimeMs storage_interval_ms = 0;      // likewise, as time
+  bool storage_writes = false;         // checkpoints are also written there
+  std::int64_t storage_every = 0;      // write every so many iterations; 0: no such rule
+  TimeMs storage_interval_ms = 0;      // write after this time; 0: no such rule
   TimeMs storage_wait_ms = 30000;      // how long a decision waits for storage to list what it has
   std::uint8_t local_slots = 3;        // committed, replicating, capturing; with storage one more, being written
   std::uint8_t held_slots = 2;         // committed, arriving
@@ -42,9 +42,9 @@ struct Config {
   TimeMs node_timeout_ms = 2000;       // a node is missing after this long without a report
   TimeMs lease_ms = 2000;              // another node takes over if a leader has not renewed its record for so long
   TimeMs node_wait_ms = 5000;          // how long a decision waits for missing nodes
-  std::uint32_t pieces_per_ms = 256;   // so many the leader looks through; with few, it reconciles at every event
-  std::uint32_t relay_from = 256;      // from so many nodes on they report through relays
-  TimeMs unprotected_after_ms = 5000;  // without a commit for at least so long, the job is not protected
+  std::uint32_t pieces_per_ms = 256;   // how many the leader looks through; with few, it reconciles at every event
+  std::uint32_t relay_from = 256;      // from this many nodes on, nodes report through relays
+  TimeMs unprotected_after_ms = 5000;  // the job is not protected after at least this long without a commit
 };
 
 // A shard that a parity piece was computed from. There is one for each member of the parity group.
@@ -56,7 +56,7 @@ struct ParitySource {
   bool operator==(const ParitySource&) const = default;
 };
 struct ParityManifest {
-  std::uint32_t rows = 0;    // losses that the group survives; 0: the piece is no parity
+  std::uint32_t rows = 0;    // losses that the group survives; 0: not parity
   std::uint32_t member = 0;  // the member of the group whose parity this is
   std::vector<ParitySource> sources;
   bool operator==(const ParityManifest&) const = default;
@@ -75,8 +75,8 @@ struct PieceInfo {
   bool operator==(const PieceInfo&) const = default;
 };
 
-// A slot on this node: slot `slot` of the segment that `rank` writes for `shard`. With rank held_rank, of the segment
-// in which the agent holds a peer's shard.
+// Slot `slot` of a segment on this node: the one that `rank` writes for `shard`. With rank held_rank: the one in which
+// the agent holds a peer's shard.
 inline constexpr Rank held_rank = UINT32_MAX;
 struct SlotRef {
   Rank rank = held_rank;

@@ -1,4 +1,4 @@
-// A device that starts as the host's and becomes that of a GPU when the first tensor in device memory is registered. A
+// AutoDevice starts as the host's device and becomes a GPU's when the first tensor in device memory is registered. A
 // process that registers none never touches the CUDA driver.
 #pragma once
 

@@ -8,7 +8,7 @@
 namespace ckpt::device {
 namespace {
 
-constexpr std::size_t batch_max_leaves = 16;  // 1 MiB: large against the cost of taking it, small against a capture
+constexpr std::size_t batch_max_leaves = 16;  // 1 MiB: taking it costs little, and a capture has many
 
 }  // namespace
 
@@ -41,7 +41,7 @@ bool CopyPool::wait(Deadline deadline) const {
 }
 
 void CopyPool::cancel() {
-  // Far beyond any piece, but far from overflow too, since each thread still adds a batch.
+  // Far beyond any piece. Also far from overflow, because each thread still adds a batch.
   next_leaf_.store(SIZE_MAX / 2, std::memory_order_relaxed);
   while (!wait(Deadline::in_ms(1000))) {
   }

@@ -1,6 +1,7 @@
-// A pool of threads that works through the leaves of one piece at a time, in batches taken from a shared counter.
+// CopyPool is a pool of threads that works through the leaves of one piece at a time, in batches taken from a shared
+// counter.
 //
-// For one thread. Starting a job costs one futex wake and allocates nothing. The threads take no lock.
+// One thread uses it. Starting a job costs one futex wake and allocates nothing. The threads take no lock.
 #pragma once
 
 #include <atomic>
@@ -16,7 +17,7 @@ namespace ckpt::device {
 
 class CopyPool {
  public:
-  // Works on leaves [first, last). Runs on any of the threads and does not throw. Returns false if the rest is not
+  // Works on leaves [first, last). Runs on any of the threads and must not throw. Returns false if the rest is not
   // needed.
   using Work = std::function<bool(std::size_t first_leaf, std::size_t last_leaf)>;
 

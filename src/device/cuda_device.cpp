@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t pin_max_bytes = 64ull << 30;  // larger ranges are known to be refused
 constexpr auto poll_pause = std::chrono::microseconds(100);
-constexpr std::int64_t load_timeout_ms = 600'000;  // far beyond any copy to a GPU
+constexpr std::int64_t load_timeout_ms = 600'000;  // far longer than any copy to a GPU
 
 void pin(std::vector<Registration>& pinned, const Range& range) {
   for (std::size_t at = 0; at < range.size_bytes; at += pin_max_bytes)
@@ -33,7 +33,7 @@ std::string pin_failure(const std::vector<Range>& ranges, const Failure& failure
          " of memory (RLIMIT_MEMLOCK): raise it with ulimit -l, or a container's with --ulimit memlock=-1";
 }
 
-// Read faster where that works; read all the same where not.
+// Pins the range if that works, because reading is then faster. Reads it anyway if not.
 std::optional<Registration> try_pin(const ConstPacked& from, std::size_t size_bytes) {
   if (size_bytes == 0 || size_bytes > pin_max_bytes) return std::nullopt;
   try {
@@ -43,7 +43,7 @@ std::optional<Registration> try_pin(const ConstPacked& from, std::size_t size_by
   }
 }
 
-// What cannot be given back, because that would wait for a GPU that does not answer: kept for good.
+// Resources whose release would wait for a GPU that does not answer. They are kept for good.
 struct Remains {
   std::vector<Registration> pinned;
   std::unique_ptr<CudaStagingPipeline> staging_pipeline;
@@ -65,7 +65,7 @@ std::optional<std::size_t> first_difference(const std::uint64_t* digests, const 
 }  // namespace
 
 int CudaDevice::ordinal_of(const void* data) {
-  // In the context that the caller's thread has: one of our own, on some GPU, would cost memory there.
+  // Uses the context of the caller's thread. A context of our own would cost memory on some GPU.
   const auto pointer = reinterpret_cast<CUdeviceptr>(data);
   unsigned type = 0;
   int ordinal = 0;
@@ -76,7 +76,7 @@ int CudaDevice::ordinal_of(const void* data) {
                   "is in device memory, but no CUDA context is current on this thread; register it where it is used");
   if (result != CUDA_SUCCESS || type != CU_MEMORYTYPE_DEVICE ||
       ask(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer) != CUDA_SUCCESS)
-    throw Failure(CKPT_ERR_INVALID, "is not in device memory, though it was said to be; register it as host memory");
+    throw Failure(CKPT_ERR_INVALID, "was registered as device memory, but it is not; register it as host memory");
   return ordinal;
 }
 
@@ -143,10 +143,9 @@ std::string CudaDevice::failure() const {
 std::string CudaDevice::shortage() const {
   if (!staging_pipeline_->is_short()) return {};
   return "GPU " + std::to_string(ordinal_) +
-         " had too little memory free for gpu_staging_bytes=" + size_text(wanted_staging_bytes_) + ", so that " +
-         size_text(staging_bytes()) +
-         " are used, and updates wait longer for copies; create the engine before what fills the memory, or ask for "
-         "less";
+         " has too little free memory for gpu_staging_bytes=" + size_text(wanted_staging_bytes_) +
+         ": the engine uses " + size_text(staging_bytes()) +
+         ", so updates wait longer for copies; create the engine before other code fills the memory, or ask for less";
 }
 
 void CudaDevice::fail(const std::string& sentence) {
@@ -172,7 +171,7 @@ bool CudaDevice::release(std::span<const Stream> streams, Deadline deadline, Don
   if (phase_ != Phase::copying) return false;
   const ContextScope scope(context_);
   try {
-    // Whoever waits for the streams now gains nothing from room(): the update comes after all of it.
+    // If somebody waits for the streams now, room() gains nothing: the update comes after all of it.
     while (staging_pipeline_->remaining()) staging_pipeline_->enqueue_next();
     staging_pipeline_->end(streams);
   } catch (const Failure& failure) {
@@ -197,8 +196,8 @@ void CudaDevice::cancel() {
   changed_.notify_all();
 }
 
-// What is enqueued still writes to the slots: it must be over before anybody else may use them. Where that cannot be
-// known, nothing is captured any more, and so the slots stay whose they are.
+// Enqueued work still writes to the slots. It must end before anybody else may use them. If nobody can know that,
+// nothing more is captured, so the slots keep their owner.
 void CudaDevice::drain() {
   try {
     staging_pipeline_->abandon();
@@ -272,7 +271,7 @@ std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, 
   const auto pinned = try_pin(from, plan.length_bytes());
   staging_pipeline_->load(plan, from.data, digests.as<std::uint64_t>(), static_cast<CUstream>(stream));
   if (!wait_for_arrival(Deadline::in_ms(load_timeout_ms)))
-    throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not take its state within ten minutes; is it hung?");
+    throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not load the state within ten minutes; is it hung?");
   staging_pipeline_->land();
   return first_difference(digests.as<std::uint64_t>(), from.digests, plan.leaves());
 }

@@ -1,4 +1,4 @@
-// The device for tensors on one GPU, and for tensors in host memory beside them.
+// CudaDevice captures tensors on one GPU, and tensors in host memory beside them.
 //
 // Its thread feeds the staging pipeline as sub-buffers become free, and notices when everything has arrived. So no
 // caller's thread waits for the GPU. The thread works only between start() and the end of a copy.
@@ -26,8 +26,8 @@ class CudaDevice : public Device {
 
   static constexpr std::int64_t default_drain_timeout_ms = 10'000;  // for a few sub-buffers
 
-  // Uses up to `staging_bytes` of the GPU's memory, and a little more for what is captured synchronously. A copy that
-  // was given up and has not ended after `drain_timeout_ms` breaks the device. Throws Failure.
+  // Uses up to `staging_bytes` of the GPU's memory, and a little more for what is captured synchronously. If a copy is
+  // given up and has not ended after `drain_timeout_ms`, the device is broken. Throws Failure.
   CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms = default_drain_timeout_ms);
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
@@ -54,7 +54,7 @@ class CudaDevice : public Device {
   }
 
  private:
-  // failed: work that was enqueued may still run. ending: `done` is being called.
+  // failed: enqueued work may still run. ending: `done` is being called.
   enum class Phase { idle, copying, released, failed, ending };
   using Lock = std::unique_lock<std::mutex>;
 

@@ -1,5 +1,5 @@
-// Waits until the GPU has finished everything that is enqueued on some streams so far. For an observer that enqueues no
-// work there.
+// CudaDrain waits until the GPU has finished everything that is enqueued on some streams so far. It enqueues no work
+// there.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace ckpt::device {
 
 class CudaDrain {
  public:
-  explicit CudaDrain(std::initializer_list<CUstream> streams) {
+  CudaDrain(std::initializer_list<CUstream> streams) {
     try {
       for (const CUstream stream : streams) ends_.emplace_back().record(stream);
     } catch (const Failure&) {
@@ -23,8 +23,8 @@ class CudaDrain {
     }
   }
 
-  // Returns false if the work has not finished by then, or if nobody can know: a context that has died may have written
-  // until then.
+  // Returns false if the work has not finished by then. Also if nobody can know: a context that has died may have
+  // written until then.
   bool wait(Deadline deadline) const {
     constexpr auto pause = std::chrono::microseconds(100);
     try {

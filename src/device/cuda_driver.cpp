@@ -33,7 +33,7 @@ void find(const Library& library, const char* name, Function*& function) {
            std::to_string(CUDA_VERSION / 1000) + " or newer?");
 }
 
-// Kernels are compiled for a major version of the driver, and newer ones.
+// Kernels are compiled for one major version of the driver and newer ones.
 void check_version(const CudaDriver& driver) {
   int version = 0;
   driver.cuDriverGetVersion(&version);
@@ -62,7 +62,7 @@ CudaDriver load() {
   check_version(driver);
   if (const CUresult result = driver.cuInit(0); result != CUDA_SUCCESS)
     refuse("the CUDA driver does not start: " + text_of(driver, "cuInit", result));
-  library.release();  // stays
+  library.release();  // keep it loaded
   return driver;
 }
 

@@ -1,5 +1,6 @@
-// The CUDA driver, loaded at run time. So one build serves machines with and without a GPU, and no second CUDA runtime
-// enters the training process. Its primary contexts are those of PyTorch's runtime, and a cudaStream_t is a CUstream.
+// CudaDriver is the CUDA driver, loaded at run time. So one build serves machines with and without a GPU, and no second
+// CUDA runtime enters the training process. Its primary contexts are those of PyTorch's runtime, and a cudaStream_t is
+// a CUstream.
 //
 // Thread-safe. The driver is never unloaded.
 #pragma once
@@ -10,8 +11,8 @@
 
 namespace ckpt::device {
 
-// The driver's functions by their exported names. Whatever the driver's own version, a call behaves as the header says
-// that this was compiled with. If that header redefines a name, the list has the redefined one.
+// The driver's functions by their exported names. A call behaves as the header at compile time says, whatever the
+// driver's own version. If that header redefines a name, the list has the redefined one.
 #define CKPT_CUDA_FUNCTIONS(X)         \
   X(cuInit)                            \
   X(cuDriverGetVersion)                \
@@ -50,13 +51,14 @@ namespace ckpt::device {
   X(cuLaunchKernel)
 
 struct CudaDriver {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration
 #define CKPT_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
   CKPT_CUDA_FUNCTIONS(CKPT_CUDA_MEMBER)
 #undef CKPT_CUDA_MEMBER
 };
 
 // Loads and starts the driver at the first call. Throws Failure (CKPT_ERR_INVALID) if there is none, or if it is too
-// old or lacks a function. The sentence is to follow a tensor's name. Each later call tries again.
+// old or lacks a function. The caller puts a tensor's name before the sentence. Each later call tries again.
 const CudaDriver& cuda_driver();
 
 // Describes a failed call: "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (out of memory)".

@@ -9,7 +9,7 @@ namespace {
 
 using namespace kernels::device;
 
-// `threads` in all; the last block may have some that find nothing to do.
+// Starts `threads` threads in all. In the last block, some may find nothing to do.
 template <class Job>
 void launch(CUfunction function, Job job, std::uint64_t threads, unsigned threads_per_block, CUstream stream) {
   if (threads == 0) return;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr auto exchange_pause = std::chrono::microseconds(50);
 constexpr auto meeting_pause = std::chrono::milliseconds(1);
-constexpr std::int64_t late_ms = 1'000;  // how much a thread that is not stuck may be late, on a machine that is busy
+constexpr std::int64_t late_ms = 1'000;  // how late a thread may be on a busy machine without being stuck
 
 }  // namespace
 
@@ -43,7 +43,7 @@ bool CudaReplicator::ProgressThread::begin(Exchange exchange) {
 void CudaReplicator::ProgressThread::allow(std::uint64_t number, std::uint64_t steps) {
   const Lock lock(mutex_);
   if (number != number_) return;
-  if (steps <= allowed_) return;  // what was allowed is under way
+  if (steps <= allowed_) return;  // that many are allowed already
   allowed_ = steps;
   if (busy_ && !due_) expect_progress(true);
   changed_.notify_all();
@@ -93,7 +93,7 @@ void CudaReplicator::ProgressThread::run(const std::shared_ptr<const Context>& c
   std::string why;
   try {
     carry_all();
-  } catch (const std::exception& failure) {  // of `fill`, too
+  } catch (const std::exception& failure) {  // also one thrown by `fill`
     why = failure.what();
   }
   end(context, std::move(why));
@@ -116,8 +116,9 @@ void CudaReplicator::ProgressThread::watch_thread() {
   if (!has_left_) end_in_its_place(std::move(lock));
 }
 
-// It comes back once the abort has ended our chunk, if that is what it waits for, and does the rest. The thread that
-// aborts calls nothing of the driver before, which might hang as well: not even to leave captures of graphs alone.
+// The stuck call returns once the abort has ended our chunk, if it waits for that. Then the thread does the rest. The
+// aborting thread calls nothing of the driver before, because that might hang, too: not even to leave captures of
+// graphs alone.
 void CudaReplicator::ProgressThread::end_in_its_place(Lock lock) {
   if (!stop_ && why_.empty())
     why_ = "a call of NCCL or of the GPU's driver did not come back in time; is the GPU hung?";
@@ -129,7 +130,7 @@ void CudaReplicator::ProgressThread::end_in_its_place(Lock lock) {
   lock.unlock();
   try {
     if (comm) LeavableThread("ckpt-repl-abort", [comm]() { comm->abort(); });
-  } catch (const std::system_error&) {  // there is no other thread for what may hang
+  } catch (const std::system_error&) {  // no other thread can be started for a call that may hang
     report_failure();
     comm->abort();
   }
@@ -139,13 +140,13 @@ void CudaReplicator::ProgressThread::end_in_its_place(Lock lock) {
   report_failure();
 }
 
-// With the lock held. `owes`: others wait for what the thread that issues does next.
+// Call it with the lock held. `owes`: others wait for the next action of the progress thread.
 void CudaReplicator::ProgressThread::expect_progress(bool owes) {
   due_.reset();
   if (owes) due_ = Deadline::in_ms(settings_.exchange.step_timeout_ms + late_ms);
 }
 
-// With the lock held: it is to end.
+// Call it with the lock held. Makes the thread end.
 void CudaReplicator::ProgressThread::hurry() {
   const Deadline soon = Deadline::in_ms(late_ms);
   if (!due_ || soon.at() < due_->at()) due_ = soon;
@@ -187,7 +188,7 @@ void CudaReplicator::ProgressThread::carry_all() {
   }
 }
 
-// Whether there is something to look after; else that is waited for.
+// Whether there is work. If not, the thread waits for some.
 bool CudaReplicator::ProgressThread::goes_on() const {
   return stop_ || finishes_ || allowed_ > exchange_->received() || !exchange_->rests() || exchange_->over();
 }
@@ -211,7 +212,7 @@ void CudaReplicator::ProgressThread::carry(Exchange exchange) {
   if (!failure_reported_) done_();
 }
 
-// False where it is to end.
+// Returns false if the thread must end.
 bool CudaReplicator::ProgressThread::come_round() {
   Lock lock(mutex_);
   expect_progress(allowed_ > exchange_->received());
@@ -230,7 +231,7 @@ void CudaReplicator::ProgressThread::report_progress() {
   if (!failure_reported_) progress_(progress.first, progress.second);
 }
 
-// What was given is forgotten last: it may own memory of the GPU, and freeing that waits for NCCL, too.
+// Forgets what begin() got last: it may own memory of the GPU, and freeing that waits for NCCL, too.
 void CudaReplicator::ProgressThread::end(const std::shared_ptr<const Context>& context, std::string why) {
   Lock lock(mutex_);
   works_ = false;
@@ -249,17 +250,17 @@ void CudaReplicator::ProgressThread::end(const std::shared_ptr<const Context>& c
   if (watching) watching->join(deadline);
 }
 
-// This thread must not end before NCCL has, whoever ends that.
+// This thread must not end before NCCL has ended, whoever ends NCCL.
 void CudaReplicator::ProgressThread::end_nccl(Deadline deadline) {
   Lock lock(mutex_);
-  due_ = deadline;  // until when it has to be told how it ended
+  due_ = deadline;  // by then somebody must report how it ended
   const auto comm = std::exchange(comm_, nullptr);
   lock.unlock();
   exchange_.reset();
-  if (comm) comm->abort();  // where there was no exchange yet
+  if (comm) comm->abort();  // if no exchange has begun yet
 }
 
-// Null where there is no thread for it.
+// Null if no thread could be started for it.
 std::unique_ptr<LeavableThread> CudaReplicator::ProgressThread::watch_copies(
     const std::shared_ptr<const Context>& context, Deadline deadline) {
   try {

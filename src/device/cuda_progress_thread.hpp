@@ -1,14 +1,15 @@
-// The state that the replicator shares with its progress thread. The thread issues exchanges in run(), and all others
-// request them. This object outlives the replicator if the thread cannot end.
+// ProgressThread is the state that the replicator shares with its progress thread. That thread issues exchanges in
+// run(); all other threads request them. If the thread cannot end, this object outlives the replicator.
 //
-// It ends in this order: NCCL's abort begins; a thread that only watches notices when nothing reads or writes any more
-// what was given to begin(); everything is freed. Each of these may hang. One deadline limits all waiting for them.
+// It ends in this order. First NCCL's abort begins. Then a thread that only watches notices when nothing reads or
+// writes the memory given to begin() any more. Then everything is freed. Each step may hang. One deadline limits all
+// waiting for them.
 //
-// The progress thread may hang in the driver before that. If training waits there for one of our chunks, and holds a
-// lock of the driver's, no call returns before the chunk has ended. So whatever others expect of the thread has a
+// The progress thread may hang in the driver before that. If training waits there for one of our chunks and holds a
+// lock of the driver, no call returns before the chunk has ended. So everything that others expect of the thread has a
 // deadline: that the members meet, that an allowed step arrives, that NCCL's abort begins, that the end is reported. A
-// watchdog keeps these deadlines. It calls neither the driver nor NCCL. When one passes, it has another thread begin
-// the abort, and reports the end itself.
+// watchdog keeps these deadlines. It calls neither the driver nor NCCL. When a deadline passes, it has another thread
+// begin the abort, and reports the end itself.
 #pragma once
 
 #include <utility>
@@ -23,10 +24,10 @@ class CudaReplicator::ProgressThread : public std::enable_shared_from_this<Progr
 
   // On the progress thread. May never return.
   void run(const std::shared_ptr<const Context>& context);
-  // On the watchdog's thread. Returns when the progress thread leaves. If that misses its deadline first, ends in its
-  // place.
+  // Runs on the watchdog's thread. Returns when the progress thread leaves. If that thread misses its deadline first,
+  // the watchdog ends the communicator in its place.
   void watch_thread();
-  // Called when the progress thread has ended or never started.
+  // Called when the progress thread has ended, or was never started.
   void leave();
 
   // The same as the replicator's functions.
@@ -39,7 +40,8 @@ class CudaReplicator::ProgressThread : public std::enable_shared_from_this<Progr
 
   // Asks the thread to end. Returns the deadline until which to wait for that.
   Deadline stop();
-  // Reports how it ended, as far as that is known. After that no callback runs. Only the first call has an effect.
+  // Reports how the thread ended, as far as that is known. After that no callback runs. Only the first call has an
+  // effect.
   void report_failure();
 
  private:
@@ -80,10 +82,10 @@ class CudaReplicator::ProgressThread : public std::enable_shared_from_this<Progr
   bool has_met_ = false, works_ = true, stop_ = false;
   std::uint64_t number_ = 0, allowed_ = 0;  // of the exchange that was begun last
   bool finishes_ = false;                   // likewise
-  std::string why_;                         // why it failed, or is to fail
+  std::string why_;                         // why it failed, or shall fail
   std::optional<Deadline> end_deadline_;
-  // When the progress thread must have got further; none if nobody waits for it. Notify changed_ after setting it or
-  // moving it forward.
+  // When the progress thread must have made progress; none if nobody waits for it. Notify changed_ after you set it or
+  // move it forward.
   std::optional<Deadline> due_;
   bool has_left_ = false;           // the progress thread
   std::shared_ptr<NcclComm> comm_;  // until that thread, or the watchdog, ends it

@@ -7,7 +7,7 @@
 namespace ckpt::device {
 namespace {
 
-// Large against what it costs to start a copy, small against the memory of a GPU.
+// Large compared to the cost of starting a copy, small compared to a GPU's memory.
 constexpr std::uint64_t chunk_max_bytes = 32ull << 20;
 // One is packed while others are copied.
 constexpr std::uint64_t buffers_wanted = 4, buffers_min = 2;
@@ -38,7 +38,8 @@ bool CudaRing::allocate(std::uint64_t size_bytes) {
 CudaRing::CudaRing(std::uint64_t size_bytes) {
   while (!allocate(size_bytes)) {
     if (size_bytes <= buffers_min * kernels::leaf_size_bytes)
-      throw Failure(CKPT_ERR_NO_SPACE, "is in device memory, but that GPU has none left for ckptengine; free some");
+      throw Failure(CKPT_ERR_NO_SPACE,
+                    "is in device memory, but that GPU has no memory left for ckptengine; free some");
     size_bytes /= 2;
     is_short_ = true;
   }

@@ -1,4 +1,5 @@
-// A ring of sub-buffers in device memory. Pieces pass through them on their way between tensors and the host.
+// CudaRing is a ring of sub-buffers in device memory. Pieces pass through them on their way between tensors and the
+// host.
 //
 // Use it with the context current.
 #pragma once
@@ -20,12 +21,12 @@ struct SubBuffer {
 
 class CudaRing {
  public:
-  // Takes up to `size_bytes` of device memory, less if less is free. Throws Failure if there is next to none.
+  // Takes up to `size_bytes` of device memory, or less if less is free. Throws Failure if almost none is free.
   explicit CudaRing(std::uint64_t size_bytes);
 
   SubBuffer& operator[](std::uint64_t number) { return buffers_[number % buffers_.size()]; }
   std::size_t count() const { return buffers_.size(); }
-  // Of each sub-buffer.
+  // The size of each sub-buffer, in leaves.
   std::size_t leaves() const { return leaves_; }
   std::size_t chunk_bytes() const { return leaves_ * kernels::leaf_size_bytes; }
   std::uint64_t size_bytes() const { return count() * chunk_bytes(); }

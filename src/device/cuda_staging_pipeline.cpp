@@ -31,7 +31,7 @@ void CudaStagingPipeline::begin(std::span<const Device::Copy> overlapped, const 
   skip_finished_pieces();
 }
 
-// It has a place of its own in device memory, of all its size: what changes it next waits for packing alone.
+// It has its own room in device memory, for all of its size. So the next change to it waits only for packing.
 void CudaStagingPipeline::carry_at_once(const Device::Copy& copy, std::size_t plan, CUstream stream) {
   const std::size_t length_bytes = copy.plan->length_bytes(), leaves = copy.plan->leaves();
   if (length_bytes == 0) return;

@@ -1,4 +1,4 @@
-// The pipeline that moves pieces between tensors and host memory, through sub-buffers in device memory:
+// CudaStagingPipeline moves pieces between tensors and host memory, through sub-buffers in device memory:
 //
 //   pack stream:  [pack 0][digest 0][pack 1][digest 1]...        tensors -> sub-buffers; by kernels
 //   copy stream:            [copy out 0       ][copy out 1 ...   sub-buffers -> slots; by a copy engine
@@ -8,11 +8,12 @@
 // has not taken yet. If they hold the whole state, the next update can go on at once.
 //
 // Work is enqueued in the order in which it can be done. A stream may share its hardware queue with the caller's
-// (CUDA_DEVICE_MAX_CONNECTIONS). Work that waited for something enqueued later would block both. Work that waits at all
-// delays what others enqueue behind it. So call room() before enqueue_next(), unless nobody would gain.
+// streams (CUDA_DEVICE_MAX_CONNECTIONS). If work waited for something enqueued later, it would block both. Work that
+// waits at all delays what others enqueue behind it. So call room() before enqueue_next(), unless nobody would gain
+// from that.
 //
-// For one thread at a time, with the context current. Throws Failure. Waits for the GPU only if a queue of the driver
-// is full.
+// One thread at a time may use it, with the context current. Throws Failure. Waits for the GPU only if a queue of the
+// driver is full.
 #pragma once
 
 #include <array>
@@ -41,7 +42,7 @@ class CudaStagingPipeline {
   bool remaining() const { return piece_ < overlapped_count_; }
   bool room() { return ring_[number_].emptied.reached(); }
   void enqueue_next();
-  // To be called when no chunks are left. Work enqueued on `streams` from now on comes after everything is packed.
+  // Call this when no chunks are left. Work enqueued on `streams` from now on comes after everything is packed.
   void end(std::span<const Stream> streams);
   // Drops the chunks that are left.
   void abandon() { piece_ = overlapped_count_; }
@@ -68,7 +69,7 @@ class CudaStagingPipeline {
   std::array<Device::Copy, plans_max> overlapped_{};
   std::size_t overlapped_count_ = 0;
   std::size_t piece_ = 0, leaf_ = 0;  // the next chunk
-  std::uint64_t number_ = 0;          // of chunks, ever
+  std::uint64_t number_ = 0;          // number of chunks, ever
 };
 
 }  // namespace ckpt::device

@@ -5,7 +5,7 @@
 namespace ckpt::device {
 namespace {
 
-// Replaced where it is too small, with room to grow.
+// Replaces the memory if it is too small, with room to grow.
 template <class Memory>
 void grow(Memory& memory, std::size_t needed_bytes) {
   if (memory.size_bytes() >= needed_bytes) return;

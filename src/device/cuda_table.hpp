@@ -1,10 +1,10 @@
-// The tables with which kernels find tensors: one for each plan of a capture or a restore. They are made anew each
-// time, because that costs less than to find out whether anything moved.
+// CudaTable has the tables with which kernels find tensors: one for each plan of a capture or a restore. They are made
+// again each time, because that costs less than checking whether anything moved.
 //
-// The GPU sees tensors in host memory as an image: pinned memory of ours with a copy of their bytes. So their bytes are
+// The GPU sees an image of each tensor in host memory: a copy of its bytes in pinned memory. So these bytes are
 // captured when assign() returns, in every plan.
 //
-// For one thread at a time, with the context current.
+// One thread at a time may use it, with the context current.
 #pragma once
 
 #include <span>

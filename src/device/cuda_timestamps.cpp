@@ -12,7 +12,7 @@ constexpr auto poll_pause = std::chrono::microseconds(500);
 constexpr auto anchor_pause = std::chrono::seconds(1);
 constexpr auto first_anchor_limit = std::chrono::seconds(10);
 constexpr auto anchor_limit = std::chrono::microseconds(200);
-constexpr std::size_t pending_max = 4096;  // of a channel
+constexpr std::size_t pending_max = 4096;  // per channel
 
 bool is_captured(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -30,7 +30,7 @@ CudaTimestamps::CudaTimestamps(int ordinal, Range words, std::shared_ptr<void> o
   const ContextScope scope(context_);
   auto resources = std::make_unique<Resources>(words, std::move(owner));
   words_on_device_ = resources->words.on_device();
-  // Tried, as no attribute says it: the word as it is.
+  // No attribute tells whether this works, so this tries it and writes the word's present value.
   auto* const first = reinterpret_cast<std::atomic<std::uint32_t>*>(words.data);
   write(resources->stream, {0, first, first->load()});
   resources_ = std::move(resources);
@@ -90,7 +90,7 @@ bool CudaTimestamps::add(Stream stream, const Point& point) {
   return true;
 }
 
-// Whether there is one now; else the one before goes on.
+// Whether there is an anchor now. If not, the previous one stays in use.
 bool CudaTimestamps::drop_anchor(std::chrono::microseconds limit) {
   const auto begin = Clock::now();
   anchor_again_at_ = begin + anchor_pause;
@@ -137,7 +137,8 @@ void CudaTimestamps::notify(Clock::time_point until) {
 }
 
 void CudaTimestamps::look(bool is_last) {
-  // What was reached by now is seen in this round, in whatever order channels are asked; what comes later may not be.
+  // This round reports everything reached so far, in whatever order the channels are asked. Later points may be left
+  // out.
   const auto begun_at = Clock::now();
   try {
     collect();

@@ -1,11 +1,12 @@
-// The timeline of one GPU. For each point it enqueues a write of the point's word and an event with time. Its thread
-// queries the events, and only the first one of each track.
+// CudaTimestamps is the timeline of one GPU. For each point it enqueues a write of the point's word and an event with
+// time. Its thread queries the events, and only the first one of each track.
 //
-// An anchor converts the GPU's times to the host's. It is an event on an otherwise idle stream, and its moment is known
-// to a fraction of a millisecond. The thread tries for a new one every second, because float milliseconds lose digits.
+// An anchor converts the GPU's times to the host's. It is an event on an otherwise idle stream, and its host time is
+// known to a fraction of a millisecond. The thread tries for a new anchor every second, because float milliseconds lose
+// digits.
 //
-// If the timeline ends before the GPU has reached every point, it keeps the memory that the GPU still writes, for good.
-// A collective whose peer has died never ends, and nobody waits for it.
+// If the timeline ends before the GPU has reached every point, the memory that the GPU may still write is never freed.
+// A collective whose peer has died never ends, so nobody waits for it.
 #pragma once
 
 #include <array>
@@ -32,7 +33,7 @@ class CudaTimestamps : public StreamTimestamps {
   bool add(Stream stream, const Point& point) override;
 
  private:
-  // What the GPU works with. It stays for good if the GPU may still write to it.
+  // Memory and streams that the GPU works with. They stay for good if the GPU may still write to them.
   struct Resources {
     Resources(const Range& range, std::shared_ptr<void> words_owner);
     std::shared_ptr<void> owner;

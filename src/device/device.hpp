@@ -1,7 +1,7 @@
-// The interface that captures and restores tensors: copies their bytes into a slot and back. Implementations exist for
-// host memory and for CUDA.
+// Device is the interface that captures and restores tensors: it copies their bytes into a slot and back.
+// Implementations exist for host memory and for CUDA.
 //
-// A device belongs to one engine and is for one thread, the training thread. While a copy runs, the device owns plans,
+// A device belongs to one engine, and only the training thread uses it. While a copy runs, the device owns plans,
 // tensors and destination: until it has called `done`, or cancel() has returned.
 //
 // A stream is a CUstream, null for the legacy default stream. The host's device ignores streams.
@@ -85,7 +85,7 @@ class StreamTimestamps {
     std::atomic<std::uint32_t>* word = nullptr;  // null: none
     std::uint32_t value = 0;
   };
-  // Called in the order of the times, except for points that their track delayed. On a thread of the timeline. Must not
+  // Called on a thread of the timeline, in the order of the times, except for points that their track delayed. Must not
   // throw.
   using Reached = std::function<void(std::uint32_t track, Clock::time_point at)>;
 
@@ -101,17 +101,17 @@ class Device {
   virtual ~Device() = default;
 
   // Prepares for tensors in this kind of memory. `data` is one of them. Throws Failure if they are out of reach. The
-  // sentence is to follow a tensor's name.
+  // caller puts a tensor's name before the sentence.
   virtual void reach(ckpt_memory memory, const void* data) = 0;
-  // Sets the ranges to which pieces go from now on. The previous ranges may be unmapped afterwards. Not to be called
-  // while a copy runs. Does not throw. If it fails, the device is broken().
+  // Sets the memory ranges that pieces go to from now on. The previous ranges may be unmapped afterwards. Do not call
+  // it while a copy runs. Does not throw. If it fails, the device is broken().
   virtual void attach(std::vector<Range> ranges) = 0;
   // True if nothing can be captured any more, at least until the next attach(). failure() says why.
   virtual bool broken() const = 0;
   // One sentence about the last failure. Empty if there was none.
   virtual std::string failure() const = 0;
-  // staging_bytes(): device memory that copies pass through; 0 if there is none. shortage(): one sentence if that is
-  // less than asked for.
+  // staging_bytes(): device memory that copies pass through; 0 if there is none. shortage(): a sentence if that is less
+  // than asked for.
   virtual std::uint64_t staging_bytes() const { return 0; }
   virtual std::string shortage() const { return {}; }
 
@@ -148,8 +148,8 @@ class Device {
 
   // For GPU replication. new_communicator_id() makes the id with which members of a group meet; one member calls it.
   // replicator() creates one member's replicator into these whole pages, which must stay mapped while anybody owns
-  // `failed`. check_replication() finds out early what these two would refuse. All throw Failure, also if no tensor is
-  // on a GPU.
+  // `failed`. check_replication() finds out early whether these two would refuse. All throw Failure, also if no tensor
+  // is on a GPU.
   virtual void check_replication(const char* const* /*environment*/) const { refuse_replication(); }
   virtual Replicator::Id new_communicator_id() { refuse_replication(); }
   virtual std::unique_ptr<Replicator> replicator(const Replicator::Group& /*group*/,

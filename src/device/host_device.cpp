@@ -34,7 +34,7 @@ bool HostDevice::release(std::span<const Stream>, Deadline deadline, Done done) 
   return true;
 }
 
-// The leaves of all copies are counted through.
+// Counts through the leaves of all copies.
 void HostDevice::copy_leaves(std::size_t first, std::size_t last) const {
   std::size_t begin = 0;
   for (std::size_t i = 0; i < copy_count_; ++i) {

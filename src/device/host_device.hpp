@@ -1,4 +1,4 @@
-// The device for tensors in host memory. Its threads copy and digest in one pass.
+// HostDevice captures tensors in host memory. Its threads copy and digest in one pass.
 #pragma once
 
 #include <array>

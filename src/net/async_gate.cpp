@@ -13,7 +13,7 @@
 namespace ckpt::net {
 namespace {
 
-// What is done behind the gate takes milliseconds; beyond this something else is wrong and waiting does not mend it.
+// The work behind the gate takes milliseconds. If it takes longer, something else is wrong and waiting does not help.
 constexpr std::chrono::seconds wait_limit{5};
 
 }  // namespace
@@ -31,7 +31,7 @@ AsyncGate::AsyncGate() : doorbell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
 
 AsyncGate::~AsyncGate() {
   ucs_async_remove_handler(doorbell_.get(), 1);  // waits for the handler
-  const std::lock_guard left(mutex_);            // by a lock that a thread sanitizer sees too
+  const std::lock_guard left(mutex_);            // uses a lock, which a thread sanitizer also sees
 }
 
 void AsyncGate::close() {
@@ -48,7 +48,7 @@ void AsyncGate::open() {
   changed_.notify_all();
 }
 
-// On the asynchronous thread.
+// Runs on the asynchronous thread.
 void AsyncGate::pass() {
   std::uint64_t count = 0;
   [[maybe_unused]] const auto read = ::read(doorbell_.get(), &count, sizeof count);

@@ -1,16 +1,16 @@
-// Pauses UCX's asynchronous thread for a moment.
+// AsyncGate pauses UCX's asynchronous thread for a moment.
 //
 // The process has one such thread. It accepts connections and reads their first bytes, while another thread drives the
-// worker. Two things must not happen meanwhile (true in UCX 1.13 and, as it seems, up to 1.19):
+// worker. It must be paused during two things (in UCX 1.13 and, as it seems, up to 1.19):
 //
-// - Closing the listener and the worker. A connection that has not yet sent all of its first bytes belongs to no
+// - Closing the listener and the worker. A connection that has not sent all of its first bytes yet belongs to no
 //   endpoint. It outlives the listener, but uses the listener's memory when the rest arrives. It ends only with the
 //   worker, and the worker must be closed after the listener.
 // - Rejecting a connection, by us or inside an accept that fails. UCX keeps a socket event that it could not handle at
-//   once under the socket's number. It later handles the event for whichever connection has that number then.
+//   once under the socket's number. Later it handles the event for whichever connection has that number then.
 //
-// The gate holds the thread inside a handler of ours, where it has none of UCX's locks and runs no other handler. There
-// is one holder at a time; others wait. Not to be used on the asynchronous thread itself.
+// The gate holds the thread inside a handler of ours. There the thread has none of UCX's locks and runs no other
+// handler. There is one holder at a time; others wait. Do not use the gate on the asynchronous thread itself.
 #pragma once
 
 #include <condition_variable>

@@ -1,4 +1,4 @@
-// Interface through which a scheduler tells the transport when chunks may leave for peers.
+// ChunkPacer is the interface through which a scheduler tells the transport when chunks may leave for peers.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +22,9 @@ struct SentChunk {
 class ChunkPacer {
  public:
   virtual ~ChunkPacer() = default;
-  // Returns how large the next chunk of a piece may be at most; 0: not now. `left_bytes` of the piece are still to be
-  // sent, and `under_way` chunks of this node are under way. What is allowed leaves at once. What is refused is asked
-  // for again: when a chunk has arrived if any is under way, otherwise after ask_again_us().
+  // Returns how large the next chunk of a piece may be at most; 0: not now. `left_bytes` of the piece are not sent yet,
+  // and `under_way` chunks of this node are under way. An allowed chunk leaves at once. After a refusal the transport
+  // asks again: when a chunk has arrived if any is under way, otherwise after ask_again_us().
   virtual std::size_t allow(std::size_t left_bytes, std::size_t under_way) = 0;
   virtual void received(const SentChunk& chunk) = 0;
   // After a refusal with nothing under way: when to ask again.

@@ -1,7 +1,7 @@
-// Queue of commands to a thread that waits on file descriptors, in order. Its descriptor is readable while the queue is
-// not empty. Messages come from callers that do not wait for an answer, so their number is bounded: each is admitted up
-// to a limit, and counts until it was sent or dropped. All other commands are bounded by what their callers have
-// outstanding. push() throws Failure if they are not, before the queue takes all memory.
+// CommandQueue passes commands, in order, to a thread that waits on file descriptors. Its descriptor is readable while
+// the queue is not empty. Messages come from callers that do not wait for an answer, so their number is bounded: each
+// is admitted up to a limit, and counts until it is sent or dropped. All other commands are bounded by what their
+// callers have outstanding. If they are not, push() throws Failure before the queue takes all memory.
 //
 // Thread-safe, except run_all(), which one thread calls.
 #pragma once
@@ -38,7 +38,7 @@ class CommandQueue {
   void push(std::function<void()> command) {
     {
       const std::lock_guard lock(mutex_);
-      check(commands_.size() < limit_, "the queue of a thread of the network has no bound any more");
+      check(commands_.size() < limit_, "the queue of a network thread exceeds its bound");
       commands_.push_back(std::move(command));
       any_.store(true, std::memory_order_release);
     }

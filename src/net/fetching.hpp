@@ -1,10 +1,10 @@
-// The asking side of a fetch: request, manifest, then chunks straight into the sink's memory.
+// Fetching is the asking side of fetches: request, manifest, then chunks straight into the sink's memory.
 //
 // asked --answer--> (manifest received) --begin, accept--> receiving --last chunk--> over
-// The asker acknowledges each chunk when it is here, so that the source knows what is on its way. The acknowledgement
-// also says whether the sink has room for more. A fetch may start to end anywhere: timeout, refusal, broken link. It
-// then takes no new chunk, tells the source, and is over when the receives already posted have finished. They cannot be
-// cancelled one by one. If they do not finish soon, the whole link is failed, which ends them.
+// The asker acknowledges each chunk when it has arrived, so the source knows what is under way. The acknowledgement
+// also says whether the sink has room for more. A fetch may begin to end in any state: time-out, refusal, broken link.
+// It then takes no new chunk, tells the source, and is over when the receives already posted have finished. Nobody can
+// cancel them one by one. If they do not finish soon, the whole link is failed, which ends them.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once
@@ -53,7 +53,7 @@ class Fetching {
   const TransportOptions& options_;
   std::uint64_t last_request_ = 0;
   std::unordered_map<std::uint64_t, FetchPtr> fetches_;
-  std::size_t owing_ = 0;  // fetches whose source was told that there is no room
+  std::size_t owing_ = 0;  // fetches whose source knows that there is no room
 };
 
 }  // namespace ckpt::net

@@ -8,7 +8,7 @@ namespace {
 constexpr std::uint32_t magic = 0x44504b43;  // "CKPD"
 constexpr std::size_t place_bytes_max = 64;
 
-// All fields little-endian, naturally aligned, without holes; what is not used is zero.
+// All fields are little-endian, naturally aligned and without holes. Unused bytes are zero.
 struct Preamble {
   std::uint32_t magic = net::magic;
   std::uint32_t version = wire::version;
@@ -64,7 +64,7 @@ Bytes bytes_of(const T& value) {
 
 std::span<const std::byte> text(std::string_view of) { return std::as_bytes(std::span(of)); }
 
-// Of equal lengths, so that none is the beginning of another with something behind it.
+// Labels of equal length, so that none is the beginning of another.
 constexpr std::string_view label_asker = "ckptengine asks.";
 constexpr std::string_view label_answerer = "ckptengine opens";
 constexpr std::string_view label_session = "ckptengine keeps";
@@ -263,7 +263,7 @@ std::vector<std::byte> Answering::judge(std::span<const std::byte> frame) {
   return answer;
 }
 
-// Nonsense is not answered.
+// Nonsense gets no answer.
 std::vector<std::byte> Answering::refuse(Refusal refusal) {
   const bool is_proof = due_ == Due::proof;
   due_ = Due::nothing;

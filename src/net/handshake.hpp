@@ -1,5 +1,5 @@
-// The handshake by which two nodes prove to each other that they have the job's token. It runs on a TCP connection of
-// our own. That connection then carries the frames, or ends if UCX carries them.
+// The handshake with which two nodes prove to each other that they have the job's token. It runs on a TCP connection of
+// our own. Afterwards that connection carries the frames, or ends if UCX carries them.
 //
 //   asker                                                    answerer (the listener)
 //   preamble 8 bytes    magic, version           -->
@@ -11,9 +11,9 @@
 //                                                <--  welcome   96 bytes  unless refused: UCX's address, HMAC of all
 //
 // Preamble and greeting are the same in all versions, so that peers of different versions can say so. Every HMAC covers
-// a role's label, the job's name and everything said before. Since both sides contribute a fresh nonce, no HMAC can be
-// used in the other direction, in another job, or again. Only a peer that has the token is told the place where to go
-// on. A frame that is not exactly the one due ends the handshake.
+// a role's label, the job's name and everything said before. Both sides contribute a fresh nonce. So no HMAC can be
+// used in the other direction, in another job, or again. Only a peer with the token learns the place where to go on.
+// Any frame other than the one due ends the handshake.
 //
 // Pure: bytes in, bytes out. Not thread-safe.
 #pragma once
@@ -41,7 +41,7 @@ struct Identity {
   std::uint64_t instance = 0;
 };
 
-// Why a side was refused. The reasons after `token` are told only to a peer that has the token.
+// Why a side was refused. Only a peer with the token learns the reasons after `token`.
 enum class Refusal : std::uint32_t {
   none = 0,
   nonsense = 1,  // never sent
@@ -53,7 +53,7 @@ enum class Refusal : std::uint32_t {
   unknown = 7  // a refusal of a later version; never sent
 };
 
-// The predicate of a sentence about the refused side, e.g. "speaks another version of the protocol".
+// The end of a sentence about the refused side, e.g. "speaks another version of the protocol".
 const char* to_text(Refusal refusal);
 
 // One side of a handshake, from its own point of view.

@@ -76,7 +76,7 @@ class Link : public std::enable_shared_from_this<Link> {
                   std::shared_ptr<const void> keep, Done done);
   // Removes the seal. Returns false if it is not this session's.
   bool unseal(Arrival& arrival) const;
-  // Receives the payload of `arrival` into `memory` of the same size. To be called inside the call that delivers
+  // Receives the payload of `arrival` into `memory` of the same size. Call it only inside the call that delivers
   // `arrival`.
   void receive(Arrival& arrival, std::span<std::byte> memory, Done done);
 
@@ -85,7 +85,7 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // Fails the link. The first reason counts. The owner then closes the link.
   void fail(FetchEnd reason);
-  // Fails a link quietly, without reporting the peer as failed: we drop it, or an unauthenticated peer made it.
+  // Fails a link without reporting the peer as failed: we drop it, or an unauthenticated peer made it.
   void retire();
   bool failed() const { return failed_; }
   bool retired() const { return retired_; }

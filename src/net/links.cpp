@@ -39,7 +39,7 @@ void Links::set_peer(PeerId node, std::uint64_t instance, const std::string& add
   if (const auto old = std::exchange(peer.outgoing, nullptr)) old->retire();
   for (const auto& link : open_) {
     if (!link->outgoing() && link->proven() && link->peer() == node && link->peer_instance() != instance) {
-      link->retire();  // the instance of the node that this one replaces
+      link->retire();  // the node's previous instance, which this one replaces
     }
   }
 }
@@ -72,7 +72,7 @@ void Links::on_dialed(const std::shared_ptr<Link>& link, const Listener::DialRes
 
 bool Links::has_room() const { return open_.size() < links_max; }
 
-// The session that `hello` proves, if what it says is true besides.
+// The session that `hello` proves, if everything else in it is true, too.
 std::optional<Session> Links::trusted(const Link& link, const wire::Hello& hello) {
   if (!wire::plausible(hello) || hello.job_hash != job_hash_) return std::nullopt;
   if (hello.to_node != options_.node || hello.to_instance != options_.node_instance) return std::nullopt;

@@ -1,8 +1,8 @@
-// All links of this node: known peers, connected peers, and peers that have proven who they are.
+// Links has all links of this node: known peers, connected peers, and peers that have proven who they are.
 //
-// Each peer has at most one outgoing link. It is made when it is first needed, and again after it broke: this node
-// dials the peer's listener, and the hello on the resulting connection proves that the dial was ours. Incoming links
-// are the peers' outgoing ones. They carry only the peers' requests and our answers.
+// Each peer has at most one outgoing link. It is made when it is first needed, and again after it broke. This node
+// dials the peer's listener, and the hello on the resulting connection proves that the dial was ours. An incoming link
+// is a peer's outgoing one. It carries only the peer's requests and our answers.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once
@@ -41,7 +41,7 @@ class Links {
 
   // Closes failed links and forgets those that are over.
   void sweep();
-  // Fails links that make no progress. To be called every few milliseconds.
+  // Fails links that make no progress. Call it every few milliseconds.
   void tick();
 
   void retire_all();

@@ -21,8 +21,8 @@ namespace {
 constexpr int backlog = 4096;
 constexpr int accepts_max = 64;  // in a row
 constexpr std::size_t frame_bytes_max = 128;
-constexpr std::chrono::milliseconds pause{100};      // where no descriptor is left for a dialing peer
-constexpr std::chrono::seconds complaint_every{60};  // of peers that do not fit
+constexpr std::chrono::milliseconds pause{100};      // if no descriptor is left for a dialing peer
+constexpr std::chrono::seconds complaint_every{60};  // about peers that do not fit
 constexpr std::int64_t idle_ms = 1000;
 constexpr std::int64_t telling_ms = 200;
 
@@ -34,7 +34,7 @@ std::uint64_t random_word() {
 
 UniqueFd listen_on(const SocketAddress& address) {
   UniqueFd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const int yes = 1;  // a fixed port is taken again right after its last user ended
+  const int yes = 1;  // a fixed port can be used again right after its last user ended
   if (!fd || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
       ::bind(fd.get(), address.get(), address.size_bytes) != 0 || ::listen(fd.get(), backlog) != 0)
     throw_errno(CKPT_ERR_SYSTEM, "cannot listen on " + to_text(address) + " (see the options port and interface)");
@@ -49,27 +49,27 @@ std::string address_of(const UniqueFd& listener) {
   return to_text(address);
 }
 
-// What of an address is one source: an IPv4 address, the network part of an IPv6 one.
+// The part of an address that counts as one source: an IPv4 address, or the network part of an IPv6 address.
 std::span<const std::byte> source_of(const SocketAddress& address) {
   if (address.storage.ss_family == AF_INET)
     return wire::bytes_of(reinterpret_cast<const sockaddr_in&>(address.storage).sin_addr);
   return wire::bytes_of(reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr).first(8);
 }
 
-// The connection ends without a trace: nothing waits in the kernel for an unauthenticated peer to acknowledge it.
+// Ends the connection without a trace: nothing waits in the kernel for an unauthenticated peer to acknowledge it.
 void hang_up(UniqueFd& fd) {
   const linger no_linger{1, 0};
   ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &no_linger, sizeof no_linger);
   fd.reset();
 }
 
-// Frames are small and nothing else is in the socket's buffer: what does not fit will not do so later.
+// Frames are small, and the socket's buffer is otherwise empty. So a frame that does not fit will not fit later.
 bool say(const UniqueFd& fd, std::span<const std::byte> bytes) {
   return ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
          static_cast<ssize_t>(bytes.size());
 }
 
-// Of one who answered.
+// The Reach of a peer that answered.
 Reach reach_of(Refusal refusal) {
   if (refusal == Refusal::token) return Reach::wrong_token;
   const bool is_unauthenticated = refusal == Refusal::job || refusal == Refusal::version;
@@ -92,7 +92,7 @@ struct Listener::Talk {
   std::array<std::byte, frame_bytes_max> frame = {};
   std::size_t frame_bytes = 0;
 
-  // Takes what has arrived. `before_word` is called before each answer is sent.
+  // Takes what has arrived. Calls `before_word` before it sends each answer.
   template <class BeforeWord>
   State go_on(BeforeWord before_word) {
     while (const std::size_t due_bytes = side->due_bytes()) {
@@ -166,7 +166,7 @@ void Listener::run() {
   }
 }
 
-// Until there is something to do; whether it is for the listener. Marks the talks that have something to hear.
+// Waits until there is something to do. Returns whether it is for the listener. Marks the talks that have input.
 bool Listener::wait() {
   std::vector<pollfd> entries = {{commands_.fd(), POLLIN, 0}};
   const bool accepts = Clock::now() >= accepts_again_at_;
@@ -203,7 +203,7 @@ void Listener::accept_all() {
   }
 }
 
-// As far as the handshake.
+// Lets a connection in, up to the handshake.
 void Listener::let_in(UniqueFd visitor, const SocketAddress& from) {
   if (!limit_.admit(source_of(from), Clock::now())) {
     turned_away_.note(to_text(from), "comes too often");
@@ -232,13 +232,13 @@ void Listener::listen_to_visitors() {
     }
     Talk::State state = Talk::State::broken;
     try {
-      // Known before the dialing peer hears of it: its hello may be there at once.
+      // Record it before the dialing peer learns of it: its hello may come at once.
       state = visitor.go_on([&] {
         if (!visitor.side->session()) return;
         pending_connections_.expect(*visitor.side->session());
         if (options_.proven) options_.proven(visitor.with);
       });
-    } catch (const std::exception&) {  // we cannot, and the dialing peer comes again
+    } catch (const std::exception&) {  // this node cannot, and the dialing peer comes again
     }
     if (state == Talk::State::going_on) return false;
     const Refusal refusal = visitor.side->refusal();
@@ -251,7 +251,7 @@ void Listener::listen_to_visitors() {
   });
 }
 
-// Whether the dial goes on.
+// Returns whether the dial continues.
 bool Listener::begin(Dial& dial) {
   const auto address = parse_socket_address(dial.talk.with);
   if (!address) return false;
@@ -308,7 +308,7 @@ void Listener::go_on(Dial& dial) {
   complain(dial.asking(), talk.with);
 }
 
-// Of what only people can mend.
+// Complains of trouble that only people can repair.
 void Listener::complain(const Asking& asking, const std::string& host) {
   const Refusal refusal = asking.refusal();
   const auto now = Clock::now();

@@ -1,10 +1,10 @@
-// The first contact between nodes: our TCP listener, and our dials to the listeners of other nodes. Both sides prove
-// that they have the job's token (handshake.hpp). The connection of a peer that has done so carries frames from then
-// on, or ends if UCX carries them.
+// Listener makes the first contact between nodes: it listens on our TCP port, and dials the listeners of other nodes.
+// Both sides prove that they have the job's token (handshake.hpp). After that, the connection carries frames, or ends
+// if UCX carries them.
 //
-// One thread, the listener's, does all of this without blocking. An unauthenticated peer cannot take much from the
-// listener, whatever it does: one entry of a table whose oldest entry makes room, for at most `timeout_ms`; some
-// hundred bytes; and no more turns than its source address may have in a second.
+// One thread, the listener's, does all of this without blocking. An unauthenticated peer can take little from the
+// listener: one entry of a table whose oldest entry makes room, for at most `timeout_ms`; some hundred bytes; and no
+// more turns than its source address may have in a second.
 #pragma once
 
 #include <cstdint>
@@ -48,12 +48,12 @@ class Listener {
   using OnDialed = std::function<void(const DialResult&)>;
   using OnMember = std::function<void(UniqueFd)>;
 
-  // A peer that is let in is told `place` and entered in `pending_connections`, which outlive the listener. `member`
-  // gets its connection unless `member` is null. `member` and `remark` are called on the listener's thread. Throws
-  // Failure (CKPT_ERR_SYSTEM, or CKPT_ERR_INVALID if a token is missing).
+  // A member learns `place` and is entered in `pending_connections`, which must outlive the listener. `member` gets its
+  // connection unless `member` is null. The listener's thread calls `member` and `remark`. Throws Failure
+  // (CKPT_ERR_SYSTEM, or CKPT_ERR_INVALID if a token is missing).
   Listener(const Identity& self, const ListenerOptions& options, std::string place,
            PendingConnections& pending_connections, OnMember member, std::function<void(const std::string&)> remark);
-  // Dials under way end without calling their `done`.
+  // Dials under way end, and their `done` is not called.
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;

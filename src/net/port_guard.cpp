@@ -37,7 +37,7 @@ bool listens_at(int fd, const SocketAddress& address) {
          (own.storage.ss_family == AF_INET || own.storage.ss_family == AF_INET6) && to_text(own) == to_text(address);
 }
 
-// A descriptor of our own for it, as its owner may close its.
+// A descriptor of our own for the socket, because its owner may close its.
 UniqueFd listener_at(const SocketAddress& address) {
   const std::unique_ptr<DIR, CloseDirectory> directory(::opendir("/proc/self/fd"));
   if (directory == nullptr) throw_errno(CKPT_ERR_SYSTEM, "cannot list the agent's descriptors in /proc/self/fd");

@@ -1,5 +1,5 @@
-// Protects a listening socket that other code owns (UCX's): only hosts that have proven themselves elsewhere reach it.
-// The kernel drops packets from other addresses before a connection is made.
+// PortGuard protects a listening socket that other code owns (UCX's): only hosts that have proven themselves elsewhere
+// reach it. The kernel drops packets from other addresses before a connection is made.
 //
 // Thread-safe.
 #pragma once
@@ -16,7 +16,7 @@ namespace ckpt::net {
 class PortGuard {
  public:
   // Guards the TCP socket of this process that listens at `address`, if there is one. From now on nobody reaches it.
-  // Connections made before are closed.
+  // Closes the connections made before.
   explicit PortGuard(const SocketAddress& address);
   // Whether the guard works: some kernels let only root set socket filters.
   bool stands() const { return static_cast<bool>(listener_); }

@@ -6,7 +6,7 @@
 namespace ckpt::net {
 namespace {
 
-constexpr std::size_t serves_max = 8;  // and so many that are urgent
+constexpr std::size_t serves_max = 8;  // and as many urgent ones
 constexpr std::size_t waiting_max = 1024;
 
 }  // namespace
@@ -15,7 +15,7 @@ struct Serving::Serve {
   std::shared_ptr<Link> link;
   wire::FetchRequest asked;
   PieceName piece;
-  ServedPiece source;  // what was asked for of it
+  ServedPiece source;  // the requested range
   std::size_t chunk_bytes = 0;
   std::size_t next_offset = 0;
   struct UnderWay {
@@ -24,12 +24,12 @@ struct Serving::Serve {
     Clock::time_point begin;
     bool alone = false;  // so far
   };
-  std::vector<UnderWay> under_way;  // sent, not acknowledged
+  std::vector<UnderWay> under_way;  // sent and not acknowledged
   std::size_t in_hands = 0;         // chunks that UCX has not handed back
   bool accepted = false;
-  bool has_room = true;  // the asker
+  bool has_room = true;  // whether the asker has room
   bool cancelled = false;
-  std::int64_t noted_at_ms = 0;  // when the asker was last heard of, or last told to wait
+  std::int64_t noted_at_ms = 0;  // when the asker was last heard, or last told to wait
 
   bool urgent() const { return (asked.wishes & wire::is_urgent) != 0; }
   bool may_send(std::size_t under_way_max) const {
@@ -142,7 +142,7 @@ void Serving::link_down(const std::shared_ptr<Link>& link) {
   for (const auto& serve : waiting_) serve->cancelled |= serve->link == link;
 }
 
-// The next one that may be opened, if there is any.
+// The next request that may be opened, if there is one.
 Serving::ServePtr Serving::take_waiting() {
   std::erase_if(waiting_, [](const ServePtr& serve) { return serve->cancelled; });
   const auto is_urgent = [](const ServePtr& serve) { return serve->urgent(); };
@@ -164,7 +164,7 @@ void Serving::pump() {
   while (const ServePtr next = take_waiting()) open(next);
   const std::size_t in_flight_max = std::max<std::size_t>(options_.chunks_in_flight, 1);
   held_ = false;
-  bool is_shut = false;  // the oldest first: whole pieces protect, halves of several do not
+  bool is_shut = false;  // oldest first: whole pieces protect, halves of several do not
   for (const auto& serve : active_) {
     while ((serve->urgent() || !is_shut) && serve->may_send(in_flight_max)) {
       const std::size_t size = allowed_bytes(*serve);
@@ -178,7 +178,7 @@ void Serving::pump() {
   }
 }
 
-// Of the next chunk.
+// The most bytes that the next chunk may have.
 std::size_t Serving::allowed_bytes(const Serve& serve) {
   const std::size_t left = serve.source.data.size() - serve.next_offset;
   const std::size_t most = std::min(serve.chunk_bytes, left);
@@ -188,7 +188,7 @@ std::size_t Serving::allowed_bytes(const Serve& serve) {
   return allowed >= most ? most : allowed / wire::grain_bytes * wire::grain_bytes;
 }
 
-// Every byte of every piece leaves here.
+// Every byte of every piece leaves this node here.
 void Serving::send_chunk(const ServePtr& serve, std::size_t size_bytes) {
   const std::size_t offset = serve->next_offset;
   serve->next_offset += size_bytes;
@@ -212,7 +212,7 @@ std::optional<std::int64_t> Serving::ask_again_us() const {
 void Serving::tick() {
   const std::int64_t now = now_ms();
   for (const auto& serve : active_) {
-    // An asker that neither accepts, nor acknowledges, nor cancels must not hold the piece.
+    // An asker that does not accept, acknowledge or cancel must not hold the piece.
     const std::int64_t silent_ms = now - serve->noted_at_ms;
     if (!serve->accepted || !serve->under_way.empty()) {
       if (silent_ms > options_.progress_timeout_ms) serve->cancelled = true;

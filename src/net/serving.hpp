@@ -1,9 +1,9 @@
-// The serving side of fetches: sends the pieces that peers asked for in chunks, a few at a time.
+// Serving is the source's side of fetches: it sends the pieces that peers asked for in chunks, a few at a time.
 //
-// At most serves_max requests are served at once, and as many urgent ones besides. Further requests wait, up to a
-// limit, and the asker is told. Beyond the limit they are refused. A piece stays pinned until the link has handed back
+// It serves at most serves_max requests at once, and as many urgent ones besides. Further requests wait, up to a limit,
+// and their askers learn of it. Beyond the limit it refuses them. A piece stays pinned until the link has handed back
 // every chunk of it, even if the asker cancelled or vanished. The pacer decides when a chunk leaves. A chunk is under
-// way until its receiver has acknowledged it. An asker whose next chunk waits is told so from time to time.
+// way until its receiver has acknowledged it. An asker whose next chunk waits gets a sign of that from time to time.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once

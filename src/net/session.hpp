@@ -1,7 +1,7 @@
-// The secret that two nodes share after their handshake, and the proofs they derive from it.
+// Session is the secret that two nodes share after their handshake, with the proofs that they derive from it.
 //
 // A session opens one connection, once. Its key is never sent. The hello on that connection proves it. Each later
-// header begins with a seal derived from it, so that frames which others inject into the connection are dropped.
+// header begins with a seal derived from it. So frames that others inject into the connection are dropped.
 //
 // Pure; thread-safe as plain values are.
 #pragma once

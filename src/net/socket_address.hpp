@@ -1,4 +1,4 @@
-// Socket addresses as text, and which of this machine's addresses others should use.
+// Socket addresses as text, and the address of this machine that others should use.
 #pragma once
 
 #include <sys/socket.h>

@@ -1,6 +1,6 @@
-// Limits how often one source address may connect: a burst, and then a number per second. Its memory is fixed, however
-// many sources there are. Sources that fall into one bucket share its limit. Nobody outside can know which bucket a
-// source falls into.
+// SourceLimit limits how often one source address may connect: a burst, and then a number per second. Its memory is
+// fixed, however many sources there are. Sources in one bucket share its limit. Nobody outside can know the bucket of a
+// source.
 //
 // Not thread-safe.
 #pragma once

@@ -1,5 +1,5 @@
-// Links over plain TCP connections that the listener made and authenticated. There is no other port, and no data of an
-// unauthenticated peer gets here.
+// TcpBackend makes links over plain TCP connections that the listener made and authenticated. There is no other port,
+// and no data of an unauthenticated peer gets here.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once

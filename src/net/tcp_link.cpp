@@ -17,17 +17,17 @@ namespace ckpt::net {
 namespace {
 
 constexpr std::size_t buffer_bytes = 64u << 10;
-constexpr std::size_t small_bytes = 16u << 10;         // a payload so small is delivered out of the buffer
-constexpr std::size_t read_bytes_max = 4u << 20;       // in a row, before other links have their turn
-constexpr std::size_t frames_max = 65536;              // that wait to be sent
-constexpr std::uint64_t payload_bytes_max = 1u << 30;  // beyond all that is ever sent
+constexpr std::size_t small_bytes = 16u << 10;         // a payload this small is delivered from the buffer
+constexpr std::size_t read_bytes_max = 4u << 20;       // in a row, before other links get their turn
+constexpr std::size_t frames_max = 65536;              // waiting to be sent
+constexpr std::uint64_t payload_bytes_max = 1u << 30;  // larger than anything that is ever sent
 constexpr int frames_at_once = 16;
 
 void set(const UniqueFd& connection, int level, int option, int value) {
   ::setsockopt(connection.get(), level, option, &value, sizeof value);
 }
 
-// A machine that is gone shows within the time that a link may be without progress.
+// A machine that is gone is noticed within the time that a link may make no progress.
 void watch_over(const UniqueFd& connection, std::int64_t timeout_ms) {
   set(connection, IPPROTO_TCP, TCP_NODELAY, 1);
   set(connection, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(timeout_ms));
@@ -37,7 +37,7 @@ void watch_over(const UniqueFd& connection, std::int64_t timeout_ms) {
   set(connection, IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
-// Copies out of another process; false where not all of it can be read.
+// Copies from another process. Returns false if not all of it can be read.
 bool read_memory(std::uint64_t pid, std::uint64_t address, std::span<std::byte> into) {
   for (std::size_t got_bytes = 0; got_bytes < into.size();) {
     const iovec local{into.data() + got_bytes, into.size() - got_bytes};
@@ -110,7 +110,7 @@ void TcpLink::enqueue(std::uint16_t kind, std::span<const std::byte> header, std
 }
 
 void TcpLink::write_some() {
-  if (std::exchange(writing_, true)) return;  // what calls back may send more
+  if (std::exchange(writing_, true)) return;  // a callback may send more
   while (!frames_.empty() && !failed()) {
     std::array<iovec, 2 * frames_at_once> parts;
     std::size_t count = 0, skip_bytes = sent_bytes_;
@@ -163,7 +163,8 @@ void TcpLink::read_some() {
   }
 }
 
-// Takes what is there; a payload goes where it belongs, and what follows it into the buffer. 0: nothing, or it failed.
+// Reads what is there: a payload to its place, and what follows it into the buffer. Returns 0 if nothing came or it
+// failed.
 std::size_t TcpLink::fill() {
   if (begin_ > 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
@@ -197,7 +198,7 @@ void TcpLink::parse() {
   }
 }
 
-// Whether the payload that was on its way is complete, or there was none.
+// Returns whether the payload under way is complete, or there was none.
 bool TcpLink::take_payload() {
   const std::size_t here = std::min<std::uint64_t>(payload_left_bytes_, end_ - begin_);
   if (here > 0 && receiving_) {
@@ -212,7 +213,7 @@ bool TcpLink::take_payload() {
   return true;
 }
 
-// Whether there was a frame to take.
+// Returns whether there was a frame to take.
 bool TcpLink::take_frame() {
   const auto rest = std::span(buffer_).subspan(begin_, end_ - begin_);
   if (rest.size() < sizeof(Head)) return false;
@@ -245,7 +246,7 @@ void TcpLink::deliver(const Head& head, std::span<const std::byte> header, Arriv
   if (head.in_place != 0 && !failed()) enqueue(kind_released, {}, {}, {});
 }
 
-// What two streams say to each other.
+// The frames that two streams exchange for themselves.
 void TcpLink::own_frame(const Head& head, std::span<const std::byte> header) {
   if (head.kind == kind_readable) {
     is_readable_ = true;
@@ -257,7 +258,7 @@ void TcpLink::own_frame(const Head& head, std::span<const std::byte> header) {
   } else if (const auto beacon = wire::decode<Beacon>(header);
              beacon && streams_.options_.transports == "shm" && peer_pid_ == 0) {
     std::array<std::byte, 16> seen = {};
-    if (!read_memory(beacon->pid, beacon->address, seen) || seen != beacon->bytes) return;  // of another machine
+    if (!read_memory(beacon->pid, beacon->address, seen) || seen != beacon->bytes) return;  // from another machine
     peer_pid_ = beacon->pid;
     enqueue(kind_readable, {}, {}, {});
   }

@@ -1,4 +1,4 @@
-// A link over a TCP connection of our own.
+// TcpLink is a link over a TCP connection of our own.
 //
 // Frames follow each other in each direction:
 //

@@ -22,11 +22,11 @@ namespace ckpt::net {
 namespace {
 
 constexpr int tick_ms = 20;
-constexpr std::int64_t sleep_us_max = 100'000;  // also what a lost wake-up costs at most
-// While sources wait for room: how late it may be noticed.
+constexpr std::int64_t sleep_us_max = 100'000;  // also the most that a lost wake-up costs
+// While sources wait for room: how late that may be noticed.
 constexpr std::int64_t owing_sleep_us = 250;
-// Rounds of progress without an event before the thread sleeps. To go on looking pays where events come about as fast
-// as a thread can be woken, and takes time from training elsewhere.
+// Rounds of progress without an event before the thread sleeps. Polling pays if events come about as fast as a thread
+// can be woken. It takes time from training otherwise.
 constexpr int idle_rounds = 2, idle_rounds_in_haste = 32;
 constexpr std::chrono::microseconds hasty_sleep{50};
 constexpr std::chrono::seconds other_way_complaint_every{60};  // of peers that carry data in another way
@@ -39,7 +39,7 @@ ListenerOptions listener_options(const TransportOptions& options, LinkBackend& b
   return listener;
 }
 
-// A message until it was sent or dropped; counts itself against the queue limit.
+// A message until it was sent or dropped. Counts itself against the queue limit.
 class Message {
  public:
   Message(std::vector<std::byte> bytes, std::atomic<std::size_t>& count) : bytes_(std::move(bytes)), count_(count) {}
@@ -143,7 +143,7 @@ class LinkTransport final : public Transport, private BackendEvents {
   CommandQueue commands_;
   PendingConnections pending_connections_;
 
-  // The transport's thread only.
+  // Only the transport's thread uses these.
   const std::unique_ptr<LinkBackend> backend_;
   Links links_;
   Fetching fetching_;
@@ -151,12 +151,12 @@ class LinkTransport final : public Transport, private BackendEvents {
   std::int64_t ticked_at_ms_ = 0;
   bool stopping_ = false;
 
-  Clock::time_point complains_again_at_ = {};  // the listener's thread only
+  Clock::time_point complains_again_at_ = {};  // only the listener's thread
   Listener listener_;                          // its thread uses commands and pending connections
   std::thread thread_;
 };
 
-// Null where members come elsewhere.
+// Null if members connect elsewhere.
 Listener::OnMember LinkTransport::taker() {
   if (!backend_->wants_connections()) return nullptr;
   return [this](UniqueFd connection) {
@@ -182,7 +182,7 @@ void LinkTransport::run() {
   shut_down();
 }
 
-// What callbacks left to do.
+// Work that callbacks left to do.
 void LinkTransport::round() {
   fetching_.pump();
   serving_.pump();
@@ -218,7 +218,8 @@ void LinkTransport::shut_down() {
     if (links_.idle() && backend_->quiet()) break;
   }
   links_.end_operations();
-  // Fetches asked for since end at once; a sink that answers its end with another fetch is heard a few times.
+  // Fetches requested since then end at once. A sink may answer its end with another fetch; that is allowed a few
+  // times.
   for (int again = 0; again < 4 && !commands_.empty(); ++again) commands_.run_all();
 }
 
@@ -238,7 +239,7 @@ void LinkTransport::dial(const std::shared_ptr<Link>& link, const std::string& a
                  });
 }
 
-// On the listener's thread.
+// Runs on the listener's thread.
 void LinkTransport::complain(const std::string& address) {
   const auto now = Clock::now();
   if (!handlers_.remark || now < complains_again_at_) return;

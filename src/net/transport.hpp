@@ -4,12 +4,12 @@
 // callback must not block, take long or call back into the transport except through the functions marked [any thread].
 //
 // Everything is best effort with a deadline. A message may be lost or overtake another (the protocol repeats its
-// state). A fetch ends in exactly one of FetchEnd.
+// state). A fetch ends in exactly one of the ways of FetchEnd.
 //
-// Peers are proven. Before a connection both sides prove at the listener (listener.hpp) that they have the job's token.
-// The connection starts with a hello that proves that it belongs to that handshake, and that names both nodes. A peer
-// that cannot prove this, or that answers as somebody else, is dropped (an unauthenticated peer may listen at a port
-// that a node gave up).
+// Peers are proven. Before a connection, both sides prove at the listener (listener.hpp) that they have the job's
+// token. The connection starts with a hello, which proves that it belongs to that handshake and names both nodes. A
+// peer that cannot prove this, or that answers as somebody else, is dropped: an unauthenticated peer may listen at a
+// port that a node gave up.
 #pragma once
 
 #include <cstddef>
@@ -136,9 +136,9 @@ class Transport {
   // [any thread] Queues a message. Returns false if the queue is full or the peer is unknown.
   virtual bool send(PeerId to, std::vector<std::byte> message) = 0;
 
-  // [any thread] Fetches a part of a piece into `sink`. It may take `timeout_ms` from the last time the source said
-  // that the next chunk waits, or from the start if the source never says so. Receives under way then get another
-  // quarter of a second. After that the connection, with everything that runs over it, is closed to end them.
+  // [any thread] Fetches a part of a piece into `sink`. `timeout_ms` counts from the last time the source said that the
+  // next chunk waits, or from the start if it never did. Receives under way then get another quarter of a second. After
+  // that the connection is closed to end them, with everything else that runs over it.
   virtual void fetch(PeerId from, PieceName piece, FetchPart part, std::shared_ptr<Sink> sink,
                      std::int64_t timeout_ms) = 0;
   // Fetches the whole piece with its manifest.
@@ -146,8 +146,8 @@ class Transport {
     fetch(from, std::move(piece), FetchPart{}, std::move(sink), timeout_ms);
   }
 
-  // [any thread] Connects to the listener at `address` and reports the result: once, on one of the transport's threads,
-  // within progress_timeout_ms. Never, if the transport ends first.
+  // [any thread] Connects to the listener at `address` and reports the result once, on one of the transport's threads,
+  // within progress_timeout_ms. If the transport ends first, it reports nothing.
   virtual void probe(PeerId, std::uint64_t /*node_instance*/, const std::string& /*address*/,
                      std::function<void(Reach)> done) {
     done(Reach::unknown);

@@ -24,16 +24,16 @@ bool reads_memory_of_processes(const TransportOptions& options) {
   return options.transports == "shm" || options.transports == "all";
 }
 
-// The option `name` of one of UCX's transports. Before UCX 1.14 it went without the transport's name here.
+// The option `name` of one of UCX's transports. Before UCX 1.14, the transport's name was not part of it.
 std::string option_of(const std::string& transport, const std::string& name) {
   unsigned major = 0, minor = 0, release = 0;
   ucp_get_version(&major, &minor, &release);
   return major == 1 && minor < 14 ? name : transport + "_" + name;
 }
 
-// The largest piece that UCX sends through a socket, header included, and what it makes room for on the other side. The
-// same on all nodes, because UCX aborts on a larger piece. It holds a chunk with its header, so that a chunk is one
-// message that needs no putting together: TransportOptions::chunk_bytes and a little.
+// The largest piece that UCX sends through a socket, header included, and the room that it makes on the other side. It
+// must be the same on all nodes, because UCX aborts on a larger piece. It holds a chunk with its header, so that a
+// chunk is one message: TransportOptions::chunk_bytes and a little more.
 constexpr char socket_segment_size[] = "2052k";
 
 constexpr int ucx_ports = 7;
@@ -46,10 +46,10 @@ void configure(ucp_config_t* config, const TransportOptions& options) {
   if (!options.interface.empty()) set("NET_DEVICES", options.interface);
   set("KEEPALIVE_INTERVAL", "1s");
 
-  // Bulk data comes out of a socket and is copied by its receiver, or is read by its receiver from the sender's memory:
-  // a process that was stopped in the middle must not be able to write when it wakes. Over a socket UCX copies what it
-  // sends, so that nothing it still has to send refers to our memory or to a request of ours: where it does (zero-copy,
-  // rendezvous, "put"), it aborts the process when a connection breaks while such a send is under way.
+  // Bulk data comes out of a socket and the receiver copies it, or the receiver reads it from the sender's memory. A
+  // process that was stopped in the middle must not be able to write when it wakes. Over a socket, UCX copies what it
+  // sends, so nothing that it still has to send refers to our memory or our requests. Where it does not copy
+  // (zero-copy, rendezvous, "put"), it aborts the process if a connection breaks during such a send.
   set("RNDV_SCHEME", "get_zcopy");
   set("ZCOPY_THRESH", "inf");
   if (options.transports == "tcp") set("RNDV_THRESH", "inf");
@@ -127,7 +127,7 @@ void Ucx::listen(const TransportOptions& options) {
   parameters.conn_handler.cb = [](ucp_conn_request_h request, void* events) {
     static_cast<UcxEvents*>(events)->connection_requested(request);
   };
-  const AsyncGate::Closed quiet(gate_);  // nobody is let in before the guard stands
+  const AsyncGate::Closed quiet(gate_);  // nobody is let in before the guard is up
   const ucs_status_t listens = ucp_listener_create(worker_, &parameters, &listener_);
   if (listens == UCS_ERR_BUSY && port != 0)
     throw Failure(CKPT_ERR_SYSTEM, "another program listens on " + to_text(local) + ", one of the eight ports from " +
@@ -193,7 +193,7 @@ void Ucx::close(ucp_ep_h endpoint) {
   parameters.user_data = this;
   parameters.cb.send = [](void* request, ucs_status_t, void* ucx) {
     --static_cast<Ucx*>(ucx)->closes_in_flight_;
-    ucp_request_free(request);  // only now: a close request that is unfinished must not be freed
+    ucp_request_free(request);  // only now: an unfinished close request must not be freed
   };
   if (UCS_PTR_IS_PTR(ucp_ep_close_nbx(endpoint, &parameters))) ++closes_in_flight_;
 }

@@ -1,5 +1,5 @@
-// UCX as this module uses it: one context, one worker and one listener, with one owner. If the listener's port is
-// given, UCX's own listener takes the next port, and its data sockets take some of the six after that.
+// Ucx owns UCX as this module uses it: one context, one worker and one listener. If the listener's port is given, UCX's
+// own listener takes the next port, and its data sockets take some of the six after that.
 //
 // Agents connect by socket address, not by UCX worker address. Each side then has an endpoint of its own for each
 // connection, knows when that endpoint is closed, and sees the death of the peer at once on every transport. With

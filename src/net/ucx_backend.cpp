@@ -4,7 +4,7 @@ namespace ckpt::net {
 
 std::shared_ptr<Link> UcxBackend::outgoing() { return std::make_shared<UcxLink>(ucx_, true, failures_, &by_endpoint_); }
 
-// From an endpoint that is no longer used nothing is heard.
+// Ignores arrivals from an endpoint that is no longer used.
 void UcxBackend::arrived(wire::Kind kind, ucp_ep_h from, Arrival& arrival) {
   const auto found = by_endpoint_.find(from);
   if (found == by_endpoint_.end() || found->second->failed()) return;

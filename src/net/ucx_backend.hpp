@@ -1,4 +1,4 @@
-// Links over UCX, for the transports that only UCX has (RDMA).
+// UcxBackend makes links over UCX, for the transports that only UCX has (RDMA).
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once

@@ -37,7 +37,7 @@ UcxLink::Operation* UcxLink::start(Done done, std::shared_ptr<const void> keep) 
   return operation;
 }
 
-// A request that UCX took calls back, possibly already did; otherwise the operation ends here.
+// A request that UCX accepted calls back, and may have done so already. Otherwise the operation ends here.
 void UcxLink::submitted(Operation* operation, ucs_status_ptr_t result) {
   if (UCS_PTR_IS_PTR(result)) return;
   finish(operation, UCS_PTR_STATUS(result));

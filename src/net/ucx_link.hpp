@@ -1,4 +1,4 @@
-// A link over UCX.
+// UcxLink is a link over UCX.
 //
 // An operation is over when UCX has called back, or some time after the endpoint was closed. From then on UCX has no
 // way to reach its memory.

@@ -135,11 +135,11 @@ std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span<const T, 1>(&value, 1));
 }
 
-// These say whether the fields are possible at all. Other code decides whether their sender is genuine.
+// These say whether the fields can be true at all. Other code decides whether their sender is genuine.
 bool plausible(const Hello& hello);
 bool plausible(const FetchRequest& request, std::size_t payload_bytes);
 bool plausible(const FetchAnswer& answer, std::size_t payload_bytes);
-// Whether an answer brings no more than was asked for.
+// Whether an answer stays within what was asked for.
 bool within(const FetchAnswer& answer, const FetchRequest& request);
 // `data_bytes` and `chunk_bytes` are those of the answer that announced the range.
 bool plausible(const Chunk& chunk, std::size_t payload_bytes, std::size_t data_bytes, std::size_t chunk_bytes);

@@ -15,7 +15,7 @@ std::string upper(std::string text) {
   return text;
 }
 
-// The key that a variable names behind its prefix. Only upper case counts.
+// The key that a variable names after the prefix. Only upper case counts.
 std::optional<std::string> key_of(std::string_view variable, std::string_view its_prefix,
                                   bool (*is_key)(std::string_view)) {
   if (!variable.starts_with(its_prefix)) return std::nullopt;
@@ -25,7 +25,7 @@ std::optional<std::string> key_of(std::string_view variable, std::string_view it
   return is_key(name) ? std::optional(name) : std::nullopt;
 }
 
-// Variables of the prefix that are no options: those of the member hook's command, and of the project's own tests.
+// Variables with the prefix that are not options: those of the member hook's command, and of the project's own tests.
 bool is_known_otherwise(std::string_view variable) {
   const std::string_view name = variable.substr(prefix.size());
   return name.starts_with("MEMBER_") || name.starts_with("TEST_") || name == "BUILD_DIR";
@@ -55,7 +55,8 @@ std::vector<std::string> warnings_of(const Environment& environment, const std::
   std::vector<std::string> warnings;
   for (const std::string& variable : environment.unknown)
     warnings.push_back("environment variable " + variable + " is ignored, because no option has this name; " + advice);
-  // One sentence about all, since whoever has one has more. What is set under its new name, too, is no news.
+  // One sentence about all of them, because there are usually several. Leaves out those that are also set under the new
+  // name.
   std::string former, now;
   for (const std::string& key : environment.former) {
     if (environment.values.contains(key)) continue;

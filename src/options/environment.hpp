@@ -1,5 +1,6 @@
-// What environment variables say about options. CKPTENGINE_<KEY> gives an option; every other variable of that prefix
-// is a warning, since anybody may have set it. CKPT_<KEY> did so once, and is not read any more. Plain values.
+// Reads options from environment variables. CKPTENGINE_<KEY> gives an option. Any other variable with that prefix is
+// only a warning, because anybody may have set it. Earlier releases read CKPT_<KEY>; this one only warns of it. Plain
+// values.
 #pragma once
 
 #include <map>
@@ -12,14 +13,14 @@ namespace ckpt {
 
 struct Environment {
   std::map<std::string, std::string> values;  // by key
-  std::vector<std::string> unknown;           // variables of the prefix that are no option
+  std::vector<std::string> unknown;           // variables with the prefix that name no option
   std::set<std::string> former;               // keys whose former variable is set
 };
 
 // `lines` is a null-terminated list as in environ(7), or null for none.
 Environment read_environment(const char* const* lines, bool (*is_key)(std::string_view));
 
-// A sentence each. `advice` ends those about unknown variables.
+// Returns one sentence for each warning. `advice` is appended to those about unknown variables.
 std::vector<std::string> warnings_of(const Environment& environment, const std::string& advice);
 
 std::string variable_of(const std::string& key);

@@ -20,7 +20,7 @@
 namespace ckpt {
 namespace {
 
-// What is wrong with a value; becomes the end of a sentence.
+// Why a value is invalid; the end of a sentence.
 struct BadValue {
   std::string reason;
 };
@@ -62,7 +62,8 @@ struct Count {
   }
 };
 using Milliseconds = Count<1, 24ull * 3600 * 1000>;
-// Below, reading and renewing would take up the store; above, a watch at etcd hears nothing for longer than it trusts.
+// With lower values, reading and renewing would overload the store. With higher ones, a watch at etcd is silent for
+// longer than it trusts.
 using Lease = Count<200, 30'000>;
 
 struct Bytes {
@@ -93,7 +94,7 @@ struct Name {
 struct ShardName {
   static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
-    // The parts of a shard are named after it (core/shard_parts.hpp), and names end at 64 characters.
+    // The parts of a shard are named after it (core/shard_parts.hpp), and names have at most 64 characters.
     if (!is_plain_name(text) || text.size() > 48 || text.ends_with(".private") || core::is_reserved(text) ||
         core::parse_part(text).of != 1)
       throw BadValue{
@@ -114,7 +115,7 @@ struct AbsolutePath {
   static std::string text(const std::string& from) { return from; }
 };
 
-// Of a file that need not be named.
+// The path of an optional file.
 struct OptionalPath {
   static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
@@ -136,7 +137,7 @@ struct Coordination {
   static std::string text(const std::string& from) { return from; }
 };
 
-// Of persistent storage; none where empty.
+// The place of persistent storage; "" for none.
 struct Location {
   static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
@@ -147,7 +148,7 @@ struct Location {
   static std::string text(const std::string& from) { return from; }
 };
 
-// Of a transfer to or from storage, or between nodes: a multiple of what it is aligned to, or cut at.
+// The size of a transfer to or from storage, or between nodes: a multiple of the unit that it is aligned to or cut at.
 struct BlockBytes {
   static std::string type() { return "bytes"; }
   static void parse(std::uint64_t& to, std::string_view text) {
@@ -159,7 +160,7 @@ struct BlockBytes {
   static std::string text(std::uint64_t from) { return size_text(from); }
 };
 
-// Of the GPU, for chunks in each of four sub-buffers from as many ranks as a group may have.
+// GPU memory for chunks in each of four sub-buffers, from as many ranks as a group may have.
 struct PathBytes {
   static std::string type() { return "bytes"; }
   static void parse(std::uint64_t& to, std::string_view text) {
@@ -207,7 +208,7 @@ struct Protection {
   }
 };
 
-// Levels from the outside in, "row2/rack7"; empty where nothing is known.
+// Levels from the outside in, "row2/rack7"; "" if nothing is known.
 struct Domain {
   static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
@@ -261,7 +262,7 @@ struct Flag {
 
 struct Key {
   const char* name;
-  const char* standard;  // default as text; empty: computed or none, then `standard_help` says how
+  const char* standard;  // default as text; empty: computed or none, and `standard_help` explains it
   const char* standard_help;
   const char* help;
   unsigned readers;
@@ -465,7 +466,7 @@ using Settings = std::map<std::string, Setting>;
 
 [[noreturn]] void refuse(const std::string& sentence) { throw Failure(CKPT_ERR_INVALID, sentence); }
 
-// Checks the value, and keeps it unless an earlier source named the key already.
+// Checks the value. Keeps it unless an earlier source has named the key.
 void offer(Settings& settings, const std::string& name, Setting setting, const std::string& where_keys_are) {
   const Key* key = find_key(name);
   if (key == nullptr) refuse(setting.from + " is not known; " + where_keys_are);
@@ -539,7 +540,7 @@ void fill_computed(Options& options, const Settings& settings) {
   if (options.rank >= options.world_size && settings.contains("rank") && settings.contains("world_size"))
     refuse(settings.at("rank").from + " is " + std::to_string(options.rank) + ", but the world size is " +
            std::to_string(options.world_size) + "; ranks count from 0");
-  // Else a single message that is lost or late makes a node dead.
+  // Otherwise a single lost or late message would make a node dead.
   if (options.node_timeout_ms < 3 * options.heartbeat_ms)
     refuse("node_timeout_ms is " + std::to_string(options.node_timeout_ms) + " and heartbeat_ms " +
            std::to_string(options.heartbeat_ms) + "; give node_timeout_ms three times heartbeat_ms or more");
@@ -594,7 +595,7 @@ OptionPairs split_key_values(const std::vector<std::string>& words) {
 std::vector<std::string> to_key_values(const Options& options, Reader reader) {
   std::vector<std::string> words;
   for (const Key& key : keys) {
-    // The file's values are in `options` already; naming it again would only add a second reader of it.
+    // `options` already has the file's values. Naming the file again would only read it a second time.
     if ((key.readers & static_cast<unsigned>(reader)) == 0 || std::string_view(key.name) == "config") continue;
     words.push_back(std::string(key.name) + "=" + key.text(options));
   }

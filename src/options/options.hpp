@@ -1,9 +1,9 @@
 // All options of engine, agent and tools: one struct, one table of keys, parsed once at start.
 //
 // Three sources can name a key: the caller (code or command line), the environment (CKPTENGINE_<KEY>) and the JSON file
-// that the key `config` points to. The first of them that names a key wins. A malformed value is refused, whichever
-// source it is in. So is an unknown key, but in the environment: there it is a warning, since others may own it. Plain
-// values; thread-safe as such.
+// that the key `config` names. The first of them that names a key wins. A malformed value is an error in every source.
+// An unknown key is an error in code and file. In the environment it is only a warning, because the variable may belong
+// to somebody else. Plain values; thread-safe as such.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ struct Options {
   std::string etcd_cert_file;
   std::string etcd_key_file;
   std::uint32_t copies;
-  std::optional<placement::Protection> protection;  // where given it counts, and not `copies`
-  std::optional<placement::Strategy> placement;     // none: by what the ranks hold
+  std::optional<placement::Protection> protection;  // if set, it counts instead of `copies`
+  std::optional<placement::Strategy> placement;     // none: chosen from what the ranks hold
   std::string domain;
   bool standby;
   std::string member_hook;
@@ -79,7 +79,7 @@ struct Options {
   std::int64_t close_timeout_ms;
   std::string log_file;
   std::string config;
-  std::vector<std::string> warnings;  // about the environment, a sentence each; no option
+  std::vector<std::string> warnings;  // about the environment, a sentence each; not an option
 
   std::string private_shard() const { return "rank" + std::to_string(rank) + ".private"; }
   placement::Protection chosen_protection() const {
@@ -90,23 +90,24 @@ struct Options {
 
 using OptionPairs = std::vector<std::pair<std::string, std::string>>;
 
-// Exit status of ckptd where another agent serves the node already, or is about to.
+// Exit status of ckptd if another agent serves the node already, or is about to.
 inline constexpr int agent_exists_status = 2;
 
-// Who reads an option; decides which keys must be given. All three accept every key, so that they can share sources.
+// Who reads an option. This decides which keys must be given. All three accept every key, so that they can share
+// sources.
 enum class Reader : unsigned { engine = 1, agent = 2, tool = 4 };
 
-// `caller` is called "option" in messages. `environment` is a null-terminated list as in environ(7), or null for none.
-// Throws Failure (CKPT_ERR_INVALID) with a sentence that names source and key.
+// Messages call the source `caller` "option". `environment` is a null-terminated list as in environ(7), or null for
+// none. Throws Failure (CKPT_ERR_INVALID) with a sentence that names source and key.
 Options parse_options(Reader reader, const OptionPairs& caller, const char* const* environment);
 
-// "key=value" words to pairs. Throws Failure (CKPT_ERR_INVALID).
+// Turns "key=value" words into pairs. Throws Failure (CKPT_ERR_INVALID).
 OptionPairs split_key_values(const std::vector<std::string>& words);
 
-// "key=value" of every option that `reader` reads, such that parsing them gives the same values.
+// "key=value" for every option that `reader` reads. Parsing them gives the same values.
 std::vector<std::string> to_key_values(const Options& options, Reader reader);
 
-// Markdown table of the keys that `reader` reads, or of all (docs/options.md).
+// A Markdown table of the keys that `reader` reads, or of all keys (docs/options.md).
 std::string options_help(Reader reader);
 std::string options_help();
 

@@ -54,7 +54,7 @@ void look_into(FileSystem& files, const std::string& job, StoredCheckpoint& stor
   stored.problem = check_files(files, directory, *stored.record);
 }
 
-// Puts down what keeps a checkpoint from being used, and whether that is its own fault.
+// Notes what makes a checkpoint unusable, and whether that is its own fault.
 template <class Look>
 void examine(StoredCheckpoint& stored, Look look) {
   try {
@@ -68,10 +68,10 @@ void examine(StoredCheckpoint& stored, Look look) {
   }
 }
 
-// What the names in a checkpoint's directory tell.
+// What the names in a checkpoint's directory say.
 struct Names {
   std::uint64_t newest_incarnation = 0;
-  std::string newest;  // the name that tells it
+  std::string newest;  // the file name that says so
   bool are_all_ours = true;
 };
 Names look_at_names(FileSystem& files, const std::string& directory,
@@ -89,8 +89,8 @@ Names look_at_names(FileSystem& files, const std::string& directory,
   return names;
 }
 
-// Without the names nobody knows which lives left something there. The names that lie too far ahead of all that was
-// ever finished are passed over; the incarnation numbers would come to an end otherwise.
+// Without the names, nobody knows which incarnations left something there. Names that are too far ahead of everything
+// ever finished are passed over. Otherwise the numbers of incarnations would run out.
 void pass_over_absurd_names(FileSystem& files, const std::string& job,
                             std::vector<StoredCheckpoint>& stored_checkpoints) {
   std::uint64_t finished = 0;
@@ -109,18 +109,18 @@ void pass_over_absurd_names(FileSystem& files, const std::string& job,
 }
 
 bool may_go(FileSystem& files, const std::string& job, const StoredCheckpoint& stored, CheckpointId newest_usable) {
-  if (stored.usable()) return true;  // one of too many
+  if (stored.usable()) return true;  // one more than is kept
   if (stored.is_withheld) return false;
   const Names names = look_at_names(files, job + "/" + folder_name(stored.iteration));
-  // A directory without names of any incarnation may have been made just now.
+  // A directory without names of any incarnation may have just been made.
   const auto newest = names.newest_incarnation == 0 ? newest_usable.incarnation() : names.newest_incarnation;
   return names.are_all_ours && CheckpointId(newest, stored.iteration) < newest_usable;
 }
 
 bool is_on_its_way(std::string_view name) { return name.ends_with(part_suffix) || name.ends_with(parts_suffix); }
 
-// Whether a checkpoint that is kept needs no file of this name: what earlier incarnations left, what never became a
-// whole file, and what later incarnations did not bring to an end before a checkpoint newer than all theirs was there.
+// Whether a kept checkpoint does not need a file of this name: earlier incarnations left it, it never became a whole
+// file, or a later incarnation did not finish it before a checkpoint newer than all of its own existed.
 bool is_left_over(const StoredCheckpoint& stored, const std::string& name, CheckpointId newest_usable) {
   const std::uint64_t kept = stored.checkpoint().incarnation();
   if (name.starts_with(manifest_name)) return is_on_its_way(name) && stored.checkpoint() < newest_usable;
@@ -137,7 +137,7 @@ void sweep(FileSystem& files, const std::string& job, const StoredCheckpoint& st
       files.remove(directory + "/" + entry.name);
 }
 
-// Whether `retention` keeps a usable checkpoint, when so many newer ones are kept.
+// Whether `retention` keeps a usable checkpoint, if so many newer ones are kept.
 bool is_kept(const StoredCheckpoint& stored, const Retention& retention, std::uint32_t kept) {
   return kept < std::max(retention.keep_last, 1u) ||
          (retention.keep_every > 0 && stored.iteration % retention.keep_every == 0);
@@ -181,7 +181,7 @@ void remove_checkpoint(FileSystem& files, const std::string& job, std::int64_t i
       if (going(entry)) files.remove(directory + "/" + entry.name);
     if (std::erase_if(entries, going) != 0) files.sync_directory(directory);
   };
-  // At every instant the manifest stands for records, and a record for the bytes that it describes.
+  // At every instant, the manifest vouches for records, and a record for the bytes that it describes.
   remove_those([](const std::string& name) { return name == manifest_name; });
   remove_those([](const std::string& name) { return name.ends_with(record_suffix); });
   remove_those([](const std::string&) { return true; });

@@ -20,7 +20,7 @@ struct StoredCheckpoint {
   std::optional<CheckpointRecord> record;  // nothing: its manifest is missing or invalid
   std::string problem;                     // why the checkpoint cannot be used, in a sentence; empty: it can
   bool is_withheld = false;                // the problem is that storage does not let us read it: it may be complete
-  // The largest incarnation in a file's name or in the manifest; 0: none was seen. Anybody can create a file name, so
+  // The largest incarnation in a file's name or in the manifest; 0: none was found. Anybody can create a file name, so
   // one far above all manifests does not count.
   std::uint64_t newest_incarnation = 0;
   std::string remark;  // a sentence about such a file name; empty: there is none

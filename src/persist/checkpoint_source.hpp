@@ -1,6 +1,6 @@
-// Interface of a source of checkpoints, whole or in part. Storage is one (StorageSource). A save that healthy replicas
-// make while the job goes down would be another. It offers pieces as they were captured: shards or parts of them
-// (core/shard_parts.hpp). Whoever reads them verifies them against the offer's digests.
+// CheckpointSource is the interface of a source of checkpoints, whole or in part. Storage is one (StorageSource).
+// Another could be a save that healthy replicas make while the job goes down. A source offers pieces as they were
+// captured: shards or parts of them (core/shard_parts.hpp). Its readers verify them against the offer's digests.
 //
 // A source belongs to one thread; make one per thread (CheckpointSourceFactory). Every call ends by itself, and throws
 // Failure if the source cannot do what it is asked.
@@ -33,13 +33,13 @@ struct Offer {
 
 struct Listing {
   std::vector<Offer> offers;
-  std::vector<std::string> problems;  // what was found and cannot be used, a sentence each
-  std::vector<std::string> remarks;   // what else people should know, a sentence each
-  std::vector<std::string> withheld;  // what exists and cannot be read now: it may be newer than everything offered
-  // The largest incarnation of anything found, complete or not. It leaves out what is withheld, if nothing is known of
-  // that.
+  std::vector<std::string> problems;  // what exists and cannot be used, a sentence each
+  std::vector<std::string> remarks;   // other news for people, a sentence each
+  std::vector<std::string> withheld;  // what exists and cannot be read now; it may be newer than all offers
+  // The largest incarnation of anything there, complete or not. Withheld checkpoints of unknown incarnation do not
+  // count.
   std::uint64_t newest_incarnation = 0;
-  bool knows_incarnations = true;  // false: there may be newer incarnations in what is withheld
+  bool knows_incarnations = true;  // false: withheld checkpoints may be of newer incarnations
 };
 
 class CheckpointSource {

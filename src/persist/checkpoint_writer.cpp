@@ -12,7 +12,7 @@
 namespace ckpt::persist {
 namespace {
 
-// Calls off a write whose bytes are not those that were captured.
+// Aborts a write whose bytes differ from the captured ones.
 void check_leaves(const Piece& piece, std::uint64_t offset, std::size_t size_bytes) {
   const arena::Manifest& manifest = *piece.manifest;
   const std::size_t first = offset / kernels::leaf_size_bytes;
@@ -40,8 +40,8 @@ bool are_same_pieces(const CheckpointRecord& a, const CheckpointRecord& b) {
 
 [[noreturn]] void refuse_other_bytes(const std::string& path) {
   throw Failure(CKPT_ERR_CORRUPT, path +
-                                      " tells of other bytes of the same incarnation and iteration; look whether "
-                                      "another job of this name uses this storage, and remove the checkpoint if not");
+                                      " describes other bytes of the same incarnation and iteration; check whether "
+                                      "another job of this name uses this storage; if not, remove the checkpoint");
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ CheckpointWriter::CheckpointWriter(FileSystem& files, std::string job, std::stri
     throw Failure(CKPT_ERR_INVALID, "\"" + job_ + "\" or \"" + node_ + "\" cannot name a job or a node on storage");
 }
 
-// Whoever finds a directory made by another does not know whether it is durable yet.
+// A writer that finds a directory made by another does not know yet whether it is durable.
 void CheckpointWriter::make_checkpoint_directory(const std::string& directory) {
   if (directory == made_directory_) return;
   require_location(files_);
@@ -63,10 +63,10 @@ void CheckpointWriter::make_checkpoint_directory(const std::string& directory) {
   made_directory_ = directory;
 }
 
-// The first piece of a file brings the header along.
+// The first piece of a file also writes the header.
 void CheckpointWriter::write_data(const Piece& piece, const std::string& header, const ShardRecord& record,
                                   const std::string& path) {
-  const std::size_t block_bytes = files_.options().block_bytes;  // whole leaves, each of which can be checked alone
+  const std::size_t block_bytes = files_.options().block_bytes;  // whole leaves, so that each can be checked alone
   const core::ShardPart part = core::parse_part(record.shard);
   const auto head = make_aligned_buffer(header.size());
   std::memcpy(head.get(), header.data(), header.size());
@@ -94,7 +94,7 @@ void CheckpointWriter::write_data(const Piece& piece, const std::string& header,
   }
 }
 
-// The record of a piece that was written before, by whomever. Whatever else lies in its place is as good as nothing.
+// The record of a piece that was written before, by any node. Anything else in its place counts as nothing.
 std::optional<ShardRecord> CheckpointWriter::find_written(const std::string& directory, CheckpointId checkpoint,
                                                           const ShardRecord& wanted) {
   const auto path = [&](std::string_view suffix) {
@@ -117,14 +117,14 @@ std::optional<ShardRecord> CheckpointWriter::find_written(const std::string& dir
   const bool has_data = files_.file_size(data) == wanted.file_bytes() ||
                         files_.file_size(data + std::string(parts_suffix)) == wanted.file_bytes();
   if (!has_data || files_.file_size(path(leaves_suffix)) != wanted.leaves_bytes()) return std::nullopt;
-  files_.sync_directory(directory);  // it may have been seen before it was durable
+  files_.sync_directory(directory);  // a reader may have seen it before it was durable
   return found;
 }
 
 ShardRecord CheckpointWriter::write(const Piece& piece) {
   const arena::Manifest& manifest = *piece.manifest;
   if (!arena::is_consistent(manifest) || !is_plain_name(manifest.shard))
-    throw Failure(CKPT_ERR_CORRUPT, "the manifest of shard \"" + manifest.shard + "\" does not agree with itself");
+    throw Failure(CKPT_ERR_CORRUPT, "the manifest of shard \"" + manifest.shard + "\" is inconsistent");
   const Header header = encode_header(manifest, job_);
   ShardRecord record = describe(manifest, header, node_);
   const std::uint64_t incarnation = manifest.checkpoint.incarnation();
@@ -134,7 +134,7 @@ ShardRecord CheckpointWriter::write(const Piece& piece) {
   write_data(piece, header.bytes, record, directory + "/" + data_file_name(manifest.shard, incarnation));
   write_whole(files_, directory + "/" + file_name(manifest.shard, incarnation, leaves_suffix),
               bytes_of(manifest.leaves));
-  // The record claims that both are there: also after a power cut.
+  // The record claims that both are there, even after a power cut.
   files_.sync_directory(directory);
   write_whole(files_, directory + "/" + file_name(manifest.shard, incarnation, record_suffix),
               encode({CheckpointRecord::Kind::shard, job_, manifest.checkpoint, manifest.world_size, node_, {record}}));
@@ -142,8 +142,8 @@ ShardRecord CheckpointWriter::write(const Piece& piece) {
   return record;
 }
 
-// Records first, and for good: without them nothing of the rest can be made part of a checkpoint any more, and a record
-// that stays keeps the bytes that it stands for.
+// Removes records first, durably: without them, nothing of the rest can become part of a checkpoint any more. A record
+// that cannot be removed keeps the bytes that it vouches for.
 void CheckpointWriter::discard(CheckpointId checkpoint, const std::vector<std::string>& shards) {
   const std::string directory = job_ + "/" + folder_name(checkpoint.iteration());
   const auto path = [&](const std::string& name) { return directory + "/" + name; };
@@ -166,9 +166,8 @@ void CheckpointWriter::discard(CheckpointId checkpoint, const std::vector<std::s
 }
 
 void CheckpointWriter::refuse_missing(const std::string& path) const {
-  throw Failure(CKPT_ERR_LOST, files_.label(path) +
-                                   " is not there, so that the checkpoint cannot be made whole; look " +
-                                   "whether all nodes name the same storage");
+  throw Failure(CKPT_ERR_LOST, files_.label(path) + " is missing, so the checkpoint cannot be completed; check " +
+                                   "that all nodes name the same storage");
 }
 
 ShardRecord CheckpointWriter::read_record(const std::string& shard, CheckpointId checkpoint, std::uint32_t world_size) {
@@ -179,15 +178,15 @@ ShardRecord CheckpointWriter::read_record(const std::string& shard, CheckpointId
   const ShardRecord* const found = record.find(shard);
   if (record.kind != CheckpointRecord::Kind::shard || record.job != job_ || record.checkpoint != checkpoint ||
       record.world_size != world_size || found == nullptr)
-    throw Failure(CKPT_ERR_CORRUPT, files_.label(path) + " is the record of something else");
+    throw Failure(CKPT_ERR_CORRUPT, files_.label(path) + " is the record of another piece");
   const std::string leaves = directory + "/" + file_name(shard, checkpoint.incarnation(), leaves_suffix);
   if (files_.file_size(leaves) != found->leaves_bytes())
     refuse_missing(leaves + " with its " + std::to_string(found->leaves_bytes()) + " bytes");
   return *found;
 }
 
-// The manifest of the same checkpoint that somebody wrote before. Of another one nothing stays, unless it is of a later
-// incarnation.
+// The manifest of the same checkpoint that some node wrote before. Anything of another checkpoint is removed, unless it
+// is of a later incarnation.
 std::optional<CheckpointRecord> CheckpointWriter::find_committed(const std::string& path,
                                                                  const CheckpointRecord& wanted) {
   if (!files_.file_size(path)) return std::nullopt;
@@ -207,8 +206,8 @@ std::optional<CheckpointRecord> CheckpointWriter::find_committed(const std::stri
   return found;
 }
 
-// Gives a file its name once all that is in it was written. Others may be doing the same, and somebody late may begin
-// to fill another file of parts: a name that is taken is never taken over.
+// Gives a file its final name after all of its content is written. Other nodes may be doing the same, and a late one
+// may begin to fill another file of parts. So a name that exists is never replaced.
 void CheckpointWriter::put_in_place(const std::string& directory, const ShardFile& file) {
   const std::string path = directory + "/" + file.name, parts = path + std::string(parts_suffix);
   const auto is_in_place = [&] { return files_.file_size(path) == file.file_bytes; };

@@ -1,9 +1,9 @@
-// Writes checkpoints to storage. Each node writes its pieces. When all are there, one node writes the manifest that
-// completes the checkpoint. The parts of a divided shard go into one file, each into its range. The file gets its final
-// name with the manifest.
+// CheckpointWriter writes checkpoints to storage. Each node writes its pieces. When all are there, one node writes the
+// manifest that completes the checkpoint. The parts of a divided shard go into one file, each into its range. The file
+// gets its final name with the manifest.
 //
-// Used by the thread that owns the file system. A function returns when what it wrote is on the medium. It may be
-// repeated after a failure, and by several nodes at once. A file under its final name is always complete, and a
+// Only the thread that owns the file system may use it. A function returns when what it wrote is on the medium. It may
+// be repeated after a failure, and by several nodes at once. A file under its final name is always complete, and a
 // checkpoint's bytes never change once a record refers to them.
 #pragma once
 
@@ -32,9 +32,9 @@ class CheckpointWriter {
   // `node` is written to the records.
   CheckpointWriter(FileSystem& files, std::string job, std::string node, RateLimiter& rate_limiter);
 
-  // Writes one piece of the checkpoint piece.manifest->checkpoint, unless it is there. Verifies every leaf before it is
-  // written. Throws CKPT_ERR_CORRUPT if the memory no longer holds what was captured, or if storage holds other bytes
-  // of the same checkpoint.
+  // Writes one piece of the checkpoint piece.manifest->checkpoint, unless storage has it. Verifies every leaf before
+  // writing it. Throws CKPT_ERR_CORRUPT if the memory no longer holds what was captured, or if storage holds other
+  // bytes of the same checkpoint.
   ShardRecord write(const Piece& piece);
 
   // Removes these shards of a checkpoint that was never completed. If it has a manifest after all, it stays. What

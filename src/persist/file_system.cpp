@@ -29,13 +29,13 @@ ckpt_status status_of(int error) {
 std::string text_of(int error) {
   switch (error) {
     case ETIMEDOUT:
-      return "the storage did not answer in time; look whether it hangs";
+      return "the storage did not answer in time; check whether it hangs";
     case ECANCELED:
       return "it was called off";
     case ECONNRESET:
       return "the connection to the server was lost";
     case EHOSTUNREACH:
-      return "the server does not answer, or does not export this; look whether it runs, and whether the directory is "
+      return "the server does not answer, or does not export this; check whether it runs, and whether the directory is "
              "there";
     case location_is_missing:
       return "it does not exist; create it, or mount it";

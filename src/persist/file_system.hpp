@@ -1,10 +1,10 @@
-// The few file system operations that the storage tier needs, each with a deadline. The files are on a mounted path, or
-// on an NFS server that nothing mounts (open_file_system()).
+// FileSystem offers the few file operations that the storage tier needs, each with a deadline. The files are on a
+// mounted path, or on an NFS server that nothing mounts (open_file_system()).
 //
-// Paths are relative to the root that the file system was opened on; their parts are joined by '/'. Every failure is a
-// StorageError, whose sentence names the operation and the path. No call waits longer than the option timeout_ms. What
-// storage still does afterwards it does to memory and descriptors kept for it, so the caller can go on or exit. Once
-// the option `stop` is requested, calls fail within 100 ms.
+// Paths are relative to the root that the file system was opened on; '/' joins their parts. Every failure is a
+// StorageError, whose sentence names the operation and the path. No call waits longer than the option timeout_ms. If
+// storage acts later, it uses memory and descriptors that were kept for it, so the caller can go on or exit. Once the
+// option `stop` is requested, calls fail within 100 ms.
 //
 // A FileSystem and its files belong to one thread; open one per thread. Files must not outlive it.
 #pragma once
@@ -78,7 +78,7 @@ class File {
                           std::shared_ptr<void> owner) = 0;
   // Waits for the next transfer to end.
   virtual Completion wait() = 0;
-  // On return what was written is on the medium.
+  // When it returns, everything written is on the medium.
   virtual void sync() = 0;
 };
 
@@ -103,7 +103,7 @@ class FileSystem {
   virtual std::unique_ptr<File> open(const std::string& path) = 0;
   // Opens a file that others write to as well, in other ranges. Makes it if there is none, and never truncates it.
   virtual std::unique_ptr<File> open_shared(const std::string& path, std::uint64_t expected_bytes) = 0;
-  // Replaces a file by another, at once for everybody. Durable after sync_directory().
+  // Replaces a file by another, at once for all readers. Durable after sync_directory().
   virtual void rename(const std::string& from, const std::string& to) = 0;
   // Gives a file a second name; EEXIST if the name exists. Durable after sync_directory().
   virtual void link(const std::string& from, const std::string& to) = 0;
@@ -124,8 +124,8 @@ class FileSystem {
 // anything else. Touches nothing yet.
 std::unique_ptr<FileSystem> open_file_system(const std::string& location, const FileSystemOptions& options);
 
-// Throws StorageError if the location itself is missing. It is never created: in place of a missing mount, everything
-// would go to another disk.
+// Throws StorageError if the location itself is missing. It is never created: if a mount were missing, everything would
+// go to another disk.
 void require_location(FileSystem& files);
 
 using FileSystemFactory = std::function<std::unique_ptr<FileSystem>(const FileSystemOptions&)>;

@@ -16,14 +16,14 @@ bool is_aligned(std::uint64_t value) { return value % direct_alignment_bytes == 
 
 }  // namespace
 
-// Two descriptors of one file: what is aligned goes through the direct one. The other, always there, takes the end of a
-// file and memory that lies askew.
+// Two descriptors of one file. Aligned transfers use the direct one. The other always exists. It takes the end of a
+// file and unaligned memory.
 class LocalFile : public File {
  public:
   LocalFile(LocalFileSystem& files, std::string path, std::shared_ptr<UniqueFd> plain, std::shared_ptr<UniqueFd> direct)
       : files_(files), path_(std::move(path)), plain_(std::move(plain)), direct_(std::move(direct)) {}
 
-  // Closing may wait for the storage (a network file system writes back), so that somebody else does it.
+  // Closing may wait for the storage (a network file system writes back), so another thread does it.
   ~LocalFile() override {
     for (auto* fd : {&direct_, &plain_}) {
       if (!*fd) continue;
@@ -58,7 +58,7 @@ class LocalFile : public File {
       const OperationPtr operation = std::move(ended_->front());
       ended_->pop_front();
       if (operation->result == -EINVAL && operation->file != plain_) {
-        // A file system may take the flag and yet refuse a transfer: from here on without.
+        // A file system may accept the flag and still refuse a transfer. From then on, do without it.
         direct_.reset();
         start(operation->kind, operation->tag, operation->offset, operation->data, operation->size_bytes,
               operation->owner);
@@ -101,13 +101,13 @@ class LocalFile : public File {
   LocalFileSystem& files_;
   const std::string path_;
   std::shared_ptr<UniqueFd> plain_;
-  std::shared_ptr<UniqueFd> direct_;  // null: the file system does not take it
+  std::shared_ptr<UniqueFd> direct_;  // null: the file system does not support it
   std::shared_ptr<Ended> ended_ = std::make_shared<Ended>();
 };
 
 LocalFileSystem::LocalFileSystem(std::string root, const FileSystemOptions& options, Engine engine)
     : root_(std::move(root)), options_(options), helpers_(make_thread_queue(1)) {
-  // Twice the depth: what never ends in one file does not keep another from its share.
+  // Twice the depth, so that operations of one file that never end do not block another file.
   if (engine == Engine::automatic) transfers_ = make_uring_queue(2 * options.queue_depth);
   if (!transfers_) transfers_ = make_thread_queue(std::clamp(options.queue_depth, 1u, threads_max));
 }
@@ -121,7 +121,7 @@ OperationQueue& LocalFileSystem::queue_of(Kind kind) {
 void LocalFileSystem::submit(OperationPtr operation, const std::string& doing) {
   if (options_.stop.stop_requested()) throw StorageError(ECANCELED, doing);
   while (helpers_->wait(Clock::time_point::min())) {
-  }  // what was closed
+  }  // results of closing
   OperationQueue& queue = queue_of(operation->kind);
   const auto has_room = [&] { return queue.unfinished() <= 2 * std::size_t{options_.queue_depth} + 8; };
   await(queue, has_room, doing + " while earlier operations do not end");
@@ -138,7 +138,7 @@ void LocalFileSystem::await(OperationQueue& queue, const std::function<bool()>& 
   }
 }
 
-// The file may be gone; then its list of what has ended is, too, and the memory is let go here.
+// The file may be gone. Then its list of results is gone, too, and the memory is released here.
 void LocalFileSystem::hand_over(OperationPtr operation) {
   if (!operation->waiter) return;
   const auto ended = std::static_pointer_cast<LocalFile::Ended>(std::move(operation->waiter));
@@ -174,7 +174,7 @@ std::shared_ptr<UniqueFd> LocalFileSystem::open_fd(const std::string& path, int 
   return run(std::move(operation), "cannot open " + label(path))->file;
 }
 
-// Null where the file system does not take it.
+// Null if the file system does not support it.
 std::shared_ptr<UniqueFd> LocalFileSystem::open_direct(const std::string& path, int flags) {
   if (!options_.direct) return nullptr;
   Operation operation;
@@ -252,7 +252,7 @@ void LocalFileSystem::sync_directory(const std::string& path) {
   operation.file = directory;
   const std::string doing = "cannot sync the directory " + label(path);
   const OperationPtr synced = attempt(std::move(operation), doing);
-  // Some network file systems cannot, and need not: their directories change at the server before a call returns.
+  // Some network file systems cannot do this and need not: the server changes directories before a call returns.
   if (synced->result < 0 && synced->result != -EINVAL) throw StorageError(static_cast<int>(-synced->result), doing);
 }
 
@@ -282,7 +282,7 @@ std::optional<std::int64_t> LocalFileSystem::modified_s(const std::string& path)
 }
 
 std::uint64_t LocalFileSystem::free_bytes() {
-  return static_cast<std::uint64_t>(run(Kind::free_space, "", "cannot ask for the free space of")->result);
+  return static_cast<std::uint64_t>(run(Kind::free_space, "", "cannot find out the free space of")->result);
 }
 
 }  // namespace ckpt::persist

@@ -1,4 +1,4 @@
-// A mounted path as a FileSystem. It uses io_uring if the kernel allows it, and threads otherwise.
+// LocalFileSystem is a mounted path as a FileSystem. It uses io_uring if the kernel allows it, and threads otherwise.
 #pragma once
 
 #include <deque>

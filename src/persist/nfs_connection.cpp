@@ -12,16 +12,16 @@
 
 #include "base/clock.hpp"
 
-// libnfs.h relies on what comes before it.
+// libnfs.h needs the headers before it.
 #include <nfsc/libnfs.h>
 
 namespace ckpt::persist {
 namespace {
 
-// What libnfs says of a reply that never came.
+// The errors that libnfs returns for a reply that never came.
 bool means_lost(int result) { return result == -EFAULT || result == -EINTR || result == -ETIMEDOUT; }
 
-// Of a transfer that the server refused libnfs tells the reason only in its message, as "... NFS3ERR_NOSPC(-28)".
+// If the server refused a transfer, libnfs gives the reason only in its message, as "... NFS3ERR_NOSPC(-28)".
 int reason_in(const char* message) {
   const std::string_view text = message == nullptr ? "" : message;
   const auto open = text.find('(', text.find("NFS3ERR_"));
@@ -33,7 +33,7 @@ int reason_in(const char* message) {
 
 }  // namespace
 
-// A URL taken apart by libnfs.
+// A URL as libnfs parses it.
 struct NfsConnection::Url {
   Url(nfs_context* context, const std::string& text) : parsed(nfs_parse_url_dir(context, text.c_str())) {}
   ~Url() {
@@ -49,7 +49,7 @@ NfsConnection::NfsConnection(std::string url, const FileSystemOptions& options)
   if (url_.find("version=4") != std::string::npos)
     throw Failure(CKPT_ERR_INVALID,
                   "storage " + url_ +
-                      " asks for NFS version 4, of which libnfs writes 2 KiB at a time; use version 3, "
+                      " asks for NFS version 4, with which libnfs writes only 2 KiB at a time; use version 3, "
                       "or mount it and name the path");
   nfs_context* const context = nfs_init_context();
   const bool valid = context != nullptr && Url(context, url_).parsed != nullptr;
@@ -57,7 +57,7 @@ NfsConnection::NfsConnection(std::string url, const FileSystemOptions& options)
   if (!valid) throw Failure(CKPT_ERR_INVALID, "storage " + url_ + " is not nfs://server/export/path; correct it");
 }
 
-// Handles of lost connections are let go through one that never connects.
+// Releases handles of lost connections, through a connection that never connects.
 NfsConnection::~NfsConnection() {
   lose();
   context_ = unclosed_.empty() ? nullptr : nfs_init_context();
@@ -81,7 +81,7 @@ void NfsConnection::lose() {
     call->lost = !call->ended;
     call->take = nullptr;
   }
-  nfs_destroy_context(context_);  // ends the calls that are left
+  nfs_destroy_context(context_);  // ends the remaining calls
   for (auto& [address, call] : calls_) {
     (void)address;
     if (!call->ended) on_end(-ECONNRESET, nullptr, nullptr, call.get());
@@ -117,7 +117,7 @@ void NfsConnection::connect(const std::string& doing) {
   result = mounted->lost ? -ECONNRESET : mounted->result;
   if (result < 0) {
     lose();
-    const bool is_refused = means_lost(result) || result == -EACCES;  // as servers say of what they do not export
+    const bool is_refused = means_lost(result) || result == -EACCES;  // the answer for what is not exported
     throw StorageError(is_refused ? EHOSTUNREACH : result == -ENOENT ? location_is_missing : -result, mounting);
   }
   for (nfsfh* handle : std::exchange(unclosed_, {})) close(handle);
@@ -136,7 +136,7 @@ std::shared_ptr<NfsCall> NfsConnection::start(NfsCall call, const Begin& begin, 
   return started;
 }
 
-// What has arrived, and what goes out, until then or until something happened.
+// Handles incoming and outgoing data until the deadline, or until something happened.
 void NfsConnection::serve(Clock::time_point until) {
   pollfd polled{nfs_get_fd(context_), static_cast<short>(nfs_which_events(context_)), 0};
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();

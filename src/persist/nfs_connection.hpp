@@ -1,5 +1,5 @@
-// A connection to an NFS server. It is made when it is needed, and again after it was lost. Every call waits until its
-// deadline at most. A call that missed it is given up together with the connection.
+// NfsConnection is a connection to an NFS server. It is made when it is needed, and again after it was lost. Every call
+// waits until its deadline at most. A call that misses it is given up together with the connection.
 //
 // A lost reply is an error, never a silent repetition. libnfs may not reconnect by itself, so a write and the sync that
 // makes it durable always reach the same run of the server.

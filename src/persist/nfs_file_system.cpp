@@ -9,7 +9,7 @@
 #include <cstring>
 #include <deque>
 
-// libnfs.h relies on what comes before it.
+// libnfs.h needs the headers before it.
 #include <nfsc/libnfs.h>
 
 namespace ckpt::persist {
@@ -41,7 +41,7 @@ class NfsFile : public File {
     });
   }
 
-  // libnfs keeps what arrives until it is taken: nothing comes to `data` once nobody waits.
+  // libnfs keeps arriving data until it is taken. So nothing reaches `data` after nobody waits any more.
   void start_read(std::uint64_t tag, std::uint64_t offset, std::byte* data, std::size_t size_bytes,
                   std::shared_ptr<void> owner) override {
     const auto take = [=](const NfsCall& call, void* found) {
@@ -142,7 +142,7 @@ std::unique_ptr<File> NfsFileSystem::open(const std::string& path) {
       "cannot open " + label(path));
 }
 
-// Where two make it at once, one of them finds it made.
+// If two nodes make it at once, one of them finds that it exists.
 std::unique_ptr<File> NfsFileSystem::open_shared(const std::string& path, std::uint64_t expected_bytes) {
   try {
     if (!file_size(path)) return create(path, expected_bytes);
@@ -245,7 +245,7 @@ std::uint64_t NfsFileSystem::free_bytes() {
         const auto* found = static_cast<struct statvfs*>(data);
         free = std::uint64_t{found->f_bavail} * found->f_frsize;
       },
-      "cannot ask for the free space of " + root_);
+      "cannot find out the free space of " + root_);
   return free;
 }
 

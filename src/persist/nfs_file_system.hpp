@@ -1,7 +1,8 @@
-// An NFS export as a FileSystem, through libnfs: nothing needs to be mounted, and the kernel needs no NFS.
+// NfsFileSystem is an NFS export as a FileSystem, through libnfs: nothing needs to be mounted, and the kernel needs no
+// NFS.
 //
-// NFS version 3, because its handles survive a restart of the server. The directory named must exist. The server
-// changes directories before a call returns, so there is nothing to sync.
+// It uses NFS version 3, because its handles survive a restart of the server. The named directory must exist. The
+// server changes directories before a call returns, so there is nothing to sync.
 #pragma once
 
 #include "persist/file_system.hpp"

@@ -1,8 +1,8 @@
-// A queue of file operations that run elsewhere: in the kernel by io_uring (UringQueue), or on threads that make the
-// system calls (ThreadQueue). Whoever waits for them chooses how long.
+// OperationQueue runs file operations elsewhere: in the kernel by io_uring (UringQueue), or on threads that make the
+// system calls (ThreadQueue). The waiting thread chooses how long it waits.
 //
 // A queue belongs to one thread. A submitted operation keeps everything it needs (descriptor, paths, the owner of the
-// memory) until it has ended. If a queue is destroyed before that, these things are leaked on purpose, since storage
+// memory) until it has ended. If a queue is destroyed before that, it leaks these things on purpose, because storage
 // may still come back and write.
 #pragma once
 
@@ -74,7 +74,7 @@ class OperationQueue {
 };
 
 // Null if the kernel refuses io_uring or lacks an operation. The queue cannot do list and free_space, which io_uring
-// does not have, nor link, which only recent kernels have.
+// lacks, nor link, which only recent kernels have.
 std::unique_ptr<OperationQueue> make_uring_queue(unsigned depth);
 std::unique_ptr<OperationQueue> make_thread_queue(unsigned threads);
 

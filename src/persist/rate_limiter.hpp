@@ -1,5 +1,5 @@
-// A bandwidth limit: says when the next bytes may go. Pauses save up no credit. Over any time T at most rate * T bytes
-// and one block go.
+// RateLimiter limits bandwidth: it says when the next bytes may go. Pauses give no credit. In any time T at most rate *
+// T bytes and one block go.
 //
 // RateLimiterClock supplies the time, so that tests can replace it. Belongs to one thread.
 #pragma once

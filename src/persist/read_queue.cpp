@@ -19,7 +19,7 @@ constexpr std::uint64_t part_min_bytes = std::uint64_t{16} << 20;
 
 ReadOutcome outcome_of(const Failure& failure) { return {failure.status(), failure.what(), 0}; }
 
-const ReadOutcome called_off = {CKPT_DISCARDED, "reading from storage was called off", 0};
+const ReadOutcome called_off = {CKPT_DISCARDED, "reading from storage was cancelled", 0};
 
 template <class Call>
 ReadOutcome attempt(Call call) {
@@ -57,7 +57,7 @@ struct SharedRead {
 }  // namespace
 
 struct ReadQueue::State {
-  // `run` is called with a source, or with null and the reason why not.
+  // Calls `run` with a source, or with null and the reason.
   struct Task {
     std::function<void(CheckpointSource*, const ReadOutcome&)> run;
   };
@@ -68,7 +68,7 @@ struct ReadQueue::State {
   std::mutex mutex;
   std::condition_variable ready;
   std::deque<Task> tasks;
-  std::size_t lists = 0;  // that many of them, in front
+  std::size_t lists = 0;  // number of lists, which are in front
   bool ending = false;
   std::stop_source stop;
   std::vector<std::thread> threads;
@@ -89,7 +89,7 @@ struct ReadQueue::State {
       return;
     }
     for (const Task& task : added)
-      task.run(nullptr, {CKPT_ERR_NO_SPACE, "too many reads from storage wait already; repeat it later", 0});
+      task.run(nullptr, {CKPT_ERR_NO_SPACE, "too many reads from storage are waiting; try again later", 0});
   }
 
   void cancel(bool for_good) {
@@ -106,7 +106,7 @@ struct ReadQueue::State {
     for (const Task& task : dropped) task.run(nullptr, called_off);
   }
 
-  // A source is made when it is needed, and anew after a cancel().
+  // Makes a source when it is needed, and again after a cancel().
   void run() {
     std::unique_ptr<CheckpointSource> source;
     std::stop_token made_with;
@@ -165,7 +165,7 @@ void ReadQueue::manifest(const std::string& shard, CheckpointId checkpoint,
 
 void ReadQueue::read(const std::string& shard, CheckpointId checkpoint, ByteRange range, std::byte* destination,
                      std::function<void(const ReadOutcome&)> done, const std::stop_token& stop) {
-  // Parts begin at leaves, so that none is read twice.
+  // Parts begin at leaves, so that no leaf is read twice.
   const std::uint64_t share = range.size_bytes / std::max(state_->limits.threads, 1u) + 1;
   const std::uint64_t stored =
       (std::max(share, part_min_bytes) / kernels::leaf_size_bytes + 1) * kernels::leaf_size_bytes;

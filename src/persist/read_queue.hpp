@@ -1,8 +1,8 @@
-// Reads from a source in the background. It has several threads, and each has a source of its own.
+// ReadQueue reads from a source in the background. It has several threads, each with its own source.
 //
-// Thread-safe. No call waits for the source except the destructor, which cancels what is under way. Requests are served
-// in order, but lists come before all others. A read is spread over the threads. `done` is called once for each
-// request, on one of the queue's threads (on the destructor's for requests that had not begun). It must not block or
+// Thread-safe. No call waits for the source except the destructor, which cancels what is under way. The queue serves
+// requests in order, but lists before all others. It spreads a read over the threads. It calls `done` once for each
+// request, on one of its threads (in the destructor's thread for requests that had not begun). `done` must not block or
 // call back. At most `requests_max` requests wait. Any further request fails at once with CKPT_ERR_NO_SPACE.
 #pragma once
 

@@ -59,7 +59,7 @@ void ShardReader::refuse_leaf(std::size_t leaf) const {
                                       " does not fit its digest");
 }
 
-// `data` holds whole leaves from `offset` on; of these the wanted part goes to its place.
+// `data` holds whole leaves from `offset` on. Copies the wanted part of them to its place.
 void ShardReader::take(std::uint64_t offset, const std::byte* data, std::size_t size_bytes, ByteRange wanted,
                        std::byte* destination) const {
   const std::size_t first = offset / kernels::leaf_size_bytes;

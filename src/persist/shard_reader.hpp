@@ -1,6 +1,7 @@
-// Reads any range of one piece of a complete checkpoint (a shard or a part of one), and verifies each leaf on the way.
+// ShardReader reads any range of one piece of a complete checkpoint (a shard or a part of one), and verifies each leaf
+// on the way.
 //
-// Used by the thread that owns the file system, which must outlive it.
+// Only the thread that owns the file system may use it. The file system must outlive it.
 #pragma once
 
 #include <cstdint>

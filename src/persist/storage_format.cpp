@@ -85,17 +85,17 @@ ShardRecord parse_shard(const json& object, std::uint64_t incarnation) {
   shard.layout_bytes = size_field(object, "layout_bytes");
   shard.layout_hash = digest_field(object, "layout_xxh3");
   shard.written_by = name_field(object, "written_by");
-  // Names follow from shard and incarnation; what the record says of them is for other readers, and never followed.
+  // Names follow from shard and incarnation. The names in the record are for other readers and never followed.
   if (object.at("file") != data_file_name(shard.shard, incarnation) ||
       object.at("leaves") != file_name(shard.shard, incarnation, leaves_suffix))
-    refuse("the files of shard " + shard.shard + " have names that are not theirs");
+    refuse("the files of shard " + shard.shard + " have wrong names");
   if (shard.header_bytes == 0 || shard.header_bytes % data_alignment_bytes != 0 ||
       shard.header_bytes > header_max_bytes + 2 * data_alignment_bytes || shard.layout_bytes > shard.header_bytes ||
       file_bytes < shard.header_bytes)
     refuse("the sizes of shard " + shard.shard + " do not fit each other");
   shard.whole_bytes = file_bytes - shard.header_bytes;
   if (!lies_where_it_belongs(shard))
-    refuse("the range of shard " + shard.shard + " in its file is not the one that its name and the sizes tell");
+    refuse("the range of shard " + shard.shard + " in its file does not fit its name and the sizes");
   return shard;
 }
 
@@ -118,20 +118,20 @@ CheckpointRecord parse_record(const json& object) {
   record.world_size = static_cast<std::uint32_t>(world_size);
   for (const json& shard : object.at("shards")) record.shards.push_back(parse_shard(shard, incarnation));
   if (record.shards.empty() || (record.kind == CheckpointRecord::Kind::shard && record.shards.size() != 1))
-    refuse("it does not name the right number of shards");
+    refuse("it names a wrong number of shards");
   for (std::size_t i = 1; i < record.shards.size(); ++i)
     if (record.shards[i - 1].shard >= record.shards[i].shard) refuse("its shards are not in order");
-  if (record.kind == CheckpointRecord::Kind::checkpoint) files_of(record);  // for its refusals
+  if (record.kind == CheckpointRecord::Kind::checkpoint) files_of(record);  // throws if files are not whole
   return record;
 }
 
-// What all pieces of a file have alike.
+// The fields that all pieces of a file share.
 bool agree_on_the_file(const ShardRecord& a, const ShardRecord& b) {
   return a.header_bytes == b.header_bytes && a.header_digest == b.header_digest && a.whole_bytes == b.whole_bytes &&
          a.layout_bytes == b.layout_bytes && a.layout_hash == b.layout_hash;
 }
 
-// `pieces` have the places that their names tell, and no name twice: what is left is that they are all there.
+// Each of `pieces` has the place that its name implies, and no name comes twice. Checks that all of them exist.
 void check_complete(const std::vector<const ShardRecord*>& pieces, const std::string& stored) {
   const std::string& first = pieces.front()->shard;
   const std::uint32_t of = core::parse_part(first).of;
@@ -307,7 +307,7 @@ std::string decode_header(std::string_view header, const ShardRecord& record, co
   std::string_view text = header.substr(sizeof(length));
   if (length != text.size()) refuse("the header of " + label + " has another length than its record says");
   text = text.substr(0, text.find_last_not_of(' ') + 1);
-  // The layout's own text ends the header, but for its opening brace.
+  // The layout's own text ends the header, except for its opening brace.
   std::string layout;
   if (record.layout_bytes > 2) {
     if (text.size() < record.layout_bytes) refuse("the header of " + label + " is too short for its layout");

@@ -1,4 +1,4 @@
-// The checkpoints on storage as a source. It owns its file system.
+// StorageSource offers the checkpoints on storage. It owns its file system.
 #pragma once
 
 #include <map>

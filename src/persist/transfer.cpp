@@ -45,7 +45,7 @@ class Writes {
     file_.start_write(tag, block.offset, block.data, block.size_bytes, block.owner);
   }
 
-  // Until a whole block is written.
+  // Waits until a whole block is written.
   void wait_for_one() {
     for (;;) {
       const Completion completion = file_.wait();
@@ -77,14 +77,14 @@ class Reads {
 
   std::size_t depth() const { return std::max(files_.options().queue_depth, 1u); }
 
-  // As many as will ever be under way at once.
+  // As many as can ever be under way at once.
   void begin(const std::vector<Extent>& extents) {
     slots_.resize(extents.size());
     memory_ = files_.make_buffer(extents.size() * files_.options().block_bytes);
     for (std::size_t tag = 0; tag < extents.size(); ++tag) start(tag, extents[tag]);
   }
 
-  // In the place of one that was read.
+  // Starts one in the place of a block that was read.
   void start(std::size_t tag, const Extent& extent) {
     slots_[tag] = {extent, 0};
     ++in_flight_;
@@ -95,7 +95,7 @@ class Reads {
   const Extent& extent(std::size_t tag) const { return slots_[tag].extent; }
   std::byte* memory(std::size_t tag) const { return memory_.get() + tag * files_.options().block_bytes; }
 
-  // Until a whole block is there; its tag.
+  // Waits until a whole block is there, and returns its tag.
   std::size_t wait_for_one() {
     for (;;) {
       const Completion completion = file_.wait();
@@ -118,7 +118,7 @@ class Reads {
     std::size_t filled = 0;
   };
 
-  // Up to a multiple of the alignment: beyond what is wanted, which the block has room for.
+  // Rounds up to a multiple of the alignment. The block has room for the bytes beyond what is wanted.
   void read_rest(std::size_t tag) {
     const Slot& slot = slots_[tag];
     const std::size_t end =
@@ -151,7 +151,7 @@ bool hangs(const Failure& failure) {
 void remove_quietly(FileSystem& files, const std::string& path) {
   try {
     files.remove(path);
-  } catch (const StorageError&) {  // it keeps its place until a later clean-up
+  } catch (const StorageError&) {  // it stays until a later clean-up
   }
 }
 
@@ -221,7 +221,8 @@ std::string read_whole(FileSystem& files, const std::string& path, std::size_t m
   const auto size = files.file_size(path);
   if (!size) throw StorageError(ENOENT, "cannot open " + files.label(path));
   if (*size > max_bytes)
-    throw Failure(CKPT_ERR_CORRUPT, files.label(path) + " is " + std::to_string(*size) + " bytes long, too many");
+    throw Failure(CKPT_ERR_CORRUPT,
+                  files.label(path) + " is " + std::to_string(*size) + " bytes long, which is too long");
   return read_begin(files, path, *size);
 }
 

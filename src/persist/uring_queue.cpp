@@ -28,13 +28,13 @@ bool has_all_operations(io_uring& ring) {
 constexpr std::size_t fixed_max_bytes = std::size_t{1} << 30;  // the kernel's limit
 constexpr auto call_off_time = std::chrono::milliseconds(50);
 
-// An operation under way, with the memory that the kernel writes to besides.
+// An operation under way, with the memory that the kernel writes to.
 struct InFlight {
   OperationPtr operation;
   struct statx found {};
 };
 
-// Memory that the kernel has pinned once and for all, as its buffer 0.
+// Memory that the kernel has pinned once, as its buffer 0.
 struct FixedBuffer {
   std::shared_ptr<std::byte> memory;
   std::size_t size_bytes = 0;
@@ -100,7 +100,7 @@ class UringQueue : public OperationQueue {
  public:
   explicit UringQueue(const io_uring& ring) : ring_(ring) {}
 
-  // What cannot be called off stays as it is for good: the kernel may still use what it points to.
+  // Operations that cannot be cancelled are leaked: the kernel may still use their memory.
   ~UringQueue() override {
     call_off();
     for (auto& [address, in_flight] : in_flight_) {
@@ -116,13 +116,13 @@ class UringQueue : public OperationQueue {
     auto in_flight = std::make_unique<InFlight>();
     in_flight->operation = std::move(operation);
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-    if (entry == nullptr) {  // cannot be: each submission is handed over at once
+    if (entry == nullptr) {  // impossible: each submission is handed over at once
       in_flight->operation->result = -EBUSY;
       refused_.push_back(std::move(in_flight->operation));
       return;
     }
     prepare(entry, *in_flight, fixed_);
-    // The storage's own work is done by kernel threads, so that handing over does not wait for it.
+    // Kernel threads do the storage's work, so that handing over does not wait for it.
     if (needs_thread(in_flight->operation->kind)) entry->flags |= IOSQE_ASYNC;
     InFlight* const address = in_flight.get();
     io_uring_sqe_set_data(entry, address);
@@ -150,14 +150,14 @@ class UringQueue : public OperationQueue {
     return end(address, result);
   }
 
-  // The pinned buffer, grown where it must, as long as nobody uses it; otherwise any memory.
+  // The pinned buffer, enlarged if needed, while nobody uses it. Otherwise any memory.
   std::shared_ptr<std::byte> make_buffer(std::size_t size_bytes) override {
     if (fixed_.memory.use_count() > 1 || size_bytes > fixed_max_bytes) return make_aligned_buffer(size_bytes);
     if (fixed_.size_bytes < size_bytes) {
       if (fixed_.memory) io_uring_unregister_buffers(&ring_);
       fixed_ = {make_aligned_buffer(size_bytes), size_bytes};
       const iovec area{fixed_.memory.get(), size_bytes};
-      // Refused where more memory must not be pinned.
+      // The kernel refuses if no more memory may be pinned.
       if (io_uring_register_buffers(&ring_, &area, 1) != 0) {
         fixed_ = {};
         return make_aligned_buffer(size_bytes);
@@ -188,7 +188,7 @@ class UringQueue : public OperationQueue {
 
   OperationPtr end(InFlight* address, int result) {
     const auto found = in_flight_.find(address);
-    if (found == in_flight_.end()) return nullptr;  // a cancellation's own
+    if (found == in_flight_.end()) return nullptr;  // the result of a cancellation
     OperationPtr operation = std::move(address->operation);
     set_result(*operation, result);
     operation->found_bytes = address->found.stx_size;

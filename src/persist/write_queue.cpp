@@ -10,7 +10,7 @@
 
 namespace ckpt::persist {
 
-// Memory in the hands of the storage. Where that hangs, the loan outlives the write that failed.
+// Memory that storage is using. If storage hangs, the loan outlives the write that failed.
 using Loan = std::shared_ptr<const void>;
 
 struct WriteQueue::Shared {
@@ -21,7 +21,7 @@ struct WriteQueue::Shared {
   mutable std::mutex mutex;
   WriteCounters counters;
 
-  std::vector<std::weak_ptr<const Loan>> loans;  // of the last write; the writing thread's own
+  std::vector<std::weak_ptr<const Loan>> loans;  // of the last write; only the writing thread uses it
 
   template <class Count>
   void count(Count change) {
@@ -30,12 +30,12 @@ struct WriteQueue::Shared {
   }
 };
 
-// A thread with a place for one that waits.
+// A thread with room for one waiting request.
 class WriteQueue::Lane {
  public:
   struct Request {
     CheckpointId checkpoint;
-    // Fills in what it achieved; throws Failure.
+    // Fills in its results; throws Failure.
     std::function<void(FileSystem&, WriteOutcome&)> work;
     Done done;
   };
@@ -80,7 +80,7 @@ class WriteQueue::Lane {
  private:
   static std::string folder_name_of(const Request& request) { return folder_name(request.checkpoint.iteration()); }
 
-  // The request's memory is let go before anybody hears of it.
+  // Releases the request's memory before anybody learns of the result.
   static void end(Request request, const WriteOutcome& outcome) {
     request.work = nullptr;
     if (request.done) request.done(outcome);
@@ -97,7 +97,7 @@ class WriteQueue::Lane {
     end(std::move(request), outcome);
   }
 
-  // The next request, with a stop token that has not been used.
+  // The next request, with a fresh stop token.
   std::optional<Request> take() {
     std::unique_lock lock(mutex_);
     ready_.wait(lock, [&] { return ending_ || waiting_; });
@@ -153,15 +153,15 @@ WriteQueue::WriteQueue(FileSystemFactory make_files, const WriteQueueOptions& op
 
 WriteQueue::~WriteQueue() = default;
 
-// What a write that hung still holds is as much as may be held: were more lent for every attempt, the node would run
-// out of slots to capture into.
+// A write that hangs may hold this much memory, and no more. If every attempt could hold some, the node would run out
+// of slots to capture into.
 void WriteQueue::lend(Shared& shared, FileSystem& files, std::vector<Piece>& pieces) {
-  files.file_size(shared.options.job);  // a sign of life; the file system takes note of what has ended meanwhile
+  files.file_size(shared.options.job);  // a sign of life; the file system handles operations that have ended meanwhile
   const auto is_out = [](const auto& loan) { return !loan.expired(); };
   if (std::any_of(shared.loans.begin(), shared.loans.end(), is_out)) {
     throw Failure(CKPT_ERR_TIMEOUT, files.label(shared.options.job) +
                                         " still holds memory of a write that has not ended; nothing more is written "
-                                        "to this storage until that write ends; look whether the storage hangs");
+                                        "to this storage until that write ends; check whether the storage hangs");
   }
   shared.loans.clear();
   for (Piece& piece : pieces) {
@@ -202,7 +202,7 @@ void WriteQueue::commit(CheckpointId checkpoint, std::uint32_t world_size, std::
     try {
       for (const std::string& problem : prune_checkpoints(files, options.job, options.retention, damaged).problems)
         outcome.sentence += (outcome.sentence.empty() ? "" : "; ") + problem;
-    } catch (const Failure& failure) {  // the checkpoint is whole all the same
+    } catch (const Failure& failure) {  // the checkpoint is whole nevertheless
       outcome.sentence = failure.what();
     }
   };

@@ -1,5 +1,5 @@
-// Writes checkpoints in the background: at most one under way and one waiting. A newer checkpoint replaces the waiting
-// one, which then counts as skipped. So slow storage gets the newest checkpoint and never falls behind.
+// WriteQueue writes checkpoints in the background: at most one under way and one waiting. A newer checkpoint replaces
+// the waiting one, which then counts as skipped. So slow storage gets the newest checkpoint and never falls behind.
 //
 // One of its two threads writes this node's shards. The other completes checkpoints and removes old ones, so that
 // completing one does not wait for the next one's bytes. Thread-safe. No call waits for storage except the destructor,
@@ -58,9 +58,9 @@ class WriteQueue {
   WriteQueue(const WriteQueue&) = delete;
   WriteQueue& operator=(const WriteQueue&) = delete;
 
-  // Writes the pieces of `checkpoint` that this node writes. Their owners are held until just before `done`. After a
-  // failure storage may still read their memory, which affects no complete checkpoint. Until storage has let go of it,
-  // further writes fail. Before writing, removes what this node wrote of `discarded`, which will never be complete.
+  // Writes this node's pieces of `checkpoint`. Holds their owners until just before `done`. After a failure storage may
+  // still read their memory, which affects no complete checkpoint. Further writes fail until storage has let go of it.
+  // Before writing, removes what this node wrote of `discarded`, which will never be complete.
   struct Discarded {
     CheckpointId checkpoint;
     std::vector<std::string> shards;

@@ -10,7 +10,7 @@ using namespace core;
 
 namespace {
 constexpr TimeMs poll_ms = 500;            // of the store's records
-constexpr TimeMs claim_timeout_ms = 2000;  // a new trainer waits so long for a living one of its rank
+constexpr TimeMs claim_timeout_ms = 2000;  // how long a new trainer waits for a living one of its rank
 constexpr TimeMs claim_poll_ms = 200;
 }  // namespace
 
@@ -27,7 +27,7 @@ Agent::Agent(World& world, Machine& machine, std::uint64_t id)
   });
 }
 
-// The trainers on record here that no longer live hold nothing any more.
+// Forgets the recorded trainers that no longer live.
 Arena& Agent::swept(World& world, Arena& arena) {
   std::erase_if(arena.controls, [&](const auto& entry) { return world.trainer(entry.second.instance) == nullptr; });
   return arena;
@@ -42,7 +42,7 @@ Config Agent::configure(const World& world, const Machine& machine) {
   return config;
 }
 
-// What the former agent had in its head is gone; slots of a grant that is still open belong to its writer.
+// The previous agent's memory is gone. The slots of a grant that is still open belong to its writer.
 Recovered Agent::attach(Arena& arena, TimeMs now) {
   Recovered recovered;
   recovered.highest_commit = arena.highest_commit;
@@ -129,7 +129,7 @@ void Agent::wake() {
 }
 
 void Agent::handle(const Event& event) {
-  if (world_.agent(machine_.id, id_) != this) return;  // it crashed earlier within this input
+  if (world_.agent(machine_.id, id_) != this) return;  // it crashed earlier in this input
   world_.trace.mark(mix(static_cast<std::uint64_t>(world_.event_queue.now()), event.index() * 64 + machine_.id));
   world_.trace.line(world_.event_queue.now(), [&] { return text("node ", machine_.id, " <- ", describe(event)); });
   world_.invariants.before(machine_, node_, event);
@@ -213,7 +213,7 @@ void Agent::trainer_died(std::uint64_t instance) {
     end_session(rank);
     return;
   }
-  // One that has not come back to this agent after the one before it died.
+  // Trainers that have not come back to this agent since the previous one died.
   for (const auto& [rank, control] : machine_.arena.controls) {
     if (control.instance != instance) continue;
     const Rank its_rank = rank;
@@ -259,7 +259,7 @@ void Agent::reserve(std::uint64_t instance) {
   });
 }
 
-// Posts what changed: a capture first, then how far the trainer has come.
+// Posts the changes: first a capture, then the trainer's progress.
 void Agent::read_words(Rank rank) {
   const auto found = sessions_.find(rank);
   if (found == sessions_.end()) return;

@@ -1,6 +1,6 @@
-// A simulated ckptd: drives one core::Node as the real one does, and can crash between any two effects, freeze and
-// wake. It reaches its trainers through the words in the arena and a "socket" (the calls below), its peers through the
-// network. It lives in a Machine, which outlives it. Not thread-safe.
+// Agent is a simulated ckptd. It drives one core::Node as the real one does, can crash between any two effects, freeze
+// and wake. It reaches its trainers through the words in the arena and a "socket" (the calls below), and its peers
+// through the network. It lives in a Machine, which outlives it. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +35,12 @@ class Agent {
   void wake();
   void crash_in_next_effects(int after) { crash_after_effects_ = after; }
 
-  // Runs `input` after the delay if this run of the agent still lasts then; while it is frozen, on waking.
+  // Runs `input` after the delay, if this run of the agent still exists then. If the agent is frozen, `input` runs when
+  // it wakes.
   void later(TimeMs delay_ms, std::function<void(Agent&)> input);
   void receive(core::Event event);  // now, or on waking
 
-  // What trainers ask over the socket.
+  // Requests of trainers over the socket.
   void greet(std::uint64_t instance, TimeMs waited_ms);
   void ask_restore(std::uint64_t instance);
   void end_restore(std::uint64_t instance, const std::vector<SlotRef>& corrupt);  // none: its tensors are whole
@@ -47,10 +48,10 @@ class Agent {
   void read_words(Rank rank);                 // the trainer rang
   void trainer_died(std::uint64_t instance);  // its pidfd says so
 
-  // What transfers tell.
+  // Results of transfers.
   void fetch_ended(std::uint64_t fetch, const SlotRef& slot, core::FetchResult result, const PieceInfo& made);
   void handle(const core::Event& event);
-  void verify(const SlotRef& slot);  // a reader found its bytes wrong: look for oneself
+  void verify(const SlotRef& slot);  // a reader found its bytes wrong: check them here
   void unpin(const SlotRef& slot);
 
  private:
@@ -109,7 +110,7 @@ class Agent {
   const std::uint64_t id_;
   core::Node node_;
   std::map<Rank, TrainerSession> sessions_;
-  std::set<Rank> open_grants_;                     // given and not seen used
+  std::set<Rank> open_grants_;                     // granted, and not seen used yet
   std::deque<std::function<void(Agent&)>> inbox_;  // while frozen
   bool frozen_ = false;
   TimeMs frozen_at_ = 0;

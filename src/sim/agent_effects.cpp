@@ -1,4 +1,4 @@
-// What a simulated ckptd does with each effect of the core.
+// How a simulated ckptd carries out each effect of the core.
 #include <algorithm>
 #include <utility>
 
@@ -16,7 +16,8 @@ void Agent::carry_out(const Effect& effect) {
   std::visit([this](const auto& content) { on(content); }, effect);
 }
 
-// What takes more than memory can fail: what the core would hear of it then it hears, and of the rest nothing.
+// Effects that need more than memory can fail. The core then gets the answers that it waits for, and nothing for the
+// others.
 bool Agent::fails(const Effect& effect) {
   if (!world_.random.chance(300)) return false;
   const auto answer = [this](Event event) {
@@ -54,7 +55,7 @@ void Agent::on(const SwapLeaderRecord& swap) {
   world_.store.swap(machine_.id, swap, store_answer());
 }
 
-// What it decides is judged by what can be known now, when it decides, and not when that is on record.
+// A decision is judged by what can be known now, when the leader makes it, and not when it is on record.
 void Agent::on(const SwapIncarnationRecord& swap) {
   const Invariants::Asked asked{world_.event_queue.now(), world_.invariants.judge(machine_, swap.record)};
   write_assignments(swap, 0,
@@ -64,7 +65,7 @@ void Agent::on(const SwapIncarnationRecord& swap) {
                     });
 }
 
-// Each record after the answer to the one before, and the incarnation's record last.
+// Writes each record after the answer to the previous one, and the incarnation's record last.
 void Agent::write_assignments(const SwapIncarnationRecord& swap, std::size_t number,
                               const Store::IncarnationWritten& written) {
   const auto& assignments = swap.assignments;

@@ -11,7 +11,7 @@ using namespace core;
 namespace {
 constexpr TimeMs look_every_ms = 100;
 constexpr TimeMs iterations_max = 16;
-// Reports, conclusions that are drawn now and then only, and messages that are lost or held up on the way.
+// Time for reports, for conclusions that are drawn only now and then, and for messages that are lost or delayed.
 constexpr TimeMs notified_within_ms = 8000;
 }  // namespace
 
@@ -33,7 +33,7 @@ void CommitRateCheck::after_step() {
   }
 }
 
-// A checkpoint needs to be captured, copied and protected; two are on their way at a time at most.
+// A checkpoint must be captured, copied and protected. At most two are under way at a time.
 TimeMs CommitRateCheck::bound_ms() const {
   const Settings& settings = world_.settings;
   const TimeMs transfers = settings.core.protection.has_parity() ? 4 : 2;
@@ -41,7 +41,7 @@ TimeMs CommitRateCheck::bound_ms() const {
          notified_within_ms;
 }
 
-// Every rank trains on nodes that are as they were when its incarnation began, no fault is at work, and traffic fits.
+// All is well if every rank trains on an unchanged node of its incarnation, no fault is at work, and traffic fits.
 bool CommitRateCheck::is_well() const {
   const TimeMs now = world_.event_queue.now();
   if (!world_.faults.is_mended() || world_.faults.struck_at() >= waits_since_) return false;

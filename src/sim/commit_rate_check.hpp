@@ -1,4 +1,5 @@
-// I6: while nothing is wrong a job commits every few iterations, whatever it has been through. Not thread-safe.
+// CommitRateCheck checks I6: while nothing is wrong, a job commits every few iterations, whatever happened before. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ class CommitRateCheck {
   explicit CommitRateCheck(World& world) : world_(world) {}
 
   void after_step();
-  TimeMs slowest_ms() const { return slowest_ms_; }  // longest time without a commit while all was well
+  TimeMs slowest_ms() const { return slowest_ms_; }  // longest time without a commit while nothing was wrong
 
  private:
   bool is_well() const;
@@ -22,7 +23,7 @@ class CommitRateCheck {
 
   World& world_;
   TimeMs next_look_ = 0;
-  TimeMs waits_since_ = 0;  // for a commit, while all has been well
+  TimeMs waits_since_ = 0;  // waits for a commit since then, while nothing has been wrong
   std::uint64_t commits_ = 0;
   TimeMs slowest_ms_ = 0;
 };

@@ -1,4 +1,5 @@
-// Virtual time: actions run in the order of (time, when they were scheduled). Not thread-safe.
+// EventQueue is virtual time. Actions run in order of their time, and of their scheduling at equal times. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +19,11 @@ class EventQueue {
   TimeMs now() const { return now_; }
   std::uint64_t steps() const { return steps_; }
 
-  // Delays below 0 count as 0: nothing happens in the past, and nothing before what was scheduled earlier for now.
+  // A negative delay counts as 0. So nothing happens in the past, or before an action scheduled earlier for the same
+  // time.
   void after(TimeMs delay_ms, Action action);
 
-  // Runs the next action; false when there is none.
+  // Runs the next action. Returns false if there is none.
   bool step();
 
  private:

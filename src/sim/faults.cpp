@@ -7,11 +7,11 @@
 namespace ckpt::sim {
 
 namespace {
-constexpr TimeMs aim_ms = 5000;      // a fault waits so long for its phase, then strikes in another
-constexpr TimeMs give_up_ms = 9000;  // or is left out when it finds no victim
+constexpr TimeMs aim_ms = 5000;      // how long a fault waits for its phase; then it strikes in another
+constexpr TimeMs give_up_ms = 9000;  // then it is left out, because it finds no victim
 bool needs_training(Fault fault) { return fault == Fault::update_unannounced || fault == Fault::silent_corruption; }
 
-// From the loss of a leader to the last copy that is made good.
+// From the loss of a leader to the last restored copy.
 bool is_of_recovery(Phase phase) {
   return phase == Phase::electing || phase == Phase::gathering || phase == Phase::deciding ||
          phase == Phase::announcing || phase == Phase::restoring || phase == Phase::reprotecting ||
@@ -21,7 +21,7 @@ bool is_of_recovery(Phase phase) {
 
 bool is_possible(Fault fault, Phase phase) {
   switch (fault) {
-    // Need a trainer, or one that trains.
+    // These need a trainer, or one that trains.
     case Fault::trainer_crash:
     case Fault::trainer_freeze:
       return true;
@@ -30,7 +30,7 @@ bool is_possible(Fault fault, Phase phase) {
     case Fault::update_unannounced:
     case Fault::silent_corruption:
       return phase != Phase::down && phase != Phase::hello && phase != Phase::deciding && phase != Phase::announcing;
-    // Need a slot that is being written.
+    // These need a slot that is being written.
     case Fault::torn_write:
     case Fault::bit_flip_wire:
       return phase != Phase::idle;
@@ -47,15 +47,15 @@ void Faults::start() {
   armed_at_ = world_.event_queue.now() + world_.random.between(0, world_.settings.fault_gap_ms);
 }
 
-// Phases that need what this run has not got never come.
+// Phases never come if the run lacks what they need.
 bool Faults::can_come(Phase phase) const {
   const core::Config& core = world_.settings.core;
   if (phase == Phase::encoding || phase == Phase::decoding) return core.protection.has_parity();
   return phase != Phase::replacing || core.standby;
 }
 
-// The leader is lost more often than chance would have it, at every checkpoint of a recovery; and where nodes stand by,
-// more happens while they be replacements.
+// The leader is lost more often than by chance, at every point of a recovery. If there are standby nodes, more happens
+// while they are replacements.
 Faults::Plan Faults::draw() {
   Plan plan;
   const bool is_leader_loss = world_.random.chance(150);
@@ -68,24 +68,24 @@ Faults::Plan Faults::draw() {
   return plan;
 }
 
-// Phases that hardly come by themselves are brought about by another fault just before.
+// Phases that hardly ever come by themselves are caused by another fault just before.
 std::vector<Faults::Plan> Faults::with_prelude(const Plan& plan, Random& random) const {
   std::vector<Plan> plans;
   std::optional<Fault> prelude;
   if (plan.phase == Phase::electing || plan.phase == Phase::gathering) prelude = Fault::leader_crash;
   if (plan.phase == Phase::reprotecting || plan.phase == Phase::decoding || plan.phase == Phase::replacing)
     prelude = Fault::node_loss;
-  // Nobody trains any more when a machine is gone; when its agent sleeps they do.
+  // When a machine is gone, nobody trains any more. When its agent sleeps, ranks still train.
   if (plan.phase == Phase::replacing && needs_training(plan.fault)) prelude = Fault::agent_freeze;
   if (plan.phase <= Phase::restoring || plan.phase == Phase::announcing) prelude = Fault::trainer_crash;
-  // The next checkpoint is under way before this one is known to be committed where messages are slow.
+  // If messages are slow, the next checkpoint is under way before this one is known to be committed.
   if (plan.phase == Phase::committing && plan.fault == Fault::bit_flip_wire) prelude = Fault::messages_reordered;
-  // A leader that crashes while nobody leads is one that sleeps.
+  // If a leader crashes while nobody leads, it is one that sleeps.
   const bool on_leader = plan.fault == Fault::leader_crash && plan.phase == Phase::electing;
   if (on_leader) prelude = Fault::agent_freeze;
   if (prelude && (on_leader || random.chance(700))) plans.push_back({*prelude, Phase::idle, false, on_leader});
   plans.push_back(plan);
-  // What is damaged there shows only when it is needed.
+  // Damage there shows only when the checkpoint is needed.
   if (plan.fault == Fault::storage_damaged) plans.push_back({Fault::everything_lost, Phase::capturing});
   return plans;
 }
@@ -94,7 +94,7 @@ void Faults::plan_one() {
   for (const Plan& plan : with_prelude(draw(), world_.random)) plan_.push_back(plan);
 }
 
-// Where these are: anywhere among the others, which stay as they are. Two of three strike a recovery.
+// Places for these faults: anywhere among the others, which stay the same. Two of three strike a recovery.
 void Faults::plan_harder() {
   Random random(mix(world_.settings.seed, hash_of("harder")));
   if (random.chance(400)) return;
@@ -113,7 +113,7 @@ void Faults::plan_harder() {
   }
 }
 
-// What needs so much else that it hardly ever comes: after all others, which stay as they are.
+// Faults that need so much else that they hardly ever come. They follow all others, which stay the same.
 void Faults::plan_rare() {
   const core::Config& core = world_.settings.core;
   Random random(mix(world_.settings.seed, hash_of("rare")));
@@ -121,7 +121,8 @@ void Faults::plan_rare() {
   for (const Plan& plan : with_prelude({Fault::silent_corruption, Phase::replacing}, random)) plan_.push_back(plan);
 }
 
-// What a replay is not to have. Chance goes other ways from here on where it is to try that.
+// Leaves out the faults that a replay shall not have. If the replay shall try other random choices, they change from
+// here on.
 void Faults::leave_out() {
   for (std::size_t i = 0; i < plan_.size(); ++i) {
     plan_[i].number = i + 1;

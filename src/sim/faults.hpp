@@ -1,6 +1,6 @@
-// What goes wrong in a run: a plan drawn from its seed, each fault aimed at a phase and struck when that comes; what a
-// fault breaks it also mends later. Once the plan is through and everything mended the world is left in peace, and has
-// to recover. Not thread-safe.
+// Faults breaks things in a run, by a plan that is drawn from its seed. Each fault aims at a phase and strikes when
+// that phase comes. Each is mended later. After the last one the world is left in peace and has to recover. Not
+// thread-safe.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct Machine;
 enum class Fault : std::uint8_t {
   trainer_crash,
   trainer_freeze,       // SIGSTOP, woken later
-  trainer_left_behind,  // the job restarts, and some of the old incarnation's trainers run or sleep on
+  trainer_left_behind,  // the job restarts, and some trainers of the old incarnation run or sleep on
   rank_claimed_twice,   // a second process of some rank says hello
   update_unannounced,   // before_update() is forgotten
   silent_corruption,    // one of several ranks that share a shard computes something else
@@ -34,7 +34,7 @@ enum class Fault : std::uint8_t {
   leader_crash,
   node_loss,  // agent, trainers and arena
   two_node_losses,
-  node_outdated,  // cut off for long while the job goes on without it; then it alone is left
+  node_outdated,  // cut off for long while the job continues; then only this node is left
   torn_write,     // the writer of a half-written slot dies
   bit_flip_stored,
   bit_flip_wire,
@@ -50,14 +50,14 @@ enum class Fault : std::uint8_t {
   everything_lost,  // all machines at once
   storage_outage,
   storage_damaged,  // a bit of the newest checkpoint
-  // Drawn apart from those above, so that what a seed did without them it still does.
+  // These are drawn after the ones above. So a seed does the same with or without them.
   agents_freeze,      // several at once
   all_agents_freeze,  // all of them: a suspended cluster
   all_clocks_jump,
-  damage_found,       // a flipped bit, and its node looks at once, preferably at what is not committed yet
-  store_record_lost,  // one of the coordination store's
-  store_record_old,   // one of them is again as it was before
-  effects_fail,       // what a core asks of its agent is not done, for a while
+  damage_found,       // a flipped bit that its node finds at once, preferably in an uncommitted checkpoint
+  store_record_lost,  // one of the coordination store's records
+  store_record_old,   // a record is again as it was before
+  effects_fail,       // for a while, the agent fails to do what its core asks
 };
 inline constexpr std::size_t fault_count = 35;
 inline constexpr std::size_t first_faults = 28;  // those drawn first
@@ -73,7 +73,7 @@ inline constexpr std::array<const char*, fault_count> fault_names = {
 // How often each fault struck in each phase.
 using FaultTable = std::array<std::array<std::uint64_t, phase_count>, fault_count>;
 
-// Whether the fault can strike in that phase at all; docs/simulator.md says why not.
+// Whether the fault can strike in that phase. docs/simulator.md gives the reasons.
 bool is_possible(Fault fault, Phase phase);
 
 class Faults {
@@ -84,17 +84,17 @@ class Faults {
   void after_step();
   bool is_over() const { return plan_.empty() && unmended_ == 0; }
   const FaultTable& table() const { return table_; }
-  // All that was drawn, in order, also what the run leaves out.
+  // All faults drawn, in order, including those that the run leaves out.
   const std::vector<std::string>& planned() const { return planned_; }
   bool is_mended() const { return unmended_ == 0; }
-  TimeMs struck_at() const { return struck_at_; }  // last
+  TimeMs struck_at() const { return struck_at_; }  // when the last fault struck
 
  private:
   struct Plan {
     Fault fault = Fault::trainer_crash;
     Phase phase = Phase::idle;
-    bool is_last = true;     // else the next one follows at once
-    bool on_leader = false;  // of a fault that strikes some agent
+    bool is_last = true;     // false: the next fault follows at once
+    bool on_leader = false;  // for a fault that strikes an agent: strike the leader's
     std::size_t number = 0;  // in the plan, from 1
   };
 

@@ -106,7 +106,7 @@ void History::decided(std::uint64_t incarnation, const Decision& decision) {
   decisions_[incarnation] = decision;
   reported_before_ = reported_;
   if (decision.verdict != Verdict::fresh && decision.verdict != Verdict::restore) return;
-  // Whatever is newer is void from now on.
+  // Everything newer is void from now on.
   committed_ = std::min(committed_, decision.checkpoint);
   reported_ = std::min(reported_, decision.checkpoint);
 }
@@ -116,7 +116,7 @@ const Decision* History::decision(std::uint64_t incarnation) const {
   return found == decisions_.end() ? nullptr : &found->second;
 }
 
-// Follows the incarnations back from the newest one that began: each went on from the checkpoint that it restored.
+// Follows the incarnations back from the newest one that began. Each went on from the checkpoint that it restored.
 bool History::is_void(CheckpointId checkpoint) const {
   auto candidate = decisions_.rbegin();
   while (candidate != decisions_.rend()) {

@@ -1,5 +1,5 @@
-// The truth about a run's checkpoints, as nobody inside the system can know it: what was captured, where it was, what
-// was committed, reported and decided. Not thread-safe.
+// History is the truth about a run's checkpoints, which nobody inside the system can know: what was captured, where it
+// was, what was committed, reported and decided. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -26,42 +26,43 @@ class History {
   bool ranks_disagree(CheckpointId checkpoint) const;
   bool ranks_ever_disagreed() const { return ranks_disagreed_; }
 
-  // Nodes that have the piece. One that dropped it is forgotten; one that lost it, with its machine or because it found
-  // it damaged, is one that had it.
+  // Records which nodes have the piece. A node that dropped it is forgotten. A node that lost it, with its machine or
+  // because it found damage, stays on record as one that had it.
   void gained(NodeId node, const PieceInfo& piece);
   void dropped(NodeId node, const PieceInfo& piece);
   void lost(NodeId node, const PieceInfo& piece, TimeMs now);
   // A fault destroyed some copy of the checkpoint.
   void damaged(CheckpointId checkpoint) { damaged_.insert(checkpoint); }
   bool was_damaged(CheckpointId checkpoint) const { return damaged_.contains(checkpoint); }
-  // The smallest number of such nodes over all shards, and a shard that has so few. Who lost it at `since` or later
-  // counts, for nobody may know yet; by default, whoever had it ever.
+  // The smallest number of these nodes over all shards, and a shard with that number. A node that lost the piece at
+  // `since` or later still counts, because nobody may know yet. By default every node that ever had it counts.
   struct Scarcest {
     std::size_t copies = 0;
     std::string shard;
   };
   Scarcest scarcest(CheckpointId checkpoint, TimeMs since = 0) const;
   std::size_t copies(CheckpointId checkpoint) const { return scarcest(checkpoint).copies; }
-  // A shard of which no group of parity is whole in this way, "" where all have one.
+  // A shard of which no parity group is whole in this sense; "" if every shard has one.
   std::string unprotected(CheckpointId checkpoint, TimeMs since = 0) const;
-  // Every shard was whole somewhere, once.
+  // Whether every shard was once whole somewhere.
   bool was_whole(CheckpointId checkpoint) const { return copies(checkpoint) > 0; }
   std::vector<CheckpointId> complete_checkpoints() const;
 
-  // The nodes of an incarnation's ranks.
+  // The nodes that the ranks of an incarnation ran on.
   void hosted(std::uint64_t incarnation, NodeId node) { hosts_[incarnation].insert(node); }
   const std::set<NodeId>& hosts(std::uint64_t incarnation) const;
 
   // Decisions, in the order in which they were written.
   void decided(std::uint64_t incarnation, const core::Decision& decision);
   const core::Decision* decision(std::uint64_t incarnation) const;
-  // Not among what led to the newest incarnation: that one, or one before it, went on from something older, or anew. A
-  // voided checkpoint can come back, where a node returns that kept it: then what was done since is void.
+  // Whether the newest incarnation does not build on this checkpoint: that incarnation, or one before it, went on from
+  // something older or started anew. A void checkpoint can become valid again. If a node that kept it returns, what was
+  // done since is void instead.
   bool is_void(CheckpointId checkpoint) const;
 
-  // As if the newest incarnation that was decided were not.
+  // Acts as if the newest decided incarnation were undecided.
   void forget_decision(std::uint64_t incarnation);
-  // As if that incarnation and all after it had never been.
+  // Acts as if that incarnation and all later ones had never existed.
   void forget_incarnations(std::uint64_t from);
 
   void committed(CheckpointId checkpoint);
@@ -76,12 +77,12 @@ class History {
   std::vector<std::string> shards_;
   std::map<CheckpointId, std::map<std::string, std::set<std::uint64_t>>> digests_;
   bool ranks_disagreed_ = false;
-  using Holders = std::map<NodeId, TimeMs>;  // and when it lost it, far in the future where it has it
+  using Holders = std::map<NodeId, TimeMs>;  // and when the node lost it; far in the future while it has it
   static constexpr TimeMs has_it = INT64_MAX;
   CheckpointId newest_valid_commit() const;
   static std::size_t count(const Holders& holders, TimeMs since);
   std::map<CheckpointId, std::map<std::string, Holders>> holders_;
-  // Of each group by the first part of its pieces' names: the shards, and who has had the parity of its members.
+  // By group name (the first part of its pieces' names): the shards, and which nodes have had its members' parity.
   struct Group {
     std::vector<std::string> shards;
     std::map<std::uint32_t, Holders> holders;

@@ -1,4 +1,4 @@
-// I1-I4: what becomes of checkpoints.
+// I1-I4: what happens to checkpoints.
 #include "sim/invariants.hpp"
 
 #include <algorithm>
@@ -77,8 +77,7 @@ bool Invariants::is_whole(CheckpointId checkpoint, std::size_t copies) const {
   });
 }
 
-// Nodes that took no part in the incarnation, and contradict one that did; replacements, where they contradict a
-// member.
+// Nodes that took no part in the incarnation and contradict one that did. Also replacements that contradict a member.
 std::set<NodeId> Invariants::contradicting(const Whole& whole, const IncarnationRecord& incarnation_record) const {
   const auto assignment_table = world_.store.assignment_table(incarnation_record.assignments);
   const auto distance = [&](NodeId node) {
@@ -126,7 +125,7 @@ bool Invariants::wants_parity(std::uint64_t incarnation) const {
   return world_.settings.core.protection.has_parity() && history_.hosts(incarnation).size() > 1;
 }
 
-// Counted by members, not by what the core would do: a member lacks something where its shard or its parity does.
+// Counts members and ignores what the core would do: a member lacks something if its shard or its parity is missing.
 std::set<std::string> Invariants::covered(CheckpointId checkpoint, bool may_lack, const Nodes* among) const {
   const Whole whole = whole_pieces(checkpoint, among);
   std::map<std::string, std::map<std::uint32_t, const Slot*>> groups;
@@ -172,24 +171,25 @@ void Invariants::counted(const Machine& machine, const PieceInfo& piece) {
   }
 }
 
-// The first anybody hears of a commit.
+// Called when the first node learns of a commit.
 void Invariants::committed(const Machine& machine, CheckpointId checkpoint) {
   if (checkpoint <= history_.newest_committed()) return;
   if (history_.is_void(checkpoint)) {
     throw Violation{
         "I4", text("node ", machine.id, " commits ", describe(checkpoint), ", which a later incarnation has voided")};
   }
-  // One of an incarnation that came back, of a checkpoint beyond it: what it was when it was made it need not be now.
+  // A commit of an incarnation that came back, older than the checkpoint that the present incarnation restored. It was
+  // whole when it was made, and need not be whole now.
   const Decision* incarnation_record = history_.decision(history_.incarnation());
   if (history_.was_committed(checkpoint) && incarnation_record != nullptr &&
       checkpoint < incarnation_record->checkpoint)
     return history_.committed(checkpoint);
-  // What an incarnation restored it must place anew.
+  // An incarnation must give the checkpoint that it restored its copies again.
   const Decision* decision = history_.decision(history_.incarnation());
   const bool is_restored = decision != nullptr && decision->checkpoint == checkpoint;
   const std::size_t wanted = copies_wanted(is_restored ? history_.incarnation() : checkpoint.incarnation());
   const TimeMs known_until = world_.news_of_before();
-  // Or, where it was a commit before and comes from storage, go by that meanwhile.
+  // A commit that was restored from storage still counts while its copies are made.
   const bool is_stored = is_restored && world_.storage.has_step(checkpoint);
   if (const auto [copies, shard] = history_.scarcest(checkpoint, known_until); copies < wanted && !is_stored) {
     throw Violation{"I2", text("node ", machine.id, " commits ", describe(checkpoint), " while shard ", shard, " has ",
@@ -201,8 +201,9 @@ void Invariants::committed(const Machine& machine, CheckpointId checkpoint) {
     throw Violation{"I2", text("node ", machine.id, " commits ", describe(checkpoint), " while the parity of shard ",
                                shard, " is not whole")};
   }
-  // What its own incarnation commits, all ranks have captured, and all were compared. What another one goes on from it
-  // may have been before that: then whoever captured something else may be lost, and nothing left tells.
+  // If an incarnation commits a checkpoint of its own, all ranks have captured it and all were compared. A checkpoint
+  // of another incarnation may have been restored before that. Then ranks that captured something else may be lost, and
+  // nothing left shows it.
   const Nodes reachable = reachable_from(machine);
   if (is_restored ? is_disputed(checkpoint, world_.store.incarnation_record().record, &reachable)
                   : history_.ranks_disagree(checkpoint)) {
@@ -219,11 +220,11 @@ void Invariants::sending(const Machine& machine, const Message& message) {
   const auto* directive_batch = std::get_if<DirectiveBatch>(&message);
   if (directive_batch == nullptr) return;
   for (const DirectiveBatch::Item& item : directive_batch->items) {
-    if (item.directive.leader == machine.id) directed(machine, item.directive);  // else it is passed on
+    if (item.directive.leader == machine.id) directed(machine, item.directive);  // otherwise it is only passed on
   }
 }
 
-// Whoever passes a report on says nothing of its own.
+// A relay's own reports never come with those that it passes on.
 void Invariants::check_passed_on(const Machine& machine, const Report& report) {
   const std::pair key(report.agent_id, report.sequence);
   if (report.node == machine.id) {
@@ -257,7 +258,7 @@ void Invariants::persisting(const Machine& machine, const Persist& persist) {
   }
 }
 
-// Storage may have been cleared since, but the checkpoint has been there, whole.
+// Storage may have been cleared since, but the whole checkpoint was there.
 void Invariants::stored_notified(const Machine& machine, Rank rank, CheckpointId checkpoint) const {
   if (world_.storage.has_had_step(checkpoint)) return;
   throw Violation{"I2", text("rank ", rank, " on node ", machine.id, " is told that ", describe(checkpoint),
@@ -270,7 +271,7 @@ void Invariants::commit_notified(const Machine& machine, Rank rank, CheckpointId
                                " is committed, which a later incarnation has voided")};
   }
   committed(machine, checkpoint);
-  // A commit that is not on record when its node loses its head was never heard of.
+  // If a commit is not on record when its node loses its memory, nobody ever knew of it.
   if (machine.arena.highest_commit < checkpoint) {
     throw Violation{"I3", text("rank ", rank, " on node ", machine.id, " is told that ", describe(checkpoint),
                                " is committed before the node has put that on record")};
@@ -278,7 +279,7 @@ void Invariants::commit_notified(const Machine& machine, Rank rank, CheckpointId
   history_.reported(checkpoint);
 }
 
-// What is on storage is restored without asking whether it was a commit.
+// A checkpoint on storage is restored without asking whether it was committed.
 void Invariants::storing(const Machine& leader, const FinalizeCheckpoint& step) {
   ++tally_.stored;
   if (step.checkpoint > history_.newest_committed_ever()) {
@@ -289,7 +290,7 @@ void Invariants::storing(const Machine& leader, const FinalizeCheckpoint& step) 
 
 // ---- Restores ----
 
-// A node is told how main shards are cut for its own ranks only.
+// A node learns only for its own ranks how main shards are cut.
 bool Invariants::is_same(const Decision& notified, const Decision& decided) {
   Decision all = notified;
   all.cuts = decided.cuts;
@@ -327,8 +328,8 @@ void Invariants::restore_refused(const RestoreFailed& failed) const {
   if (failed.text.empty()) throw Violation{"I6", text("restore of rank ", failed.rank, " fails without saying why")};
 }
 
-// Its wait limit is at an end although nothing went wrong for as long. That is an answer only where another rank is
-// amiss.
+// The wait limit has passed although nothing was wrong for that long. That is a valid answer only if another rank is in
+// trouble.
 void Invariants::restore_hangs(const Trainer& trainer) {
   if (trainer.launch != world_.launcher.launch()) return;
   for (Trainer* each : world_.launcher.trainers()) {
@@ -403,7 +404,7 @@ void Invariants::after(const Machine& machine, const Node& node, const Event& ev
   const auto* arrived = std::get_if<MessageArrived>(&event);
   if (arrived == nullptr) return;
   for (const Report* report : reports_in(arrived->message)) {
-    if (report->node == machine.id) continue;  // what it tells itself now does not arrive
+    if (report->node == machine.id) continue;  // a message to itself does not arrive again
     std::uint64_t& reachable = received_epochs_[{machine.id, report->node}];
     reachable = std::max(reachable, report->epoch);
     if (report->epoch < machine.arena.epoch) check_is_not_counted(machine, node, *report);

@@ -1,5 +1,5 @@
-// I1-I7 (docs/simulator.md), checked as things happen: each function below is told of one fact at the moment it becomes
-// true and throws Violation when that breaks an invariant. Not thread-safe.
+// Invariants checks I1 to I7 (docs/simulator.md) as things happen. Each function below receives one fact at the moment
+// it becomes true. It throws Violation if that breaks an invariant. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ class World;
 struct Machine;
 
 struct Violation {
-  std::string invariant;  // "I1" ... "I7", or "core" when it threw
+  std::string invariant;  // "I1" ... "I7", or "core" if the core threw
   std::string text;
 };
 
-// How much happened, so that a quiet simulator is noticed.
+// Counts what happened, so that somebody notices a simulator in which nothing happens.
 struct Tally {
   std::uint64_t commits = 0;                                               // checkpoints
   std::uint64_t restores = 0;                                              // ranks
@@ -55,7 +55,7 @@ class Invariants {
  public:
   explicit Invariants(World& world);
 
-  // The core's dealings with memory (I5, and I4 where an old writer is in the way).
+  // What the core does with memory (I5, and I4 if an old writer is in the way).
   void granting(const Machine& machine, const SlotRef& ref, std::uint64_t instance);
   void filling(const Machine& machine, const SlotRef& ref);
   void capturing(const Machine& machine, const SlotRef& ref, std::uint64_t instance);
@@ -64,7 +64,7 @@ class Invariants {
   void writing(const Machine& machine, const SlotRef& ref, CheckpointId checkpoint);
   void releasing(const Machine& machine, Rank rank, const std::string& shard);
 
-  // What becomes of checkpoints (I1-I4).
+  // What happens to checkpoints (I1-I4).
   void captured(const PieceInfo& piece) { history_.captured(piece); }
   void counted(const Machine& machine, const PieceInfo& piece);
   void sending(const Machine& machine, const core::Message& message);
@@ -78,21 +78,22 @@ class Invariants {
   void storing(const Machine& leader, const core::FinalizeCheckpoint& step);
   void writing_leader(const Machine& machine, const core::LeaderRecord& record);
   void leader_written(NodeId by, const core::LeaderRecordRead& now);
-  // What a leader is about to write, judged by what it could have known; a violation once it is written.
+  // Judges the record that a leader is about to write by what the leader could have known. If the record is written,
+  // the result counts as a violation.
   std::optional<Violation> judge(const Machine& leader, const core::IncarnationRecord& record) const;
   struct Asked {
     TimeMs at = 0;
-    std::optional<Violation> judgement = {};  // of what was decided, by what could be known then
+    std::optional<Violation> judgement = {};  // of the decision, by what could be known then
   };
   void incarnation_written(NodeId by, const core::IncarnationRecordRead& before, const core::IncarnationRecordRead& now,
                            const Asked& asked);
   void member_notified(const Machine& leader, const core::MemberChanged& changed);
 
-  // Around every event that a core handles (I4).
+  // Call these before and after every event that a core handles (I4).
   void before(const Machine& machine, const core::Node& node, const core::Event& event);
   void after(const Machine& machine, const core::Node& node, const core::Event& event);
 
-  // Faults own up.
+  // Faults report what they did.
   void memory_lost(Machine& machine);
   void leader_record_spoiled() { leader_record_spoiled_ = true; }
   void incarnation_record_spoiled();
@@ -104,27 +105,29 @@ class Invariants {
   const Tally& tally() const { return tally_; }
   // Copies that placement can ask for in the current incarnation.
   std::size_t copies_wanted(std::uint64_t incarnation) const;
-  // Every shard of the checkpoint is whole on at least so many nodes now.
+  // Whether every shard of the checkpoint is whole on at least `copies` nodes now.
   bool is_whole(CheckpointId checkpoint, std::size_t copies) const;
-  // Below, only what these nodes have counts; null: what any has.
+  // The functions below count only what these nodes have; null: what any node has.
   using Nodes = std::set<NodeId>;
-  // They have different bytes of a shard of the checkpoint; without those that took no part in the incarnation and
-  // contradict one that did.
+  // Whether these nodes have different bytes of a shard of the checkpoint. Leaves out nodes that took no part in the
+  // incarnation and contradict one that did.
   bool is_disputed(CheckpointId checkpoint, const core::IncarnationRecord& incarnation_record,
                    const Nodes* among) const;
-  // Whether the incarnation keeps parity: it needs enough nodes.
+  // Whether the incarnation keeps parity. That takes enough nodes.
   bool wants_parity(std::uint64_t incarnation) const;
-  // Every shard of the checkpoint is whole on one of them, or in a group that has lost no more members than it may.
+  // Whether every shard of the checkpoint is whole on one of these nodes, or in a group that has lost no more members
+  // than it may.
   bool is_there(CheckpointId checkpoint, const Nodes* among) const;
-  // The shards of groups that lack nothing, or with `may_lack` no more members than they may lose.
+  // The shards of groups that lack nothing or, with `may_lack`, no more members than they may lose.
   std::set<std::string> covered(CheckpointId checkpoint, bool may_lack, const Nodes* among = nullptr) const;
-  // A checkpoint of the current incarnation that is whole in all places, and that nobody has reported yet.
+  // Whether a checkpoint of the current incarnation is whole in all places and nobody has reported it yet.
   bool awaits_commit() const;
 
  private:
-  using Whole = std::map<std::string, std::map<NodeId, const Slot*>>;  // by shard, and where
+  using Whole = std::map<std::string, std::map<NodeId, const Slot*>>;  // by shard, then by node
   Whole whole_pieces(CheckpointId checkpoint, const Nodes* among) const;
-  // Of whom a leader has heard, if it did its work; with those for whom it has yet to wait.
+  // reachable_from(): the nodes that a leader there has heard of, if it did its work. awaited_by(): the nodes that it
+  // must still wait for.
   Nodes reachable_from(const Machine& leader) const;
   Nodes awaited_by(const Machine& leader) const;
   std::set<core::NodeId> contradicting(const Whole& whole, const core::IncarnationRecord& incarnation_record) const;
@@ -150,22 +153,22 @@ class Invariants {
   World& world_;
   History history_;
   Tally tally_;
-  CheckpointId newest_whole_;  // of the current incarnation, with all the copies wanted
+  CheckpointId newest_whole_;  // of the current incarnation, with all copies that were asked for
   core::LeaderRecord leader_record_;
   bool leader_record_spoiled_ = false;               // by the store
-  std::map<std::uint64_t, NodeId> epoch_holders_;    // who was elected with them
-  std::map<std::uint64_t, TimeMs> epochs_asked_at_;  // when their nodes last asked the store for them
-  std::uint64_t newest_epoch_led_ = 0;               // whose leader took charge of an incarnation
+  std::map<std::uint64_t, NodeId> epoch_holders_;    // which node was elected with each epoch
+  std::map<std::uint64_t, TimeMs> epochs_asked_at_;  // when its node last asked the store for it
+  std::uint64_t newest_epoch_led_ = 0;               // newest epoch whose leader took charge of an incarnation
   TimeMs newest_epoch_led_since_ = 0;
-  std::uint64_t newest_decided_ = 0;                            // that was ever opened
+  std::uint64_t newest_decided_ = 0;                            // newest incarnation that was ever opened
   bool incarnation_record_spoiled_ = false;                     // by the store
   std::optional<TimeMs> incarnation_record_spoiled_at_;         // the last time in this run
-  core::AssignmentTable assignments_before_;                    // of the incarnation before that of the store's record
-  TimeMs newest_incarnation_read_at_ = 0;                       // when an agent may have last read its record
+  core::AssignmentTable assignments_before_;                    // of the incarnation before the recorded one
+  TimeMs newest_incarnation_read_at_ = 0;                       // last time that an agent may have read its record
   std::uint64_t newest_decided_read_ = 0;                       // newest incarnation whose decision an agent has read
-  CheckpointId newest_forgotten_;                               // that was committed, and nobody knows of
-  std::set<std::pair<std::uint64_t, std::uint64_t>> stranded_;  // (epoch, incarnation) of which that was told
-  core::NodeStatus stale_before_;                               // of the node that handles a stale directive
+  CheckpointId newest_forgotten_;                               // newest commit that nobody remembers
+  std::set<std::pair<std::uint64_t, std::uint64_t>> stranded_;  // (epoch, incarnation) that were reported as stranded
+  core::NodeStatus stale_before_;                               // the node before it handles a stale directive
   std::map<std::pair<NodeId, NodeId>, std::uint64_t> received_epochs_;  // (by, from) -> newest epoch of a report
   std::map<std::pair<std::uint64_t, std::string>, std::uint64_t> restored_digests_;  // (incarnation, shard)
   std::map<std::pair<std::uint64_t, std::uint64_t>, core::Report> reports_;          // (agent, sequence), as sent

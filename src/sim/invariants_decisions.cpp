@@ -1,8 +1,8 @@
-// I1-I4: what a leader decides and tells, judged by what it could have known when it did.
+// I1-I4: what a leader decides and tells, judged by what it could have known at that time.
 //
-// A leader waits for whoever does not answer for node_wait_ms. So it could have known what lies on every node of which
-// nothing was in the way for a while; and where it has not listened for so long without a pause of its own, then on
-// every node that is not lost: it had to wait. Its own trouble excuses nothing.
+// A leader waits node_wait_ms for nodes that do not answer. So it could have known the pieces on every node that
+// nothing has hindered for a while. If it has not listened for that long without a pause of its own, it had to wait.
+// Then it could have known the pieces on every node that is not lost. The leader's own trouble excuses nothing.
 #include <algorithm>
 
 #include "sim/invariants.hpp"
@@ -14,10 +14,9 @@ using namespace core;
 
 namespace {
 
-// What is said reaches a leader within so long, where nothing is in the way: a few reports, an election, and a message
-// that takes long.
+// A message reaches a leader within this time if nothing hinders it: a few reports, an election, and a slow message.
 constexpr TimeMs known_after_ms = 3500;
-// Who came to itself so long after a leader did may be heard a little later.
+// A node that woke up this long after a leader did may be heard a little later.
 constexpr TimeMs wake_up_ms = 300;
 
 }  // namespace
@@ -44,14 +43,14 @@ Invariants::Nodes Invariants::awaited_by(const Machine& leader) const {
   return living;
 }
 
-// The nodes that the last incarnation named are all among these, with the memory that they had.
+// Whether all nodes that the last incarnation named are among these, with the memory that they had.
 bool Invariants::is_witnessed(const std::vector<Member>& members, const Nodes& among) const {
   return !members.empty() && std::all_of(members.begin(), members.end(), [&](const Member& member) {
     return among.contains(member.node) && world_.machines.at(member.node).arena.id == member.arena_id;
   });
 }
 
-// The nodes that the last incarnation named have all lost the memory that they had, some time ago.
+// Whether all nodes that the last incarnation named lost their memory of that time, some time ago.
 bool Invariants::is_unwitnessed(const std::vector<Member>& members) const {
   const TimeMs since = world_.event_queue.now() - known_after_ms;
   return !members.empty() && std::all_of(members.begin(), members.end(), [&](const Member& member) {
@@ -64,7 +63,7 @@ bool Invariants::is_unwitnessed(const std::vector<Member>& members) const {
 
 std::optional<Violation> Invariants::judge(const Machine& leader, const IncarnationRecord& record) const {
   const IncarnationRecord& before = world_.store.incarnation_record().record;
-  // What was decided before it may write again, where the store lost it.
+  // It may write an earlier decision again if the store lost it.
   if (history_.decision(record.incarnation) != nullptr || record.decision.verdict == Verdict::undecided)
     return std::nullopt;
   const std::string what =
@@ -79,7 +78,7 @@ std::optional<Violation> Invariants::judge(const Machine& leader, const Incarnat
   return std::nullopt;
 }
 
-// Whether it gives up what is there.
+// Whether the decision gives up state that exists.
 std::optional<Violation> Invariants::judge_loss(const Machine& leader, const Decision& decision,
                                                 const std::string& what) const {
   const Nodes reachable = reachable_from(leader);
@@ -89,7 +88,8 @@ std::optional<Violation> Invariants::judge_loss(const Machine& leader, const Dec
     return Violation{"I2", text(what, " although ", describe(reported), " was reported committed and is still there")};
   }
   if (decision.verdict != Verdict::restore) {
-    // That a job starts anew may be certain before everybody is heard, that its state is lost never is.
+    // It may be certain that a job starts anew before every node is heard. That its state is lost is never certain
+    // before.
     const Nodes& among = decision.verdict == Verdict::lost ? awaited : reachable;
     for (const CheckpointId whole : history_.complete_checkpoints()) {
       if (history_.ranks_disagree(whole) || !is_there(whole, &among)) continue;
@@ -105,7 +105,7 @@ std::optional<Violation> Invariants::judge_loss(const Machine& leader, const Dec
   return std::nullopt;
 }
 
-// Whether it says what it should of a commit that may be newer, and only that.
+// Whether the decision says that a newer commit may exist exactly when it should.
 std::optional<Violation> Invariants::judge_doubt(const Machine& leader, const IncarnationRecord& before,
                                                  const Decision& decision, const std::string& what) const {
   const bool gives_state = decision.verdict == Verdict::restore;
@@ -130,7 +130,7 @@ std::optional<Violation> Invariants::judge_doubt(const Machine& leader, const In
   return std::nullopt;
 }
 
-// By the truth alone, whoever knows of it.
+// Judges by the truth alone, whoever knows it.
 void Invariants::check_decision(const IncarnationRecord& before, const IncarnationRecord& now) {
   const Decision& decision = now.decision;
   const CheckpointId checkpoint = decision.checkpoint;
@@ -138,7 +138,7 @@ void Invariants::check_decision(const IncarnationRecord& before, const Incarnati
   const std::string what = text("incarnation ", now.incarnation, " decides ", describe(decision));
   const bool gives_state = decision.verdict == Verdict::restore;
   const bool flagged = decision.behind || decision.status_unknown;
-  // What was committed was whole, whoever has dropped it since.
+  // A committed checkpoint was whole, whoever has dropped it since.
   const bool was_whole =
       history_.was_whole(checkpoint) || history_.was_damaged(checkpoint) || history_.was_committed(checkpoint);
   if (gives_state && !was_whole && !world_.storage.has_step(checkpoint) && !is_there(checkpoint, nullptr)) {
@@ -154,7 +154,7 @@ void Invariants::check_decision(const IncarnationRecord& before, const Incarnati
   if (decision.behind && history_.newest_committed_ever() <= checkpoint) {
     throw Violation{"I3", what + ", but nothing newer was ever committed"};
   }
-  // Whether what the last incarnation went on from was a commit, those may have known who were gone by then.
+  // Nodes that are gone may have known whether the last restart began from a commit.
   const Decision* last = history_.decision(before.assignments.incarnation);
   if (gives_state && last != nullptr && checkpoint < last->checkpoint && !flagged) {
     throw Violation{"I3", text(what, " without a word about ", describe(last->checkpoint), ", from which incarnation ",
@@ -177,7 +177,7 @@ void Invariants::check_decision(const IncarnationRecord& before, const Incarnati
   tally_.decided_unknown += decision.status_unknown;
 }
 
-// That what was decided cannot be brought home any more ends the restores that wait for it.
+// If the decided checkpoint can no longer be had, the restores that wait for it end.
 void Invariants::stranding(const Machine& leader, const Directive& directive) {
   const std::pair on_record(directive.epoch, directive.incarnation);
   if (directive.stranded.empty()) {
@@ -195,11 +195,11 @@ void Invariants::stranding(const Machine& leader, const Directive& directive) {
 
 // ---- Members ----
 
-// News about members is for the operator: a node that runs and could be heard is not lost.
+// News about members is for the operator. A node that runs and can be heard is not lost.
 void Invariants::member_notified(const Machine& leader, const MemberChanged& changed) {
   const TimeMs now = world_.event_queue.now();
   const Machine& machine = world_.machines.at(changed.node);
-  // What it said last may have been on the way for long.
+  // Its last message may have been under way for long.
   if (changed.change == Change::returned && machine.is_lost && machine.memory_since <= world_.news_of_before())
     throw Violation{"I6", text("node ", leader.id, " says that node ", machine.id, " is back, which is lost")};
   if (changed.change != Change::lost) return;
@@ -212,7 +212,7 @@ void Invariants::member_notified(const Machine& leader, const MemberChanged& cha
                           (knows.incarnation == on_record.assignments.incarnation && is_decided);
   const auto assignment_table = goes_by_it ? world_.store.assignment_table(on_record.assignments) : assignments_before_;
   if (!assignment_table.is_member(machine.id, machine.arena.id)) return;  // or came back without its memory
-  // As long as the leader has listened, for it must not conclude anything from its own pause.
+  // Only while the leader has listened, because it must conclude nothing from its own pause.
   const TimeMs since = std::min(now, std::max(now - known_after_ms, leader.listens_since + wake_up_ms));
   if (world_.is_reachable_from(machine, leader, since)) {
     throw Violation{"I6", text("node ", leader.id, " says that node ", machine.id,
@@ -222,7 +222,7 @@ void Invariants::member_notified(const Machine& leader, const MemberChanged& cha
 
 // ---- The store ----
 
-// The store may carry this out later, when the leader knows better.
+// The store may carry this out later, when the leader knows more.
 void Invariants::writing_leader(const Machine& machine, const LeaderRecord& record) {
   if (record.epoch < machine.arena.epoch) {
     throw Violation{"I4", text("node ", machine.id, " wants to be leader with ", describe_epoch(record.epoch),
@@ -239,10 +239,10 @@ void Invariants::leader_written(NodeId by, const LeaderRecordRead& now) {
     throw Violation{"I4", text("node ", by, " is leader with ", describe_epoch(record.epoch), ", which is node ",
                                holder->second, "'s, or nobody's")};
   }
-  // Where the store lost the record, nobody may know of one that was elected and never took charge: then it did
-  // nothing. Nor may whoever asked have known then of one that had just taken charge: elected with less it never takes
-  // charge. And who leads by an older record may go on until it hears of a newer one, since revisions come a second
-  // time.
+  // If the store lost the record, nobody may know of a leader that was elected and never took charge; that one did
+  // nothing. The node that asked may also not have known of a leader that had just taken charge. If it is elected with
+  // a lower epoch, it never takes charge. A leader with an older record may continue until it hears of a newer one,
+  // because revisions come a second time.
   const bool is_unknown =
       record.epoch < newest_epoch_led_ && epochs_asked_at_[record.epoch] - newest_epoch_led_since_ < known_after_ms;
   const bool is_newer = record.epoch > (leader_record_spoiled_ ? newest_epoch_led_ : leader_record_.epoch);
@@ -262,8 +262,8 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
   const IncarnationRecord& old = before.record;
   const IncarnationRecord& record = now.record;
   const bool is_older = record.epoch < old.epoch || record.incarnation < old.incarnation;
-  // On its way since before the store was set back, it met its revision for the second time, and sets the store back
-  // once more.
+  // This swap was under way since before the store was set back. It met its revision a second time, and sets the store
+  // back once more.
   if (is_older && incarnation_record_spoiled_at_ && asked.at <= *incarnation_record_spoiled_at_)
     return incarnation_record_spoiled();
   if (is_older || record.incarnation > newest_decided_ + 1) {
@@ -279,7 +279,7 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
   }
   const Decision* decided = history_.decision(record.incarnation);
   const bool was_decided = decided != nullptr;
-  const bool says_so = record.decision.verdict != Verdict::undecided;  // not where the store lost that
+  const bool says_so = record.decision.verdict != Verdict::undecided;  // not if the store lost it
   if (was_decided && says_so && !is_same(record.decision, *decided)) {
     throw Violation{"I4", text("node ", by, " changes the decision of incarnation ", record.incarnation, " from ",
                                describe(*decided), " to ", describe(record.decision))};
@@ -288,9 +288,9 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
     throw Violation{"I3", text("node ", by, " forgets that ", describe(old.first_commit), " was committed")};
   }
   const auto assignment_table = world_.store.assignment_table(record.assignments);
-  // Those of an earlier incarnation may have been lost since. Whoever writes again what the store lost may have heard
-  // of none of the incarnations after that, for which its rank assignments were removed: it leads none before it has
-  // read them.
+  // Assignments of an earlier incarnation may have been lost since. A node that writes again what the store lost may
+  // not know of the later incarnations for which these were removed. It leads none of them before it has read their
+  // assignments.
   const bool is_followed = history_.decision(record.assignments.incarnation) != nullptr &&
                            history_.incarnation() > record.assignments.incarnation;
   if (assignment_table.name() != record.assignments && record.assignments != old.assignments && !is_followed) {
@@ -303,13 +303,14 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
     committed(world_.machines.at(by), record.base);
   }
   if (assignment_table.name() == record.assignments) check_replacements(by, old, record, assignment_table);
-  // A restored checkpoint is committed with its place on record: a leader that reads it there goes by it.
+  // A restored checkpoint is committed once it is on record. A leader that reads it there relies on that.
   if (was_decided && record.base == record.decision.checkpoint && record.base != old.base) {
     committed(world_.machines.at(by), record.base);
   }
 }
 
-// One for a member each, and never a member: what a lost node comes back with is not to be mixed with it.
+// One replacement per member, and never a member itself: the pieces of a lost node that comes back must not mix with
+// another's.
 void Invariants::check_replacements(NodeId by, const IncarnationRecord& old, const IncarnationRecord& record,
                                     const core::AssignmentTable& assignment_table) {
   std::set<NodeId> members, lost, replacing;

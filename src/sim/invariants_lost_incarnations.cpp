@@ -14,7 +14,7 @@ void Invariants::incarnation_read(const IncarnationRecord& record) {
   newest_decided_read_ = std::max(newest_decided_read_, record.incarnation);
 }
 
-// What the store forgot before it told anybody was never decided: not even whoever asked for it knows that it was.
+// A decision that the store forgot before any node read it was never made: not even the node that asked for it knows.
 void Invariants::incarnation_record_spoiled() {
   incarnation_record_spoiled_ = true;
   incarnation_record_spoiled_at_ = world_.event_queue.now();
@@ -25,8 +25,8 @@ void Invariants::incarnation_record_spoiled() {
   if (decided > newest_decided_read_ && !has_it) history_.forget_decision(decided);
 }
 
-// The store broke its word, no machine has memory from when it still told of that incarnation, and storage has nothing
-// of it. A single machine that is older must have been asked.
+// The store broke its word, no machine has memory from when it still had that incarnation, and storage has nothing of
+// it. A single older machine must have been asked.
 bool Invariants::is_forgotten(std::uint64_t incarnation) const {
   if (!incarnation_record_spoiled_ || world_.storage.newest_incarnation() >= incarnation) return false;
   return std::all_of(world_.machines.begin(), world_.machines.end(), [&](const auto& entry) {
@@ -35,8 +35,8 @@ bool Invariants::is_forgotten(std::uint64_t incarnation) const {
   });
 }
 
-// An incarnation gets a number for the second time only where nobody can know of the first one. That one is then
-// forgotten, but what is restored from storage may not pass for the newest commit.
+// An incarnation may get a number again only if nobody can know of the first one. The first one is then forgotten, but
+// a checkpoint restored from storage must not count as the newest commit.
 void Invariants::incarnation_opened(std::uint64_t incarnation) {
   if (incarnation == 0 || incarnation > newest_decided_ || !is_forgotten(incarnation)) return;
   newest_forgotten_ = history_.newest_committed();

@@ -1,4 +1,4 @@
-// I5: memory is bounded, and nobody writes where another's bytes are.
+// I5: memory is bounded, and nobody writes to bytes that belong to somebody else.
 #include "sim/invariants.hpp"
 #include "sim/world.hpp"
 
@@ -103,7 +103,7 @@ void Invariants::writing(const Machine& machine, const SlotRef& ref, CheckpointI
 
 void Invariants::releasing(const Machine& machine, Rank rank, const std::string& shard) {
   const auto found = machine.arena.segments.find({rank, shard});
-  if (found == machine.arena.segments.end()) return;  // for which there never was room
+  if (found == machine.arena.segments.end()) return;  // there was never room for it
   for (std::size_t i = 0; i < found->second.size(); ++i) {
     const SlotRef ref{rank, shard, static_cast<std::uint8_t>(i)};
     const Slot& slot = writable(machine, ref, "given back");
@@ -113,7 +113,7 @@ void Invariants::releasing(const Machine& machine, Rank rank, const std::string&
   }
 }
 
-// What was on the machine counts as lost to a fault.
+// Everything on the machine counts as lost to a fault.
 void Invariants::memory_lost(Machine& machine) {
   machine.arena.for_each([&](const SlotRef&, Slot& slot) {
     if (!slot.findable()) return;

@@ -83,7 +83,7 @@ void Launcher::stop_all() {
   leaves_behind_ = false;
   for (Trainer* trainer : trainers()) {
     if (leaves_behind && world_.random.chance(500)) {
-      // Somebody finds it in the end.
+      // Somebody will find it in the end.
       world_.event_queue.after(world_.random.between(1000, 10000), [&world = world_, instance = trainer->instance] {
         if (Trainer* left = world.trainer(instance)) left->die();
       });
@@ -96,7 +96,7 @@ void Launcher::stop_all() {
     ++give_ups_;
     world_.give_up_job();
   }
-  // Some take their time, so that a machine that is gone is noticed before.
+  // Some restarts take their time, so that nodes notice a lost machine before.
   const TimeMs slowness_ms = world_.settings.core.standby && world_.random.chance(700) ? 5000 : 0;
   world_.event_queue.after(world_.random.between(50, 1500) + slowness_ms + losses_in_a_row_ * 2000,
                            [this] { launch_all(); });
@@ -118,7 +118,7 @@ void Launcher::launch_all() {
   for (Trainer* trainer : trainers()) trainer->start();
 }
 
-// Ranks stay where they were if they can, or are dealt anew; no machine gets more than its share.
+// Ranks stay where they were if they can. Otherwise they are placed again; no machine gets more than its share.
 void Launcher::place_ranks() {
   std::vector<NodeId> machines = world_.usable_machines();
   world_.random.shuffle(machines);

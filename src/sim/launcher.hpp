@@ -1,6 +1,6 @@
-// What starts and restarts the job: places ranks on machines, keeps them in step, kills all when one dies or hangs and
-// starts all again, perhaps permuted. It does not always succeed in killing: what it leaves behind may wake later.
-// Gives the job up ("ckptctl gc") when its state stays lost. Not thread-safe.
+// Launcher starts and restarts the job. It places ranks on machines, keeps them in step, kills all when one dies or
+// hangs, and starts all again, sometimes on other machines. It does not always succeed in killing: a trainer that it
+// leaves behind may wake later. It gives the job up ("ckptctl gc") if its state stays lost. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Launcher {
 
   void start();
   void restart();                                      // the job as a whole
-  void leave_some_behind() { leaves_behind_ = true; }  // at the next restart
+  void leave_some_behind() { leaves_behind_ = true; }  // when the job restarts next
 
   // From trainers and machines.
   void restored(const Trainer& trainer);

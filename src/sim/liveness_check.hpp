@@ -1,7 +1,7 @@
-// The simulator's check of invariant I6 (progress) and of unneeded memory (I5); docs/simulator.md lists the invariants.
-// Within a bounded time after the last fault, the job must train and commit several checkpoints. It must have all the
-// copies and parity that its nodes allow, and must have freed the memory that nothing needs. The run ends as soon as
-// all of that holds (is_reached()). Not thread-safe.
+// LivenessCheck checks progress (I6) and unneeded memory (I5); docs/simulator.md lists the invariants. Within a bounded
+// time after the last fault, the job must train and commit several checkpoints. It must have all the copies and parity
+// that its nodes allow, and must have freed the memory that nothing needs. The run ends as soon as all of that holds
+// (is_reached()). Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class LivenessCheck {
   void after_step();
   bool is_reached() const { return reached_; }
   TimeMs took_ms() const { return took_ms_; }  // from the last fault's end
-  TimeMs calm_ms() const;                      // since then, 0 before
+  TimeMs calm_ms() const;                      // time since then; 0 before
 
  private:
   struct Lack {

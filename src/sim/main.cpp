@@ -1,4 +1,4 @@
-// ckpt_sim: see docs/simulator.md.
+// ckpt_sim, the simulator: see docs/simulator.md.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -62,7 +62,7 @@ int run_many(const Campaign& campaign) {
   const auto start = std::chrono::steady_clock::now();
   auto shown = start;
   const bool on_terminal = isatty(STDERR_FILENO) == 1;
-  // At once: a run that is ended early has shown what it found.
+  // Print it at once, so that a run that is ended early has shown its findings.
   const auto violated = [&](const Outcome& outcome) {
     if (on_terminal) std::cerr << "\r\033[K" << std::flush;
     std::cout << violation_text(outcome, text("--seed ", outcome.seed)) << std::flush;

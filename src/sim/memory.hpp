@@ -1,6 +1,6 @@
-// The memory of a simulated node: what src/arena/arena_format.hpp lays out in bytes, reduced to what the protocol can
-// see of it. It outlives the agent and the trainers. A slot's bytes are one number, the digest of what is really there;
-// a piece is intact when that is what its header says.
+// The memory of a simulated node: the arena of src/arena/arena_format.hpp, reduced to what the protocol can see of it.
+// It outlives the agent and the trainers. One number stands for a slot's bytes: the digest of what is really there. A
+// piece is intact if its header names that digest.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ struct Slot {
   bool sealed = false;
   PieceInfo header;  // valid under the seal
   std::uint64_t bytes = 0;
-  CheckpointId dropped;  // not to be found again when the agent re-attaches
+  CheckpointId dropped;  // the agent must not find it again when it attaches again
 
-  // What nobody on the node can see; for the invariants.
+  // For the invariants only. Nobody on the node can see it.
   bool counted = false;  // the core was told that it holds a whole piece, and has not dropped it
   core::TimeMs counted_since = 0;
   bool draining = false;         // dropped, and not released yet
@@ -37,7 +37,7 @@ struct Slot {
   bool findable() const { return sealed && header.checkpoint != dropped; }
 };
 
-// (writer, shard); held_rank for a peer's shard.
+// (writer, shard). The writer is held_rank for a peer's shard.
 using SegmentKey = std::pair<Rank, std::string>;
 using Segment = std::vector<Slot>;
 
@@ -72,9 +72,9 @@ struct Arena {
 
   Slot* find(const SlotRef& ref);
   const Slot* find(const SlotRef& ref) const;
-  void make_segment(Rank rank, const std::string& shard, std::size_t slots);  // no-op where it exists
+  void make_segment(Rank rank, const std::string& shard, std::size_t slots);  // does nothing if it exists
 
-  // visit(SlotRef, Slot&) for every slot, in a fixed order.
+  // Calls visit(SlotRef, Slot&) for every slot, in a fixed order.
   template <class Visit>
   void for_each(const Visit& visit) {
     for (auto& [key, segment] : segments) {

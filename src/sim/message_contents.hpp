@@ -1,4 +1,4 @@
-// What a message says, whether it comes by itself or in a batch.
+// The reports and directives in a message, whether it is a batch or not.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ inline std::vector<const core::Report*> reports_in(const core::Message& message)
   return reports;
 }
 
-// For node `to`, which receives the message.
+// The directives for node `to`, which receives the message.
 inline std::vector<const core::Directive*> directives_for(core::NodeId to, const core::Message& message) {
   std::vector<const core::Directive*> directives;
   if (const auto* directive = std::get_if<core::Directive>(&message)) directives.push_back(directive);

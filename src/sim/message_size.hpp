@@ -1,5 +1,6 @@
-// What a message weighs on the wire, and a fingerprint of what it says: two heartbeats that say the same differ in
-// their numbers only. Visits the fields as the agents' own encoding does. Pure.
+// MessageSize computes the size of a message on the wire, and a fingerprint of its content. Two heartbeats with the
+// same content differ only in their sequence numbers and have the same fingerprint. Visits the fields as the agents'
+// own encoding does. Pure.
 #pragma once
 
 #include <concepts>

@@ -16,7 +16,7 @@ void Network::send(NodeId from, NodeId to, core::Message message) {
   if (random_.chance(conditions_.repeats)) deliver_after(draw_delay(), from, to, shared);
 }
 
-// A few milliseconds; one message in two hundred is held up for long, so that it arrives in another epoch or
+// A few milliseconds. One message in two hundred is delayed for long, so that it arrives in another epoch or
 // incarnation.
 TimeMs Network::draw_delay() {
   if (conditions_.delay_ms_max > 0) return random_.between(1, conditions_.delay_ms_max);

@@ -1,5 +1,5 @@
-// Messages between nodes: delayed, lost, repeated, overtaken, and cut off by partitions, in one direction or both.
-// Not thread-safe.
+// Network carries messages between nodes. It delays, loses, repeats and reorders them, and partitions cut it in one
+// direction or both. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -24,20 +24,20 @@ class Network {
 
   void send(NodeId from, NodeId to, core::Message message);
 
-  // Whether a byte can travel now.
+  // Whether a byte can pass now.
   bool open(NodeId from, NodeId to) const;
   bool open_both_ways(NodeId one, NodeId other) const { return open(one, other) && open(other, one); }
 
-  // Since when both can hear each other; far in the future while they cannot.
+  // Since when both nodes can hear each other; far in the future while they cannot.
   TimeMs open_both_ways_since(NodeId one, NodeId other) const;
-  // Since when what is sent arrives as a rule.
+  // Since when messages usually arrive.
   TimeMs fair_since() const { return fair_since_; }
 
-  // No message from inside to outside, and none back unless one_way. Returns a handle for mend().
+  // Cuts messages from inside to outside and, unless one_way, back. Returns a handle for mend().
   int cut(std::set<NodeId> inside, bool one_way);
   void mend(int cut);
 
-  // Everywhere, until changed back: per mille of messages lost or repeated, and how long they may be delayed.
+  // Everywhere, until changed again: per mille of messages lost or repeated, and their longest delay.
   struct NetworkConditions {
     unsigned loss = 0;
     unsigned repeats = 0;
@@ -47,7 +47,7 @@ class Network {
 
   static constexpr TimeMs delay_ms_max = 4000;
 
-  // Nothing sent before arrives any more.
+  // Messages sent before this call never arrive.
   void forget_everything() { ++era_; }
 
  private:
@@ -66,7 +66,7 @@ class Network {
   Deliver deliver_;
   NetworkConditions conditions_;
   std::map<int, Cut> cuts_;
-  std::vector<std::pair<Cut, TimeMs>> mended_;  // and when
+  std::vector<std::pair<Cut, TimeMs>> mended_;  // and when it was mended
   TimeMs fair_since_ = 0;
   int next_cut_ = 0;
   int era_ = 0;

@@ -14,7 +14,7 @@ bool is_electing(World& world) {
   return leader == nullptr || leader->is_frozen();
 }
 
-// What a node has on record of the leader tells whether it has heard of it.
+// A node has heard of the leader if its record of the leader says so.
 bool is_gathering(World& world) {
   const std::uint64_t epoch = world.store.leader().record.epoch;
   return std::any_of(world.machines.begin(), world.machines.end(),

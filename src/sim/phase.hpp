@@ -1,4 +1,5 @@
-// What the job is busy with at a moment, so that faults can be aimed and counted. Several phases may hold at once.
+// Phases say what the job is doing at a moment, so that faults can be aimed and counted. Several phases may hold at
+// once.
 #pragma once
 
 #include <array>
@@ -13,18 +14,18 @@ class World;
 enum class Phase : std::uint8_t {
   down,          // between two launches
   hello,         // some rank has not asked for restore() yet
-  deciding,      // all have, and the incarnation is undecided
+  deciding,      // all ranks have asked, and the incarnation is undecided
   restoring,     // it is decided, and some rank does not train yet
   capturing,     // some rank writes its slots
   replicating,   // pieces of a checkpoint that this incarnation captured are on their way
-  committing,    // a checkpoint is whole in all its places, and no trainer knows
+  committing,    // a checkpoint is whole in all its places, and no trainer knows that it is committed
   reprotecting,  // pieces of the checkpoint that this incarnation restored are on their way, home or to new places
-  electing,      // nobody who is able to is leader
+  electing,      // no node that could lead is leader
   idle,          // training, and none of the others
-  gathering,     // the leader has not been heard by all nodes yet, nor has it heard them
-  announcing,    // an incarnation is decided, and no node but the leader knows
+  gathering,     // some node and the leader have not heard each other yet
+  announcing,    // an incarnation is decided, and only the leader knows
   encoding,      // parity of a checkpoint that this incarnation captured is being made
-  decoding,      // what was lost is being made out of parity
+  decoding,      // lost pieces are being decoded from parity
   replacing,     // a standby node has the place of a lost one
 };
 inline constexpr std::size_t phase_count = 15;

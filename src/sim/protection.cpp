@@ -11,7 +11,7 @@ using namespace core;
 namespace {
 constexpr TimeMs verdict_look_every_ms = 100;
 constexpr TimeMs iterations_allowed = 4;  // docs/protection.md
-// A commit is heard of, and what is told of it arrives, within so long.
+// A node learns of a commit, and its news arrives, within this time.
 constexpr TimeMs verdict_told_within_ms = 3500;
 }  // namespace
 
@@ -30,7 +30,7 @@ void Protection::follow(TimeMs now) {
   const Verdict verdict = record.decision.verdict;
   const std::pair incarnation(record.incarnation, verdict == Verdict::fresh || verdict == Verdict::restore);
   const std::uint64_t commits = world_.invariants.tally().commits;
-  // Before the leader tells anybody of an incarnation, it may not know itself that the decision is written.
+  // Until the leader has told anybody of an incarnation, it may not know itself that the decision is written.
   if (commits != commits_ || incarnation != incarnation_ || !world_.decision_is_notified()) quiet_since_ = now;
   commits_ = commits;
   incarnation_ = incarnation;
@@ -42,7 +42,7 @@ void Protection::judge(const Machine& machine, TimeMs now) const {
   const TimeMs least_ms = world_.settings.core.unprotected_after_ms + verdict_told_within_ms;
   if (quiet_ms <= least_ms) return;
   const Health health = machine.agent->node().health(now + machine.clock_offset_ms);
-  // A node allows as much time as its leader told it. The judgement never allows more than the slowest iteration does.
+  // A node allows as much time as its leader says. The verdict never allows more than the slowest iteration takes.
   const TimeMs allowed_ms =
       std::min(health.allowed_ms, iterations_allowed * (longest_iteration_ms_ + verdict_told_within_ms));
   if (health.standing != Standing::is_protected || quiet_ms <= std::max(allowed_ms + verdict_told_within_ms, least_ms))

@@ -1,4 +1,4 @@
-// I7: nobody is told that the job is protected while its commits are overdue. Not thread-safe.
+// Protection checks I7: nobody is told that the job is protected while its commits are overdue. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ class Protection {
   TimeMs next_look_ = 0;
   std::uint64_t commits_ = 0;
   std::pair<std::uint64_t, bool> incarnation_;  // in the store, and whether it has begun
-  TimeMs quiet_since_ = 0;                      // the newest commit, or since an incarnation went on from one
-  TimeMs longest_iteration_ms_ = 0;             // that any rank waited for the next one
+  TimeMs quiet_since_ = 0;                      // since the newest commit, or since an incarnation went on from one
+  TimeMs longest_iteration_ms_ = 0;             // longest time that any rank waited for the next iteration
 };
 
 }  // namespace ckpt::sim

@@ -1,5 +1,5 @@
-// The simulator's only source of chance: splitmix64, the same on every machine and library (std's distributions are
-// not). Copying copies the state. Not thread-safe.
+// Random is the simulator's only source of chance: splitmix64. It is the same on every machine and library, unlike the
+// distributions of std. Copying copies the state. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ class Random {
 
   bool chance(unsigned per_mille) { return below(1000) < per_mille; }
 
-  // Of a list that is not empty.
+  // `list` must not be empty.
   template <class Value>
   const Value& pick(const std::vector<Value>& list) {
     return list[below(list.size())];

@@ -1,4 +1,5 @@
-// How long a record of the store is, as agents write it: JSON, without the escapes that names do not need. Pure.
+// RecordSize computes the length of a store's record as agents write it: JSON, without the escapes that names do not
+// need. Pure.
 #pragma once
 
 #include <concepts>

@@ -1,5 +1,5 @@
-// What happened in a run, line by line, and a fingerprint of it by which two runs of one seed can be compared.
-// Not thread-safe.
+// RunTrace writes what happens in a run, line by line, and computes a fingerprint that shows whether two runs of one
+// seed are equal. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ std::string describe(const core::Effect& effect);
 std::string describe(const core::Decision& decision);
 std::string describe(const core::SlotRef& slot);
 std::string describe(CheckpointId checkpoint);
-std::string describe_epoch(std::uint64_t epoch);  // its term, and who leads in it
+std::string describe_epoch(std::uint64_t epoch);  // its term and its leader
 
 // "a" + 1 + "b" without the conversions.
 template <class... Parts>
@@ -28,12 +28,12 @@ std::string text(const Parts&... parts) {
 
 class RunTrace {
  public:
-  // Lines go to `out`; null: only the fingerprint is kept.
+  // Writes lines to `out`. Null: keeps only the fingerprint.
   explicit RunTrace(std::ostream* out) : out_(out) {}
 
   bool on() const { return out_ != nullptr; }
 
-  // `make` returns the line's text; it is called only when lines are wanted.
+  // `make` returns the line's text. It is called only if lines are written.
   template <class Make>
   void line(core::TimeMs now, const Make& make) {
     if (on()) write(now, make());

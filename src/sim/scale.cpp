@@ -41,8 +41,8 @@ double heap_mb() {
   return static_cast<double>(info.uordblks + info.hblkhd) / (1 << 20);
 }
 
-// Which shards there are: each rank's private one, and main shards that so many ranks share, the last one some more
-// where they do not come out even. There are as many parts of a main shard as ranks that name it.
+// The shards: each rank's private one, and main shards that `sharers` ranks share. The last main shard has some more
+// ranks if the number does not divide evenly. A main shard has as many parts as ranks that name it.
 class Shards {
  public:
   Shards(NodeId nodes, std::uint32_t sharers) : nodes_(nodes), sharers_(sharers) {}
@@ -55,7 +55,7 @@ class Shards {
     return copies < naming ? naming : 1;
   }
 
-  // All that there is to store of a checkpoint, by number.
+  // Everything that a checkpoint stores, by number.
   std::uint64_t count() const { return 2 * std::uint64_t{nodes_}; }
   static std::uint64_t index_of(const std::string& name) {
     const ShardPart part = parse_part(name);
@@ -101,10 +101,10 @@ class ScaleWorld {
     std::vector<SlotRef> granted;
     CheckpointId notified_commit;  // newest commit that its rank knows of
     bool is_restored = false;
-    int chain = 0;        // messages since the captures that led to what it has done last
-    int batch_chain = 0;  // likewise, to what it passes on next
+    int chain = 0;        // messages from the captures to its last action
+    int batch_chain = 0;  // likewise, to what it will pass on next
     TimeMs wanted_tick_at = 0;
-    // Fingerprints of what was sent last: by it and to it, and for it between its relay and the leader.
+    // Fingerprints of the last messages: from it, to it, and for it between its relay and the leader.
     std::uint64_t said = 0, received = 0;
     std::uint64_t said_on = 0, received_on = 0;
     bool is_relay = false;  // has passed something on since counting began
@@ -113,7 +113,7 @@ class ScaleWorld {
   };
   struct Arrival {
     NodeId to = 0;
-    int round = 0;  // of captures, in which it was caused
+    int round = 0;  // the round of captures that caused it
     int chain = 0;
     std::variant<Event, StartFetch> what;
   };
@@ -190,7 +190,7 @@ class ScaleWorld {
     carry_out(leader_node, effects);
   }
 
-  // An incarnation begins that was decided just now.
+  // Begins an incarnation that was decided just now.
   bool is_placing(const Event& event) const {
     const auto* read = std::get_if<IncarnationRecordRead>(&event);
     return read != nullptr && read->revision == decided_revision_;
@@ -206,7 +206,7 @@ class ScaleWorld {
            incarnation_read_.record.decision.verdict == Verdict::undecided;
   }
 
-  // ---- What happens to the job ----
+  // ---- Incarnations of the job ----
 
   void start_machines() {
     doing_ = "starting";
@@ -229,7 +229,7 @@ class ScaleWorld {
     handle(node, IncarnationRecordRead{});
   }
 
-  // Every rank begins a new incarnation on the node of its number.
+  // Every rank begins a new incarnation on the node with its number.
   bool restart() {
     doing_ = "restoring";
     for (Machine& machine : machines_) {
@@ -256,7 +256,8 @@ class ScaleWorld {
     return true;
   }
 
-  // All ranks capture at once; true when all know that the checkpoint is committed and have dropped the one before.
+  // All ranks capture at once. Returns true if all know that the checkpoint is committed and have dropped the one
+  // before.
   bool commit(int times) {
     for (int i = 0; i < times; ++i) {
       if (!run_until([&] { return granted_ == result_.nodes; })) return false;
@@ -326,7 +327,7 @@ class ScaleWorld {
     return true;
   }
 
-  // Some machines, no two of which hold the same; others of the same names come with empty memory.
+  // Some machines are lost, no two of which hold the same pieces. Others of the same names come with empty memory.
   bool lose_some() {
     for (NodeId i = 0; i < result_.lost; ++i) {
       const NodeId node = (i + 1) * (result_.nodes / (result_.lost + 1));
@@ -373,7 +374,7 @@ class ScaleWorld {
   }
 
   template <class Other>
-  void on(NodeId, const Other&) {}  // nothing comes of it here
+  void on(NodeId, const Other&) {}  // ignored here
 
   void on(NodeId from, const Send& send) {
     if (says_something_new(send)) {
@@ -409,7 +410,7 @@ class ScaleWorld {
     return is_new;
   }
 
-  // What led to the message.
+  // The messages that led to this one.
   int chain_of(NodeId from, const Message& message) {
     if (from == leader_node) return leader_chain_;
     Machine& machine = machines_[from];
@@ -446,7 +447,7 @@ class ScaleWorld {
     }
     if (!swap.assignments.empty()) assignments_[swap.record.assignments] = swap.assignments;
   }
-  // As the real stores have it.
+  // As in the real stores.
   template <class Record>
   bool is_storable(const Record& record) {
     const std::uint64_t bytes = RecordSize::of(record);
@@ -508,7 +509,7 @@ class ScaleWorld {
   void on(NodeId node, const Fence& fence) {
     if (fence.instance == machines_[node].instance) violation("node " + std::to_string(node) + ": " + fence.text);
   }
-  // The request goes there and the bytes come back.
+  // The request goes there, and the bytes come back.
   void on(NodeId node, const StartFetch& fetch) {
     ++fetched_;
     Machine& machine = machines_[node];
@@ -545,7 +546,7 @@ class ScaleWorld {
   std::map<AssignmentsName, std::vector<RankAssignment>> assignments_;
   std::uint64_t decided_revision_ = 0;
   std::map<CheckpointId, std::vector<std::uint8_t>> copies_;  // of every shard
-  std::map<CheckpointId, std::uint64_t> whole_;               // shards with as many as there shall be
+  std::map<CheckpointId, std::uint64_t> whole_;               // number of shards with all their copies
   std::uint64_t held_ = 0;                                    // slots
   CheckpointId newest_commit_;
   std::int64_t iteration_ = 0;

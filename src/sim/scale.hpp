@@ -1,10 +1,10 @@
-// Many nodes without faults but for a few that are lost at once: what the protocol costs as the job grows.
+// Measures the cost of the protocol as the job grows: many nodes, and no fault except the loss of a few nodes at once.
 //
-// Every node runs the very core of ckptd, one rank each and two copies of every shard, in virtual time: each hop of a
-// message takes 1 ms, a transfer two. Main shards may be shared, and are then cut into a part for each rank. The world
-// keeps the truth about every slot and checks as it goes, never the whole of it: that a commit is announced only when
-// all its copies are there, that a restore brings the newest one, and that nothing goes backwards. Deterministic but
-// for the CPU times.
+// Every node runs the real core of ckptd in virtual time, with one rank each and two copies of every shard. Each hop of
+// a message takes 1 ms, a transfer two. Ranks may share main shards, which are then cut into a part for each rank. The
+// world knows the truth about every slot. It checks as it goes, never everything at once: a commit is announced only
+// when all its copies are there, a restore brings the newest one, and nothing goes backwards. Deterministic except for
+// CPU times.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +18,25 @@ namespace ckpt::sim {
 
 inline constexpr core::NodeId scale_nodes_min = 4;
 inline constexpr core::NodeId scale_nodes_max = 200'000;
-inline constexpr std::uint32_t scale_sharers_min = 3;  // more than copies: else what they share is not cut
+inline constexpr std::uint32_t scale_sharers_min = 3;  // more than copies: otherwise shared shards are not cut
 
 struct ScaleResult {
   core::NodeId nodes = 0;
   std::uint32_t sharers = 1;  // ranks that name one main shard
-  core::NodeId lost = 0;      // at once, in the middle
-  int commits = 0;            // measured
-  // Per commit, in and out, of messages that say something new; and the busiest worker's.
+  core::NodeId lost = 0;      // lost at once, in the middle of the run
+  int commits = 0;            // commits that were measured
+  // Messages with news per commit, in and out: the leader's, and those of the busiest worker.
   double messages_leader = 0;
   double bytes_leader = 0;
   double messages_worker = 0;
   double bytes_worker = 0;
-  double messages_relay = 0;  // the busiest one's; 0 where there is none
+  double messages_relay = 0;  // the busiest relay's; 0: there is none
   double bytes_relay = 0;
-  double repeats_leader = 0;        // that say nothing new: heartbeats, and answers to them
-  int hops = 0;                     // of the longest chain from a capture to the news of its commit
+  double repeats_leader = 0;        // messages without news: heartbeats and their answers
+  int hops = 0;                     // on the longest way from a capture to the news of its commit
   core::TimeMs commit_ms = 0;       // virtual: from the captures to the last node's news, the slowest one
   core::TimeMs restart_ms = 0;      // virtual: from the ranks' hello to the last one's restore
-  std::uint64_t fetched = 0;        // pieces, on that way
+  std::uint64_t fetched = 0;        // pieces fetched during the restart
   double restart_bytes_leader = 0;  // of messages, in and out, that say something new
   // CPU of the leader's core.
   double restart_cpu_ms = 0;
@@ -48,7 +48,7 @@ struct ScaleResult {
   std::vector<std::string> violations;
 };
 
-// `sharers`: 1, or from scale_sharers_min to `nodes`. `progress` is told now and then what goes on.
+// `sharers`: 1, or from scale_sharers_min to `nodes`. `progress` is called now and then with a sentence.
 ScaleResult run_scale(core::NodeId nodes, std::uint32_t sharers,
                       const std::function<void(const std::string&)>& progress);
 

@@ -1,4 +1,4 @@
-// One run's shape, drawn from its seed.
+// Settings are the shape of one run, drawn from its seed.
 #pragma once
 
 #include <cstdint>
@@ -18,28 +18,28 @@ using core::TimeMs;
 struct Settings {
   std::uint64_t seed = 0;
   NodeId nodes = 3;    // 2..64
-  Rank ranks = 3;      // 1 or 2 per node, or fewer than nodes: the rest are spares
-  Rank sharers = 1;    // so many ranks name one main shard (data parallelism)
-  core::Config core;   // as every node is configured, but for its name and arena
-  bool racks = false;  // two nodes each, as failure domains
+  Rank ranks = 3;      // 1 or 2 per node; if fewer than nodes, the rest are standby nodes
+  Rank sharers = 1;    // this many ranks name one main shard (data parallelism)
+  core::Config core;   // the same for every node except its name and arena
+  bool racks = false;  // failure domains of two nodes each
   TimeMs iteration_ms = 200;
-  TimeMs update_ms = 10;  // up to so long, from before_update() to snapshot()
+  TimeMs update_ms = 10;  // longest time from before_update() to snapshot()
   TimeMs capture_ms = 50;
   TimeMs transfer_ms = 50;      // of one piece between two nodes
   unsigned loss_per_mille = 0;  // of messages, always
   int faults = 4;
-  bool is_hard = true;                               // with the faults that are drawn last
-  std::optional<std::set<std::size_t>> only_faults;  // of the plan, by number from 1; none: all of them
-  std::uint64_t shake = 0;                           // other chance, with the same plan
-  TimeMs fault_gap_ms = 4000;                        // up to so long between a fault and the next
+  bool is_hard = true;                               // include the faults that are drawn last
+  std::optional<std::set<std::size_t>> only_faults;  // their numbers in the plan, from 1; none: all of them
+  std::uint64_t shake = 0;                           // changes all random choices but the plan
+  TimeMs fault_gap_ms = 4000;                        // longest time from one fault to the next
 
   std::string main_shard(Rank rank) const;
-  std::uint32_t parts(Rank rank) const;  // in which its main shard is stored
+  std::uint32_t parts(Rank rank) const;  // in how many parts its main shard is stored
   std::string private_shard(Rank rank) const;
-  std::vector<std::string> shards() const;  // of all ranks, each once; by part where they are cut
+  std::vector<std::string> shards() const;  // of all ranks, each once; by part if they are cut
 };
 
-// The bytes of a part of a main shard whose state is `main`, and back.
+// The bytes of a part of a main shard whose state is `main`.
 std::uint64_t part_bytes(std::uint64_t main, std::uint32_t index, std::uint32_t of);
 
 Settings draw_settings(std::uint64_t seed);

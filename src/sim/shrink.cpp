@@ -9,13 +9,13 @@ namespace ckpt::sim {
 
 namespace {
 
-// A run without a fault differs in all that comes after it, also by chance: what the rest leads to shows in one of a
-// few.
+// A run without one fault also differs by chance in everything after it. One of a few such runs shows what the rest
+// leads to.
 constexpr std::uint64_t shakes_max = 4;
-// All sets of a size are tried while they are so few: then the first that fails is one of the smallest.
+// All sets of a size are tried while there are few enough. Then the first set that fails is one of the smallest.
 constexpr std::uint64_t tried_max = 2000;
 
-// What a violation says, whoever it says it of: its first words without numbers.
+// The kind of a violation: its first words, without numbers.
 std::string kind_of(const Violation& violation) {
   constexpr std::size_t length = 28;
   std::string kind = violation.invariant + ": " + violation.text;

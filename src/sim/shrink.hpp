@@ -1,5 +1,5 @@
-// Which faults of a failing seed it takes. Every run here is one that can be had again: the seed, the numbers of the
-// faults that it keeps, and a number that stirs chance.
+// Finds the faults that a failing seed needs. Every run here can be repeated from the seed, the numbers of the faults
+// that it keeps, and a number that changes the other random choices.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@
 namespace ckpt::sim {
 
 struct Shrunk {
-  Outcome whole;                 // of the seed as it is
-  std::set<std::size_t> faults;  // that are left, by number in the plan, from 1
+  Outcome whole;                 // of the unchanged seed
+  std::set<std::size_t> faults;  // the remaining faults, by number in the plan, from 1
   std::uint64_t shake = 0;
-  Outcome outcome;         // with these; they violate what the seed does
-  bool is_fewest = false;  // no smaller set of them does that, as far as was tried
+  Outcome outcome;         // with these faults; violates the same invariant
+  bool is_fewest = false;  // no smaller set was found that violates it
   std::uint64_t runs = 0;
 };
 
-// Where the seed violates nothing only `whole` is told. `progress` is called after every run.
+// If the seed violates nothing, only `whole` is set. `progress` is called after every run.
 Shrunk shrink(std::uint64_t seed, const std::function<void(std::uint64_t runs)>& progress);
 
-// Ends with the command that shows it again.
+// Ends with the command that shows the violation again.
 std::string shrunk_text(const Shrunk& shrunk);
 
-// How a run is had again: "--seed 7 --faults 1,3".
+// The options that repeat a run: "--seed 7 --faults 1,3".
 std::string replay_options(const Settings& settings);
 
 }  // namespace ckpt::sim

@@ -19,7 +19,7 @@ TimeMs Storage::takes_ms() {
   return world_.random.between(typical / 2, typical * 2);
 }
 
-// ---- What agents ask for ----
+// ---- Requests of agents ----
 
 void Storage::list(Agent& agent) {
   agent.later(world_.random.between(1, 50), [this](Agent& asker) {
@@ -41,7 +41,7 @@ void Storage::list(Agent& agent) {
   });
 }
 
-// The slots are read until the end, also where nothing comes of it.
+// The slots are read until the end, even if the write fails.
 void Storage::write(Machine& machine, Agent& agent, const StartWrite& order) {
   const CheckpointId discarded = order.discarded.checkpoint;
   for (const std::string& shard : order.discarded.shards) {
@@ -61,7 +61,7 @@ void Storage::finish_write(NodeId node, std::uint64_t agent_id, const StartWrite
   for (const SlotRef& ref : order.slots) {
     const Slot& slot = *machine.arena.find(ref);
     if (!slot.intact()) ended.trouble = "damaged in memory";
-    // Part of what failed may be there all the same.
+    // Part of a failed write may be there all the same.
     if (!is_out() && slot.intact()) pieces_[order.checkpoint][slot.header.shard] = {slot.header, slot.bytes};
   }
   for (const SlotRef& ref : order.slots) {
@@ -94,7 +94,7 @@ std::uint64_t Storage::read(const PieceInfo& piece) const {
   return found == pieces.end() ? 0 : found->second.bytes;
 }
 
-// ---- What happens to it ----
+// ---- Faults ----
 
 void Storage::outage(TimeMs duration_ms) { out_until_ = std::max(out_until_, world_.event_queue.now() + duration_ms); }
 

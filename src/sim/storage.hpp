@@ -1,5 +1,5 @@
-// Simulated persistent storage, one for all nodes: pieces, and the checkpoints that were made whole of them. It
-// outlives every machine; it can be out of reach for a while, and what is on it can go bad. Not thread-safe.
+// Storage is simulated persistent storage, one for all nodes: pieces, and the checkpoints that were completed from
+// them. It outlives every machine. It can be unreachable for a while, and its content can be damaged. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ class Storage {
  public:
   explicit Storage(World& world) : world_(world) {}
 
-  // What agents ask for; each is answered by one event, if the agent lives to see it.
+  // Requests of agents. Each is answered by one event, if the agent still lives then.
   void list(Agent& agent);
   void write(Machine& machine, Agent& agent, const core::StartWrite& order);
   void commit(Agent& agent, NodeId node, const core::FinalizeCheckpoint& order);
 
   bool is_out() const;
-  // The bytes of a piece of a whole checkpoint, as its digest; 0 where it is not there.
+  // The bytes of a piece of a complete checkpoint, as a digest; 0 if it is not there.
   std::uint64_t read(const core::PieceInfo& piece) const;
 
   void outage(TimeMs duration_ms);
@@ -37,10 +37,10 @@ class Storage {
   void clear();
 
   bool has_step(CheckpointId checkpoint) const { return steps_.contains(checkpoint); }
-  // Of whatever was written there last, finished or not.
+  // The incarnation of the newest thing written there, finished or not.
   std::uint64_t newest_incarnation() const { return pieces_.empty() ? 0 : pieces_.rbegin()->first.incarnation(); }
   bool has_had_step(CheckpointId checkpoint) const { return ever_whole_.contains(checkpoint); }
-  // The newest checkpoint that is whole and undamaged, and has been for so long.
+  // The newest checkpoint that has been complete and undamaged for `for_ms`.
   CheckpointId newest_sound(TimeMs for_ms) const;
   bool is_calm(TimeMs for_ms) const;
 

@@ -85,7 +85,7 @@ void Store::ask(NodeId by, bool is_swap, std::function<void()> apply, std::funct
   TimeMs apply_after = random_.between(1, 10);
   TimeMs answer_after = apply_after + random_.between(1, 10);
   if (wait > 0) {
-    // Half of what is asked in an outage was carried out before nobody answered any more.
+    // Half of the requests in an outage were carried out before the store stopped answering.
     if (random_.chance(500)) apply_after += wait;
     answer_after += wait;
   }

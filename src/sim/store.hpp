@@ -1,7 +1,7 @@
-// The coordination store: two records, each with a revision that grows by one with every write, changed by
-// compare-and-swap, and the rank assignments of incarnations, in records of which few are enough here to make several.
-// What is asked during an outage is answered after it, whether it was carried out before or after. Answers to one node
-// keep their order. Not thread-safe.
+// Store is the coordination store. It has two records, changed by compare-and-swap, whose revisions grow by one with
+// every write. It also has rank assignments, with so few per record here that they need several records. A request
+// during an outage is answered after it; it may be carried out before or after. Answers to one node keep their order.
+// Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -26,12 +26,12 @@ class Store {
 
   Store(EventQueue& event_queue, Random random, LeaderWritten leader_written);
 
-  // Each ends in one call of `answer` with the record as it then is.
+  // Each call ends in one call of `answer`, with the record as it is then.
   void read_leader(NodeId by, Answer answer);
   void read_incarnation(NodeId by, Answer answer);
   void swap(NodeId by, const core::SwapLeaderRecord& swap, Answer answer);
-  // Of an incarnation whose rank assignments are written. Writing them comes before, a record at a time, and ends in a
-  // call of `done`.
+  // Writes the record of an incarnation. Its rank assignments are written before, one record at a time. Each of these
+  // writes ends in a call of `done`.
   void swap(NodeId by, const core::SwapIncarnationRecord& swap, IncarnationWritten written, Answer answer);
   static constexpr std::size_t assignments_per_record = 3;
   void write_assignments(NodeId by, const core::AssignmentsName& name, std::size_t number,
@@ -45,10 +45,10 @@ class Store {
 
   void outage(TimeMs duration_ms);
   bool is_out() const { return event_queue_.now() < out_until_; }
-  TimeMs answers_since(NodeId node) const;        // in the future while it does not
+  TimeMs answers_since(NodeId node) const;        // in the future while it does not answer
   void cut_off(NodeId node, TimeMs duration_ms);  // an outage for one node
-  void lose_answers(int swaps);                   // the next so many swaps succeed or fail unheard for a while
-  // One record is gone, or again what it was some writes ago. Tells which.
+  void lose_answers(int swaps);                   // nobody learns the results of the next `swaps` swaps for a while
+  // Loses a record, or sets it back by some writes. Returns which.
   enum class Spoiled { nothing, leader, incarnation_record };
   Spoiled lose_record();
   Spoiled take_back_record();
@@ -71,7 +71,7 @@ class Store {
   struct Connection {
     TimeMs applied_at = 0;
     TimeMs answered_at = 0;
-    TimeMs late_until = 0;  // an answer that took long held up all that came after it
+    TimeMs late_until = 0;  // a slow answer delayed all answers after it
   };
   std::map<NodeId, Connection> connections_;
   std::map<NodeId, TimeMs> cut_off_until_;

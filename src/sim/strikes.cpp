@@ -1,4 +1,4 @@
-// How each fault strikes, and how it ends.
+// How each fault strikes, and how it is mended.
 #include <algorithm>
 #include <set>
 
@@ -45,7 +45,7 @@ bool Faults::corrupt_silently() {
   Trainer* trainer = pick_trainer();
   if (trainer == nullptr || trainer->stage() != Stage::training) return false;
   trainer->corrupt_state();
-  // The alarm is seen, and the job restarted from before.
+  // Somebody sees the alarm and restarts the job from an older checkpoint.
   mend_after(1000, 4000, [this] { world_.launcher.restart(); });
   return true;
 }
@@ -78,7 +78,7 @@ bool Faults::freeze_agent(bool on_leader) {
   return true;
 }
 
-// They wake within a moment of one another, as after one pause of all, or each for itself.
+// They wake together, as after one pause of all, or each by itself.
 bool Faults::freeze_agents(bool all) {
   std::vector<Machine*> running;
   for (auto& [id, machine] : world_.machines) {
@@ -166,7 +166,7 @@ bool Faults::fill_memory() {
   return true;
 }
 
-// Whose clock jumps has not listened meanwhile, as far as it can tell.
+// A node whose clock jumps believes that it has not listened meanwhile.
 void Faults::jump(Machine& machine, TimeMs by_ms) {
   machine.clock_offset_ms += by_ms;
   if (by_ms < world_.pause_ms()) return;
@@ -188,7 +188,7 @@ bool Faults::jump_all_clocks() {
   return true;
 }
 
-// What lies beyond the newest commit is found more often than there is of it.
+// Prefers pieces that are newer than the newest commit.
 bool Faults::find_damage() {
   struct SlotRef_ {
     NodeId node = 0;
@@ -269,7 +269,7 @@ bool Faults::stop_store(Fault fault) {
   return true;
 }
 
-// Where nothing is stored that is the end of the job's state, and nothing to learn from.
+// If nothing is stored, this ends the job's state, and there is nothing to learn from it.
 bool Faults::lose_everything() {
   if (!world_.storage.newest_sound(0)) return false;
   for (auto& [id, machine] : world_.machines) world_.lose_machine(machine);

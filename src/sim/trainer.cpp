@@ -78,7 +78,7 @@ void Trainer::connect() {
   if (agent_id_ != 0) return;
   Agent* agent = world_.agent_on(node);
   if (agent == nullptr) {
-    // Where no agent runs the engine starts one; a trainer that had one waits for it to come back.
+    // If no agent runs, the engine starts one. A trainer that had one waits for it to come back.
     if (stage_ != Stage::training) world_.start_agent(machine());
     later(connect_retry_ms, [this] { connect(); });
     return;
@@ -131,13 +131,13 @@ void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
       return slot.bytes;
     };
     const auto of = static_cast<std::uint32_t>(ready.main.size());
-    std::vector<std::uint64_t> states;  // of the whole, as each part has it
+    std::vector<std::uint64_t> states;  // of the whole shard, as each part has it
     for (std::uint32_t i = 0; i < of; ++i) states.push_back(part_bytes(bytes_of(ready.main[i]), i, of));
     const std::uint64_t private_bytes = bytes_of(ready.private_);
     if (corrupt.empty()) {
       main_ = states.front();
       for (const std::uint64_t state : states) {
-        if (state != states.front()) main_ = mix(main_, state);  // stems from ranks that differed
+        if (state != states.front()) main_ = mix(main_, state);  // comes from ranks that differed
       }
       private_ = private_bytes;
       iteration_ = ready.decision.checkpoint.iteration();
@@ -170,8 +170,8 @@ void Trainer::compute() {
   later(world_.random.between(typical * 9 / 10, typical), [this] { world_.launcher.arrived(*this, iteration_ + 1); });
 }
 
-// before_update(): the capture that runs is completed and sealed first; an update without it tears what is captured,
-// which the next snapshot() notices.
+// before_update(): first completes and seals the running capture. An update without it tears the captured state, which
+// the next snapshot() notices.
 void Trainer::update(std::int64_t k) {
   later(world_.random.between(0, 2), [this, k] {
     TimeMs left = 0;
@@ -200,12 +200,12 @@ void Trainer::ring() {
 
 void Trainer::snapshot(std::int64_t k) {
   Control* words = control();
-  if (words == nullptr) return;  // not attached to this arena any more
+  if (words == nullptr) return;  // no longer attached to this arena
   if (words->fenced) {
     later(1, [this] { quit("superseded"); });
     return;
   }
-  capture_ = 0;  // one that still runs was torn: its grant stays unused
+  capture_ = 0;  // a capture that still runs was torn: its grant stays unused
   words->attempted = k;
   words->capturing = -1;
   if (!words->reserved.empty() && k >= words->resume_at && words->grant_is_open()) start_capture(*words, k);
@@ -221,7 +221,7 @@ void Trainer::start_capture(Control& words, std::int64_t k) {
     world_.invariants.capturing(machine(), ref, instance);
     Slot& slot = *machine().arena.find(ref);
     slot.sealed = false;
-    slot.bytes = world_.random.next();  // half-written from now on
+    slot.bytes = world_.random.next();  // half written from now on
   }
   capture_ = ++captures_;
   captured_main_ = main_;
@@ -231,7 +231,7 @@ void Trainer::start_capture(Control& words, std::int64_t k) {
   words.capturing = k;
 }
 
-// Sealing takes a store for each slot and one more; the trainer can die or freeze between any two.
+// Sealing takes one store for each slot and one more. The trainer can die or freeze between any two.
 void Trainer::seal_next(std::uint64_t capture, std::size_t slot) {
   Control* words = control();
   if (capture != capture_ || words == nullptr) return;
@@ -240,7 +240,7 @@ void Trainer::seal_next(std::uint64_t capture, std::size_t slot) {
   const bool is_private = ref.shard == words->private_shard;
   seal(ref, is_private ? captured_private_ : part_bytes(captured_main_, part.index, part.of));
   if (slot + 1 < words->slots.size()) {
-    // All of it within the time that before_update() takes.
+    // All of this happens within the time that before_update() takes.
     later(slot == 0 ? world_.random.between(0, 1) : 0, [=, this] { seal_next(capture, slot + 1); });
   } else {
     later(0, [this, capture] { use_grant(capture); });

@@ -1,6 +1,7 @@
-// A simulated trainer: libckptengine inside a training process. It trains in step with its job's other ranks, offers a
-// snapshot after every update, and writes the slots it was granted; it can die at any moment, freeze and wake. Its
-// state is one number per shard, changed by every update, different in every launch. Not thread-safe.
+// Trainer is a simulated trainer: libckptengine inside a training process. It trains in step with the other ranks of
+// its job, offers a snapshot after every update, and writes the slots that it was granted. It can die at any moment,
+// freeze and wake. Its state is one number per shard. Every update changes it, and every launch has other numbers. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +24,16 @@ class Trainer {
   Trainer(World& world, std::uint64_t instance, int launch, Rank rank, NodeId node);
 
   const std::uint64_t instance;
-  const int launch;  // which start of the job it belongs to
+  const int launch;  // the start of the job that it belongs to
   const Rank rank;
   const NodeId node;
 
   void start();
   void freeze() { frozen_ = true; }
   void wake();
-  void die();  // now; the world lets the agent and the launcher know
+  void die();  // at once; the world tells the agent and the launcher
   void forget_next_before_update() { forgetful_ = true; }
-  void corrupt_state();  // its memory is wrong from here on, unnoticed
+  void corrupt_state();  // from now on its memory is wrong, and nobody notices
 
   bool is_alive() const { return alive_; }
   bool is_frozen() const { return frozen_; }
@@ -78,7 +79,7 @@ class Trainer {
   bool forgetful_ = false;
   Stage stage_ = Stage::connecting;
   std::deque<std::function<void()>> postponed_;  // while frozen
-  std::uint64_t agent_id_ = 0;                   // it is connected to, 0: none
+  std::uint64_t agent_id_ = 0;                   // the agent that it is connected to; 0: none
 
   std::uint64_t incarnation_ = 0;
   std::uint64_t main_ = 0;

@@ -15,7 +15,7 @@ namespace {
 constexpr TimeMs wait_limit_ms = 3000;  // without progress
 constexpr TimeMs retry_ms = 100;
 
-// Of parity that is made for the first time; the same whoever makes it again.
+// The bytes of parity that is encoded for the first time; the same whoever encodes it again.
 std::uint64_t parity_digest(const PieceInfo& parity) {
   std::uint64_t digest = mix(hash_of("parity"), parity.parity_manifest.member);
   for (const ParitySource& parity_source : parity.parity_manifest.sources)
@@ -30,7 +30,7 @@ void Transfers::start(Machine& to, Agent& agent, const StartFetch& order) {
   Slot& slot = *to.arena.find(order.slot);
   slot.sealed = false;
   slot.filled_by = id;
-  slot.bytes = world_.random.next();  // half-written from now on
+  slot.bytes = world_.random.next();  // half written from now on
   const bool is_stored = order.source == storage_node;
   const TimeMs duration = is_stored ? world_.random.between(1, 4 * world_.settings.transfer_ms) : 0;
   world_.event_queue.after(duration + world_.random.between(1, 5), [this, id, is_stored] {
@@ -56,13 +56,13 @@ bool Transfers::flows(const Transfer& transfer) const {
                                              [&](const Reading& reading) { return flows(reading.node, transfer); });
 }
 
-// An agent that served it is gone.
+// Ends the transfers that an agent served which is gone.
 bool Transfers::is_broken(const Transfer& transfer) const {
   return std::any_of(transfer.readings.begin(), transfer.readings.end(),
                      [&](const Reading& reading) { return world_.agent(reading.node, reading.agent) == nullptr; });
 }
 
-// Looks for the piece on each of these nodes that can be reached; one that does not have it is no source.
+// Looks for the piece on each of these nodes that can be reached. A node without it is no source.
 bool Transfers::find_source(const Transfer& transfer, const std::string& shard, const std::vector<NodeId>& nodes,
                             std::vector<Reading>& readings) const {
   for (const NodeId node : nodes) {
@@ -124,7 +124,7 @@ void Transfers::serve(std::uint64_t id, TimeMs waited_ms) {
     ++machine.arena.find(reading.slot)->readers;
   }
   const TimeMs typical = world_.settings.transfer_ms;
-  // Now and then one takes longer than anybody waits for a node.
+  // Now and then a transfer takes longer than anybody waits for a node.
   transfer.is_slow = world_.random.chance(5);
   const TimeMs duration = transfer.is_slow ? world_.random.between(1000, 2 * world_.settings.core.node_wait_ms)
                                            : world_.random.between(typical / 2, typical * 2);
@@ -167,7 +167,7 @@ void Transfers::arrive(std::uint64_t id, TimeMs waited_ms) {
     world_.event_queue.after(retry_ms, [this, id, waited_ms] { arrive(id, waited_ms + retry_ms); });
     return;
   }
-  // The receiver says which source was damaged, and that one looks at its own piece.
+  // The receiver says which source was damaged. That node then checks its own piece.
   bool intact = !transfer.flip;
   for (const Reading& reading : transfer.readings) {
     if (!transfer.flip && world_.machines.at(reading.node).arena.find(reading.slot)->intact()) continue;
@@ -181,7 +181,7 @@ void Transfers::arrive(std::uint64_t id, TimeMs waited_ms) {
   finish(id, piece, intact ? bytes_read(transfer, piece) : ~piece.root_digest);
 }
 
-// What comes of these sources: of others than the parity manifest names, something else.
+// The result of these sources. If they are not those that the parity manifest names, it is something else.
 std::uint64_t Transfers::bytes_read(const Transfer& transfer, const PieceInfo& piece) const {
   if (transfer.order.source != parity_node)
     return world_.machines.at(transfer.order.source).arena.find(transfer.readings.front().slot)->bytes;
@@ -233,7 +233,7 @@ void Transfers::cancel(NodeId to, std::uint64_t agent, std::uint64_t fetch) {
   }
 }
 
-// Its own fetches end with it; those it served run into the dead end later.
+// Its own fetches end with it. Those that it served fail later.
 void Transfers::agent_died(NodeId node, std::uint64_t agent) {
   for (auto it = active_.begin(); it != active_.end();) {
     const bool receiver_died = it->second.to == node && it->second.to_agent == agent;

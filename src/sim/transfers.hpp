@@ -1,6 +1,6 @@
-// Pieces on their way between nodes, and from storage, and made out of others. A transfer pins the slots that it reads,
-// takes its time, and is verified on arrival; it fails when any side dies, stops, or is cut off for longer than the
-// transport's wait limit. Not thread-safe.
+// Transfers moves pieces between nodes and from storage, and encodes and decodes parity. A transfer pins the slots that
+// it reads, takes its time, and is verified on arrival. It fails if a side dies, stops, or is cut off for longer than
+// the transport waits. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct Transfer {
   std::uint64_t to_agent = 0;
   core::StartFetch order;
   std::vector<Reading> readings;  // while it is served
-  bool flip = false;              // a bit on the wire
+  bool flip = false;              // a bit flips on the wire
   bool is_slow = false;           // takes longer than anybody waits for a node
 
   bool reads_from(NodeId node) const;

@@ -1,5 +1,5 @@
-// One simulated run: machines, network, store, trainers, launcher, faults and invariants, on one virtual clock and one
-// seed. Not thread-safe; runs in different threads share nothing.
+// World is one simulated run: machines, network, store, trainers, launcher, faults and invariants, with one virtual
+// clock and one seed. Not thread-safe; runs in different threads share nothing.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +38,10 @@ struct Machine {
   bool is_shunned = false;  // the launcher starts nothing on it
   TimeMs clock_offset_ms = 0;
   TimeMs memory_full_until = 0;
-  TimeMs effects_fail_until = 0;  // some of them
-  TimeMs memory_since = 0;        // that its arena has been there
-  TimeMs awake_since = 0;         // that its agent has run without a pause that others can notice
-  TimeMs listens_since = 0;       // likewise, without a pause of its own clock either
+  TimeMs effects_fail_until = 0;  // some of them fail until then
+  TimeMs memory_since = 0;        // since when its arena exists
+  TimeMs awake_since = 0;         // since when its agent has run without a pause that others can notice
+  TimeMs listens_since = 0;       // likewise, and without a jump of its own clock
   TimeMs paused_from = 0;         // when the last such pause began
 };
 
@@ -53,7 +53,7 @@ struct Outcome {
   std::uint64_t fingerprint = 0;
   FaultTable faults;
   Tally tally;
-  std::vector<std::string> plan;  // of faults, those left out too
+  std::vector<std::string> plan;  // the planned faults, including those left out
 };
 
 class World {
@@ -64,27 +64,27 @@ class World {
   Outcome run();
 
   // Machines and their agents.
-  Agent* agent_on(NodeId node);                 // null when none runs
-  Agent* agent(NodeId node, std::uint64_t id);  // null when that incarnation of it is over
-  void start_agent(Machine& machine);           // no-op where one runs, or the machine is lost
-  void crash_agent(Machine& machine);           // comes back some time later
-  void lose_machine(Machine& machine);          // with everything on it; replaced some time later
+  Agent* agent_on(NodeId node);                 // null if none runs
+  Agent* agent(NodeId node, std::uint64_t id);  // null if that run of it is over
+  void start_agent(Machine& machine);           // does nothing if one runs, or the machine is lost
+  void crash_agent(Machine& machine);           // it comes back some time later
+  void lose_machine(Machine& machine);          // with everything on it; it is replaced some time later
   std::vector<NodeId> usable_machines() const;  // for the launcher
   bool awaits_replacement() const { return replacements_due_ > 0; }
-  bool decision_is_notified() const;  // of the newest incarnation: to some other node than the leader
-  TimeMs pause_ms() const { return settings.core.node_timeout_ms / 2; }  // a shorter one nobody notices
-  // Nothing has been in the way since then of what `node` says to a leader on `leader`: it ran, could reach it, and
-  // could know that it is the leader. Whether the leader itself was awake does not matter: that is its own affair.
+  bool decision_is_notified() const;  // whether a node other than the leader knows the newest decision
+  TimeMs pause_ms() const { return settings.core.node_timeout_ms / 2; }  // nobody notices a shorter one
+  // Whether, since then, nothing has prevented `node` from reporting to a leader on `leader`: it ran, could reach the
+  // leader, and could know that it leads. Whether the leader itself was awake does not matter here.
   bool is_reachable_from(const Machine& node, const Machine& leader, TimeMs since) const;
-  // Whatever happened before that, a leader that did its work has heard of, or can no longer believe the opposite: what
-  // it was told counts for node_timeout_ms, and may have been on the way for as long as a message or a relay's pause
+  // A leader that did its work knows everything that happened before this time, or can no longer believe the opposite.
+  // A report counts for node_timeout_ms, and may have been on its way for as long as a message or a relay's pause
   // takes.
   TimeMs news_of_before() const;
   void agent_paused(Machine& machine, TimeMs since);
 
   // Trainers.
   std::uint64_t make_trainer(int launch, Rank rank, NodeId node);
-  Trainer* trainer(std::uint64_t instance);  // null when it is dead
+  Trainer* trainer(std::uint64_t instance);  // null if it is dead
   std::vector<Trainer*> trainers_on(NodeId node);
   std::vector<Trainer*> living_trainers();
   void trainer_died(const Trainer& trainer);
@@ -115,12 +115,12 @@ class World {
   void deliver(NodeId from, NodeId to, const core::Message& message);
 
   std::map<std::uint64_t, std::unique_ptr<Trainer>> trainers_;
-  std::vector<std::unique_ptr<Agent>> graveyard_;  // of this step: what runs may be a dead agent's function
+  std::vector<std::unique_ptr<Agent>> graveyard_;  // agents that died in this step: a function of theirs may still run
   NodeId next_node_ = 0;
-  std::uint64_t decision_notified_ = 0;  // newest incarnation of which it was
+  std::uint64_t decision_notified_ = 0;  // newest incarnation whose decision a node has learned
   std::uint64_t agents_ = 0;
   int replacements_due_ = 0;
-  TimeMs pause_began_ = 0;  // of the newest that ended, of any agent
+  TimeMs pause_began_ = 0;  // of the newest pause that has ended, of any agent
   TimeMs pause_ended_ = -1'000'000;
 };
 

@@ -201,7 +201,7 @@ TEST(Agent, ARestartedAgentFindsItsArenaAndItsLivingTrainers) {
   expect_restored(trainers, committed);
 }
 
-TEST(Agent, ALivingTrainerWhosePageWasRemovedIsToldThatItCannotGoOn) {
+TEST(Agent, TellsATrainerWithoutAControlPageThatItCannotContinue) {
   AgentCluster cluster(1);
   cluster.start("a");
   auto trainers = start_trainers(cluster, {"a"});
@@ -273,7 +273,7 @@ TEST(Agent, TwoAgentsDoNotShareAnArena) {
   EXPECT_EQ(cluster.status("a").at("node"), "a") << "the first one is unharmed";
 }
 
-TEST(Agent, ASecondMachineIsRefusedANodeThatTheFirstOneServes) {
+TEST(Agent, RefusesASecondMachineWithTheNodesName) {
   AgentCluster cluster(1);
   cluster.start("a");
   OptionPairs elsewhere = cluster.options("a");
@@ -286,7 +286,7 @@ TEST(Agent, ASecondMachineIsRefusedANodeThatTheFirstOneServes) {
   const Agent second(setup());
 }
 
-TEST(Agent, OfTwoNodesWithOneNumberTheOneThatCameLaterEndsAndSaysWhy) {
+TEST(Agent, LaterOfTwoNodesWithOneNumberEndsAndSaysWhy) {
   AgentCluster cluster(2);
   cluster.start("a");
   const auto store = coord::open_store(cluster.path() + "/coordination", "test");
@@ -307,7 +307,7 @@ TEST(Agent, AnotherJobsSocketSaysSo) {
   EXPECT_THAT(answer.at("message").get<std::string>(), HasSubstr("serves job test, not other"));
 }
 
-TEST(Agent, AnArenaThatDoesNotFitItsBudgetIsRefusedWithNumbers) {
+TEST(Agent, RefusesAnArenaBeyondItsBudgetAndNamesTheNumbers) {
   AgentCluster cluster(1);
   cluster.start("a", {{"arena_bytes", "1MiB"}, {"copies", "1"}});
   auto trainers = start_trainers(cluster, {"a"}, 1'000'000);
@@ -498,7 +498,7 @@ AgentCluster::Change also_from(const std::string& directory) {
   };
 }
 
-TEST(Agent, AnotherSourceWinsWhereItHasTheNewestThenMemoryThenStorage) {
+TEST(Agent, NewestCheckpointWinsThenMemoryThenStorage) {
   AgentCluster cluster(2);
   const std::string stored = cluster.path() + "/stored", saved = cluster.path() + "/saved";
   std::filesystem::create_directory(stored);

@@ -187,7 +187,7 @@ inline AgentCluster::Change wrapped(Wrap wrap) {
   };
 }
 
-// Together they make a node of which nothing is seen or heard while `silent`, as of a frozen machine.
+// Together they make a node that nobody sees or hears while `silent`, like a frozen machine.
 class SilentStore : public coord::Store {
  public:
   SilentStore(std::unique_ptr<coord::Store> inner, const std::atomic<bool>& silent)

@@ -85,7 +85,7 @@ class DriverParts : public ::testing::Test {
   Peers peers_{{0, "a", own_agent_id}, *queue_};
 };
 
-TEST(CoreQueue, IsFullForWhatIsRepeatedAnywayAndFailsForTheRestWhenThatHasNoBound) {
+TEST(CoreQueue, DropsRepeatedTasksWhenFullAndFailsForOthersBeyondItsBound) {
   const auto queue = std::make_shared<CoreQueue>(1, 2);
   EXPECT_TRUE(queue->offer([] {}));
   EXPECT_FALSE(queue->offer([] {}));
@@ -112,7 +112,7 @@ TEST_F(PeersTest, AnAgentGivesWayToAnotherOneThatServesItsNode) {
   EXPECT_THAT(asked_.addresses, IsEmpty());
 }
 
-TEST_F(PeersTest, OfTwoNodesWithOneNumberTheLaterOneGivesWay) {
+TEST_F(PeersTest, LaterOfTwoNodesWithOneNumberGivesWay) {
   EXPECT_EQ(peers_.take({entry("other", 0, own_agent_id + 1)}), std::nullopt);
   const auto why = peers_.take({entry("other", 0, own_agent_id - 1)});
   ASSERT_TRUE(why.has_value());
@@ -127,7 +127,7 @@ class MemberWatchTest : public DriverParts {
   MemberWatch members_{"job", "", peers_, core_, event_log_, silent_log()};
 };
 
-TEST_F(MemberWatchTest, ALostMemberIsToldOfWhenItsListenerWasProbedAndWhatCameOfItAfter) {
+TEST_F(MemberWatchTest, ReportsALostMemberAfterProbingItsListenerAndLaterChangesAfterThat) {
   members_.carry_out(core::MemberChanged{core::Change::lost, 1});
   members_.carry_out(core::MemberChanged{core::Change::replaced, 1, 2});
   EXPECT_THAT(notices(), IsEmpty());
@@ -142,7 +142,7 @@ TEST_F(MemberWatchTest, ALostMemberIsToldOfWhenItsListenerWasProbedAndWhatCameOf
   EXPECT_THAT(members_.lost(0), IsEmpty());
 }
 
-TEST_F(MemberWatchTest, ANodeWithAnotherTokenIsDistrustedUntilItsListenerAnswersOtherwise) {
+TEST_F(MemberWatchTest, DistrustsANodeWithAnotherTokenUntilItsListenerAnswersDifferently) {
   members_.probe_silent();
   ASSERT_THAT(asked_.probes[2], SizeIs(1));
   asked_.probes[1].front()(net::Reach::answers);
@@ -212,7 +212,7 @@ TEST_F(LocalPiecesTest, OnlyADamagedPieceIsReportedToTheCore) {
   EXPECT_EQ(event_log_.counters.corrupt, 1u);
 }
 
-TEST_F(LocalPiecesTest, ThePeerThatADamagedPieceCameFromIsAskedToVerifyIt) {
+TEST_F(LocalPiecesTest, AsksTheSourceOfADamagedPieceToVerifyIt) {
   peers_.take({entry("b", 1)});
   pieces_.source_damaged("x", checkpoint, 1, false);
   ASSERT_THAT(asked_.sent, SizeIs(1));

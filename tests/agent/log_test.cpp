@@ -33,7 +33,7 @@ std::string damaged(int number) {
          std::to_string(number) + " is damaged; remove it";
 }
 
-TEST(FloodGate, TellsOneCauseOnceAndThenItsCountWhateverNameIsInIt) {
+TEST(FloodGate, WritesSimilarLinesOnceAndThenTheirCount) {
   FloodGate gate;
   std::uint64_t written = 0;
   for (int i = 0; i < 1000; ++i) written += gate.pass(damaged(i), 1).size();
@@ -51,7 +51,7 @@ TEST(FloodGate, TellsBareNamesApartFromCauses) {
   EXPECT_FALSE(are_alike("ending", "serving"));
 }
 
-TEST(FloodGate, TwoLinesThatAlternateForeverBecomeTwoAWindowWhichGrows) {
+TEST(FloodGate, TwoAlternatingLinesAppearOncePerGrowingWindow) {
   FloodGate gate;
   std::uint64_t written = 0;
   for (std::int64_t second = 0; second < 24 * 3600; ++second) {
@@ -68,7 +68,7 @@ TEST(FloodGate, LetsEveryCausePass) {
     EXPECT_THAT(gate.pass(line, 5), ElementsAre(line));
 }
 
-TEST(EventLog, CountsNoticesThatAreAlikeOnceThereAreTooManyAndKeepsTheOthers) {
+TEST(EventLog, CountsSimilarNoticesWhenThereAreTooManyAndKeepsOthers) {
   EventLog event_log(silent_log());
   event_log.note("the disk is full and nothing is stored on it");
   for (int i = 0; i < 1000; ++i) event_log.note(damaged(i));
@@ -110,7 +110,7 @@ TEST(Log, NamesTheDirectoryThatCannotBeMadeAndTheOption) {
   }
 }
 
-TEST(Oom, TheKernelIsAskedToEndTheAgentLastAndARefusalIsLogged) {
+TEST(Oom, AsksTheKernelToKillTheAgentLastAndLogsARefusal) {
   test::TemporaryDirectory directory{test::in_memory};
   const std::string log_path = directory.path() + "/log", adjustment = directory.path() + "/oom_score_adj";
   const Log log = open_log(log_path);

@@ -255,7 +255,7 @@ class ParityGroup {
     piece.data.assign(slot.data(), slot.data() + piece.manifest.length_bytes);
     return piece;
   }
-  // Whether slot 1 has, byte by byte, what slot 0 has.
+  // Whether slot 1 has the same bytes as slot 0.
   bool is_made_again(Name name) const {
     const auto there = segment(name);
     const auto before = there->slot(0).read(), now = there->slot(1).read();

@@ -326,7 +326,7 @@ class Survivors : public ParityMatrix {
   }
 };
 
-// Nothing comes from that node.
+// Nothing comes from that node to the nodes that lost their memory.
 std::unique_ptr<test::FakeTransport> deaf(std::unique_ptr<net::Transport> inner, Gate& gate,
                                           const std::atomic<int>& silent) {
   auto transport = gated(std::move(inner), gate);

@@ -145,7 +145,7 @@ TEST_F(ProcessTest, TheNodesAgentEndsCleanlyWhenTold) {
 
 class NodeNameTest : public ProcessTest {
  protected:
-  // An agent of another machine, as far as it can tell: it has an arena of its own.
+  // It must seem to be an agent of another machine, so it has an arena of its own.
   std::vector<std::string> elsewhere() const {
     auto words = testing::agent_words(cluster_, "a");
     for (std::string& word : words)
@@ -157,7 +157,7 @@ class NodeNameTest : public ProcessTest {
   }
 };
 
-TEST_F(NodeNameTest, TheSecondMachineWithANodesNameIsRefusedWhileTheFirstOneAnswersAndBothAreTold) {
+TEST_F(NodeNameTest, RefusesASecondMachineWithANodesNameAndTellsBoth) {
   auto first = testing::spawn(testing::agent_words(cluster_, "a"));
   ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(cluster_.node_dir("a") + "/agent.sock"); }));
   auto second = testing::spawn(elsewhere());
@@ -174,7 +174,7 @@ TEST_F(NodeNameTest, TheSecondMachineWithANodesNameIsRefusedWhileTheFirstOneAnsw
   first.process.kill(SIGKILL);
 }
 
-TEST_F(NodeNameTest, AMachineThatTakesADeadOnesPlaceIsNotRefused) {
+TEST_F(NodeNameTest, AcceptsAMachineInThePlaceOfADeadOne) {
   auto first = testing::spawn(testing::agent_words(cluster_, "a"));
   ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(cluster_.node_dir("a") + "/agent.sock"); }));
   first.process.kill(SIGKILL);
@@ -184,7 +184,7 @@ TEST_F(NodeNameTest, AMachineThatTakesADeadOnesPlaceIsNotRefused) {
   second.process.kill(SIGKILL);
 }
 
-TEST_F(NodeNameTest, AnAgentThatWasReplacedWhileItWasStoppedEndsWithAStatusAndASentenceThatSayIt) {
+TEST_F(NodeNameTest, AgentReplacedWhileStoppedEndsAndSaysSo) {
   auto first = testing::spawn(testing::agent_words(cluster_, "a"));
   ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(cluster_.node_dir("a") + "/agent.sock"); }));
   first.process.kill(SIGSTOP);
@@ -219,7 +219,7 @@ TEST_F(ProcessTest, WrongOptionsAreOneSentence) {
   for (const auto& [word, named] : {std::pair("colour=red", "colour"), std::pair("arena_bytes=many", "arena_bytes"),
                                     std::pair("--job", "job"), std::pair("transport=pigeon", "pigeon")}) {
     auto words = testing::agent_words(cluster_, "a");
-    std::erase_if(words, [&](const std::string& other) { return std::string(word) == "--job" && other == "job=test"; });
+    if (std::string_view(word) == "--job") std::erase(words, "job=test");
     words.push_back(word);
     auto started = testing::spawn(words);
     EXPECT_EQ(WEXITSTATUS(started.process.wait()), 1);

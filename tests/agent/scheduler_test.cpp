@@ -153,7 +153,7 @@ TEST_F(SchedulerTest, TheTraceForgetsTheOldestFirst) {
   EXPECT_EQ(events.front().begin_us, 10'000 - static_cast<std::int64_t>(events.size()));
 }
 
-TEST_F(SchedulerTest, AProfileSurvivesBeingWrittenAndReadAndNothingElseIsOne) {
+TEST_F(SchedulerTest, ReadsBackAWrittenProfileAndRefusesAnythingElse) {
   schedule::Profile profile;
   profile.iterations = 20;
   profile.iteration_s = 1.25;

@@ -44,7 +44,7 @@ class StoreJobTest : public ::testing::Test {
   std::int64_t iteration_ = 0;
 };
 
-TEST_F(StoreJobTest, AgentsSayThatTheStoreHangsGoOnCommittingAndRecover) {
+TEST_F(StoreJobTest, AgentsReportAHangingStoreContinueCommittingAndRecover) {
   for (const char* node : {"a", "b"}) start(node);
   std::vector<std::unique_ptr<Trainer>> trainers;
   trainers.push_back(std::make_unique<Trainer>(cluster_, "a", 0u));

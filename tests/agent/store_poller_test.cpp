@@ -98,7 +98,7 @@ class StorePollerTest : public ::testing::Test {
   std::optional<StorePoller> poller_;
 };
 
-TEST_F(StorePollerTest, WhatIsNotThereIsTold) {
+TEST_F(StorePollerTest, ReportsMissingRecords) {
   start();
   EXPECT_EQ(leaders_.take().revision, 0u);
   EXPECT_EQ(incarnation_records_.take().revision, 0u);
@@ -122,7 +122,7 @@ TEST_F(StorePollerTest, ASwapIsAnsweredByTheRecordWhetherItWonOrNot) {
   }
 }
 
-TEST_F(StorePollerTest, AssignmentsAreWrittenBeforeTheRecordThatNamesThemAndComeBack) {
+TEST_F(StorePollerTest, WritesAssignmentsBeforeTheRecordThatNamesThemAndReadsThemBack) {
   store_.before_put = [this](const std::string& key) {
     if (key == "incarnation" && store_.keys("rank_assignments/").size() != 3) flag_ = true;
   };
@@ -137,7 +137,7 @@ TEST_F(StorePollerTest, AssignmentsAreWrittenBeforeTheRecordThatNamesThemAndCome
   EXPECT_EQ(read.assignments, swap.assignments);
 }
 
-TEST_F(StorePollerTest, ARecordWhoseAssignmentsCannotAllBeWrittenIsNotWritten) {
+TEST_F(StorePollerTest, DoesNotWriteARecordIfAnAssignmentCannotBeWritten) {
   flag_ = true;
   store_.before_put = [this](const std::string& key) {
     if (flag_ && key.ends_with(".1")) throw Failure(CKPT_ERR_SYSTEM, "the store is full");
@@ -167,7 +167,7 @@ TEST_F(StorePollerTest, TheLeaderRenewsItsRecordWhileAssignmentsAreWritten) {
   EXPECT_TRUE(flag_);
 }
 
-TEST_F(StorePollerTest, AssignmentsOfEarlierIncarnationsAreRemovedAndNoOthers) {
+TEST_F(StorePollerTest, RemovesAssignmentsOfEarlierIncarnationsOnly) {
   start();
   const auto first = incarnation_with_assignments(1, 0), second = incarnation_with_assignments(2, 1);
   poller_->carry_out(first);
@@ -181,7 +181,7 @@ TEST_F(StorePollerTest, AssignmentsOfEarlierIncarnationsAreRemovedAndNoOthers) {
   EXPECT_EQ(assignments_.take().assignments, second.assignments);
 }
 
-TEST_F(StorePollerTest, AssignmentsThatVanishedAreTroubleUnlessALaterIncarnationHasBegun) {
+TEST_F(StorePollerTest, VanishedAssignmentsAreTroubleUnlessALaterIncarnationBegan) {
   start();
   const auto first = incarnation_with_assignments(1, 0), second = incarnation_with_assignments(2, 1);
   poller_->carry_out(first);
@@ -197,7 +197,7 @@ TEST_F(StorePollerTest, AssignmentsThatVanishedAreTroubleUnlessALaterIncarnation
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
 }
 
-TEST_F(StorePollerTest, AssignmentsThatVanishedAreWrittenAgainByWhoKnowsThem) {
+TEST_F(StorePollerTest, WritesVanishedAssignmentsAgainIfItKnowsThem) {
   start();
   const auto incarnation_record = incarnation_with_assignments(1, 0);
   poller_->carry_out(incarnation_record);
@@ -251,7 +251,7 @@ TEST_F(StorePollerTest, AnOutageEndsByItself) {
   EXPECT_EQ(next_leader_that([](const auto& read) { return read.revision == 1; }).record.node, 5u);
 }
 
-TEST_F(StorePollerTest, AStoreThatCanOnlyBeReadStaysInTroubleUntilAWriteSucceeds) {
+TEST_F(StorePollerTest, ReadOnlyStoreStaysInTroubleUntilAWriteSucceeds) {
   store_.read_only = true;
   start();
   leaders_.take();
@@ -324,7 +324,7 @@ TEST_F(StorePollerTest, WhatTheStoreTellsNeedsNoReading) {
 }
 
 // All agents would list all nodes at once, when a leader dies.
-TEST_F(StorePollerTest, WhenTheStoreFallsSilentTheNodesAreNotListedAtOnce) {
+TEST_F(StorePollerTest, DoesNotListTheNodesAtOnceWhenTheStoreFallsSilent) {
   using std::chrono::milliseconds;
   store_.tells = true;
   start(400);  // a watch that is silent for 200 ms is not trusted, and the nodes are listed at least 600 ms later
@@ -344,7 +344,7 @@ TEST_F(StorePollerTest, WhenTheStoreFallsSilentTheNodesAreNotListedAtOnce) {
   EXPECT_GE(Clock::now() - last, milliseconds(600));
 }
 
-TEST_F(StorePollerTest, WhereTheNodesCannotBeListedThatIsNotTriedAgainAtOnce) {
+TEST_F(StorePollerTest, DoesNotRetryAFailedListingOfTheNodesAtOnce) {
   using std::chrono::milliseconds;
   store_.tells = store_.cannot_list = true;
   const auto begin = Clock::now();
@@ -366,7 +366,7 @@ TEST_F(StorePollerTest, AStoreThatFallsSilentIsRead) {
   for (std::vector<coord::NodeEntry> nodes; nodes.empty();) nodes = nodes_.take();
 }
 
-TEST_F(StorePollerTest, ADamagedRecordIsTroubleUntilItIsMendedAndHidesNoOther) {
+TEST_F(StorePollerTest, DamagedRecordIsTroubleUntilRepairedAndHidesNoOther) {
   const coord::NodeEntry node{"b", 1, 2, 3, 4, "address"};
   coord::register_node(store_, node);
   ASSERT_TRUE(store_.put_if("nodes/damaged", "x", 0));
@@ -435,7 +435,7 @@ TEST_F(OwnRecords, ThatVanishedAreWrittenAgainAndThatIsTold) {
 }
 
 // Before anything else is read.
-TEST_F(OwnRecords, AreWrittenAgainAsSoonAsTheStoreTellsThatTheyVanished) {
+TEST_F(OwnRecords, AreWrittenAgainWhenTheStoreReportsThatTheyVanished) {
   write_own();
   store_.tells = store_.cannot_list = true;
   start_own();
@@ -445,7 +445,7 @@ TEST_F(OwnRecords, AreWrittenAgainAsSoonAsTheStoreTellsThatTheyVanished) {
   expect_again();
 }
 
-TEST_F(OwnRecords, AreWrittenAgainAsSoonAsTheIncarnationIsFoundToHaveVanished) {
+TEST_F(OwnRecords, AreWrittenAgainWhenTheIncarnationRecordVanished) {
   write_own();
   core::IncarnationRecord incarnation_record;
   incarnation_record.incarnation = 3;

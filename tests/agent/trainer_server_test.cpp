@@ -75,7 +75,7 @@ class TrainerServerTest : public ::testing::Test {
             {"incarnation", 0},
             {"options", {{"claim_timeout_ms", 100}}}};
   }
-  // On a connection of its own, as an engine does that has lost the one it had.
+  // Uses a new connection, like an engine that has lost its own.
   void say_goodbye(std::uint64_t instance) {
     auto socket = connect();
     EXPECT_EQ(ask(socket, {{"type", "bye"}, {"rank", 3}, {"instance", instance}}).at("status"), CKPT_OK);
@@ -161,7 +161,7 @@ TEST_F(TrainerServerTest, AnAnswerToSomebodyWhoHasLeftIsDropped) {
   respond({});  // later than the server itself
 }
 
-TEST_F(TrainerServerTest, WhoLeavesBeforeItsAnswerComesIsNotConnectedAnyMore) {
+TEST_F(TrainerServerTest, AskerThatLeavesBeforeItsAnswerIsDisconnected) {
   {
     auto socket = connect();
     ask(socket, hello(7));
@@ -207,7 +207,7 @@ TEST_F(TrainerServerTest, AGoodbyeIsHeardOfAnEngineThatHangsUpAtOnce) {
 }
 
 // Its slots are its own until then: it may write into them at any moment.
-TEST_F(TrainerServerTest, ATrainerThatLosesItsConnectionKeepsItsRankWhileItsProcessLives) {
+TEST_F(TrainerServerTest, TrainerKeepsItsRankWithoutConnectionWhileItsProcessLives) {
   {
     auto socket = connect();
     ask(socket, hello(7));
@@ -225,7 +225,7 @@ TEST_F(TrainerServerTest, ATrainerThatLosesItsConnectionKeepsItsRankWhileItsProc
   EXPECT_EQ(ask(back, again).at("status"), CKPT_OK);
 }
 
-TEST_F(TrainerServerTest, AnEngineWithoutAConnectionGivesWayToAnotherOfItsProcessOnlyWhenItIsClosed) {
+TEST_F(TrainerServerTest, DisconnectedEngineGivesWayToAnotherOfItsProcessOnlyOnceClosed) {
   {
     auto socket = connect();
     ask(socket, hello(7));
@@ -249,7 +249,7 @@ TEST_F(TrainerServerTest, ASecondTrainerOfALivingRankIsRefused) {
   EXPECT_TRUE(requests_.exits.empty());
 }
 
-TEST_F(TrainerServerTest, ASocketThatSomebodyRemovedIsMadeAnewAndWhoIsConnectedStaysSo) {
+TEST_F(TrainerServerTest, MakesARemovedSocketAgainAndKeepsConnections) {
   auto socket = connect();
   ask(socket, hello(7));
   std::filesystem::remove_all(options_.node_dir());

@@ -128,8 +128,9 @@ TEST_F(SegmentTest, ASlotBeyondTheEndOfItsSegmentIsNotHandedOut) {
 TEST_F(SegmentTest, AWholePieceIsNotOverwrittenByASealWithoutABeginning) {
   store_piece(segment_.writable_slot(0), "rank3", CheckpointId(1, 5), 1000);
   const Manifest next = piece_manifest("rank3", CheckpointId(1, 6), 1000);
-  EXPECT_THAT(defect([&] { segment_.writable_slot(0).seal(next); }), HasSubstr("not emptied before"));
-  EXPECT_THAT(defect([&] { segment_.writable_slot(0).seal(fields_of(next)); }), HasSubstr("not emptied before"));
+  EXPECT_THAT(defect([&] { segment_.writable_slot(0).seal(next); }), HasSubstr("without being emptied first"));
+  EXPECT_THAT(defect([&] { segment_.writable_slot(0).seal(fields_of(next)); }),
+              HasSubstr("without being emptied first"));
   EXPECT_EQ(segment_.slot(0).checkpoint(), CheckpointId(1, 5));
 }
 
@@ -138,7 +139,7 @@ TEST_F(SegmentTest, ASlotIsSealedOnceForEachTimeItWasEmptied) {
   WritableSlot slot = segment_.writable_slot(0);
   slot.begin();
   EXPECT_EQ(defect([&] { slot.seal(manifest); }), "");
-  EXPECT_THAT(defect([&] { slot.seal(manifest); }), HasSubstr("not emptied before"));
+  EXPECT_THAT(defect([&] { slot.seal(manifest); }), HasSubstr("without being emptied first"));
 }
 
 TEST_F(SegmentTest, APieceThatIsLargerThanItsSlotIsNotSealed) {
@@ -158,7 +159,7 @@ TEST_F(SegmentTest, ALayoutThatDoesNotFitIsNotWrittenIntoTheDataBehindIt) {
   slot.begin();
   slot.data()[0] = std::byte{7};
   const std::string text(segment_.spec().manifest_capacity_bytes + 1, 'x');
-  EXPECT_THAT(defect([&] { slot.write_layout(0, text); }), HasSubstr("beyond the end of its slot's manifest"));
+  EXPECT_THAT(defect([&] { slot.write_layout(0, text); }), HasSubstr("too long for its slot's manifest"));
   EXPECT_EQ(slot.data()[0], std::byte{7});
 }
 

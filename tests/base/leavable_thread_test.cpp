@@ -19,7 +19,7 @@ TEST(LeavableThread, HasEndedWithAllThatItsBodyOwns) {
   EXPECT_TRUE(thread.join(Deadline::in_ms(0)));  // and again
 }
 
-TEST(LeavableThread, OneThatHangsIsNotWaitedForBeyondTheDeadlineAndGoesOnAlone) {
+TEST(LeavableThread, HangingThreadIsLeftAloneAfterTheDeadline) {
   struct Shared {
     std::binary_semaphore may_end{0}, has_ended{0};
   };

@@ -118,7 +118,7 @@ TEST(Options, TheMemberHooksVariablesAreNoOptions) {
   EXPECT_EQ(parse_options(Reader::agent, {{"job", "demo"}}, environment).member_hook, "true");
 }
 
-TEST(Options, MalformedValuesAreRefusedEvenWhereAnotherSourceWins) {
+TEST(Options, RefusesMalformedValuesEvenIfAnotherSourceWins) {
   EXPECT_THAT(refusal(with(minimal, {{"copies", "two"}})), HasSubstr("option \"copies\" has the value \"two\""));
   EXPECT_THAT(refusal(with(minimal, {{"copies", "2"}}), {"CKPTENGINE_COPIES=0"}),
               HasSubstr("variable CKPTENGINE_COPIES"));

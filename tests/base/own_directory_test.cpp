@@ -66,7 +66,7 @@ TEST_F(OwnDirectory, NothingIsMadeBehindTheLinkOfAnotherUser) {
 TEST_F(OwnDirectory, NothingIsMadeInADirectoryThatFailsItsCheck) {
   fs::create_directory(path("open"));
   fs::permissions(path("open"), fs::perms::all);
-  EXPECT_THAT(refusal("open/a/b"), HasSubstr("can be written by everybody; set the option an_option"));
+  EXPECT_THAT(refusal("open/a/b"), HasSubstr("is writable for everybody; set the option an_option"));
   EXPECT_TRUE(fs::is_empty(path("open")));
   if (::geteuid() != 0) return;
   fs::create_directory(path("another"));
@@ -79,11 +79,11 @@ TEST_F(OwnDirectory, WhatOnesOwnLinkLeadsToIsChecked) {
   fs::create_directory(path("open"));
   fs::permissions(path("open"), fs::perms::all);
   fs::create_directory_symlink("open", path("link"));
-  EXPECT_THAT(refusal("link/a"), HasSubstr("can be written by everybody; set the option an_option"));
+  EXPECT_THAT(refusal("link/a"), HasSubstr("is writable for everybody; set the option an_option"));
   EXPECT_TRUE(fs::is_empty(path("open")));
 }
 
-TEST_F(OwnDirectory, TheLinkOfAnotherUserIsRefusedInAPlaceThatIsCheckedThoughAllIsThere) {
+TEST_F(OwnDirectory, RefusesAnotherUsersLinkOnACheckedPathEvenIfEverythingExists) {
   if (::geteuid() != 0) return;  // only root can make one
   fs::create_directories(path("real/a"));
   fs::create_directory_symlink(path("real"), path("link"));

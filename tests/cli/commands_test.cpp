@@ -21,7 +21,7 @@
 namespace ckpt::cli {
 namespace {
 
-using agent::testing::Cluster;
+using agent::testing::AgentCluster;
 using agent::testing::Process;
 using agent::testing::start_agent;
 using agent::testing::TrainerProcess;
@@ -62,7 +62,7 @@ class CommandsTest : public ::testing::Test {
     return ran;
   }
 
-  Cluster cluster_{1};
+  AgentCluster cluster_{1};
   std::vector<Process> agents_;
 };
 
@@ -118,7 +118,7 @@ TEST_F(CommandsTest, StatusOfAJobThatIsNotHereNamesThoseThatAre) {
   EXPECT_THAT(failure_of([&] { return status(scope("other")); }), HasSubstr("the jobs there are: test"));
 }
 
-TEST_F(CommandsTest, AnAgentThatIsGoneIsTold) {
+TEST_F(CommandsTest, ReportsAnAgentThatIsGone) {
   start("a");
   agents_.clear();  // killed
   const Result result = status(scope());
@@ -272,7 +272,7 @@ TEST_F(CommandsTest, AStoppedAgentIsNamedNotWaitedForForEver) {
               AllOf(HasSubstr("BAD"), HasSubstr(std::to_string(agents_[0].pid())), HasSubstr("does not answer")));
 }
 
-TEST_F(CommandsTest, AJobWhoseAgentDoesNotAnswerIsNotKnownToBeProtected) {
+TEST_F(CommandsTest, JobWithASilentAgentIsNotProtected) {
   start("a");
   agents_[0].kill(SIGSTOP);
   agents_[0].wait_until_stopped();

@@ -93,7 +93,7 @@ Shown shown_of_input(json event) {
   return {begin_us, end_us - begin_us, event.dump()};
 }
 
-TEST(Timeline, EveryEventIsWrittenOnceWithItsTimesAndWhatIsKnownOfIt) {
+TEST(Timeline, WritesEveryEventOnceWithItsTimesAndDetails) {
   for (std::uint32_t seed = 0; seed < seeds; ++seed) {
     const json events = random_events(seed);
     std::multiset<Shown> expected, written;
@@ -172,7 +172,7 @@ TEST(Timeline, OnlyTheLastWholeIterationsAreShown) {
   EXPECT_EQ(timeline_of({recording("a", events)}, 100).iterations, 7u);
 }
 
-TEST(Timeline, WithoutAWholeIterationAllThereIsIsShown) {
+TEST(Timeline, ShowsEverythingWithoutAWholeIteration) {
   const Timeline timeline =
       timeline_of({recording("a", {communication(0, 10, 20), iteration(0, 30), communication(0, 40, 50)})}, 3);
   EXPECT_EQ(timeline.iterations, 0u);
@@ -180,7 +180,7 @@ TEST(Timeline, WithoutAWholeIterationAllThereIsIsShown) {
   EXPECT_THAT(extents(timeline.nodes[0], "rank 0: idle spans"), ElementsAre(Extent{20, 30}, Extent{30, 40}));
 }
 
-TEST(Timeline, NodesOfAJobShowTheSameTimeUntilTheFirstOfThemWasAsked) {
+TEST(Timeline, ShowsTheSameTimeSpanForAllNodesOfAJob) {
   const json of_a = {iteration(0, 100), iteration(0, 200), communication(0, 210, 220), iteration(0, 300)};
   json of_b = {iteration(1, 101), iteration(1, 201), communication(1, 215, 225), iteration(1, 301)};
   of_b.push_back(communication(1, 310, 320));
@@ -191,7 +191,7 @@ TEST(Timeline, NodesOfAJobShowTheSameTimeUntilTheFirstOfThemWasAsked) {
   EXPECT_THAT(extents(timeline.nodes[1], "rank 1: communication"), ElementsAre(Extent{215, 225}));
 }
 
-TEST(Timeline, ARankThatIsGoneDoesNotHoldTheOthersBack) {
+TEST(Timeline, RankThatIsGoneDoesNotDelayOthers) {
   const json events = {iteration(0, 100),  iteration(0, 200),  communication(1, 5010, 5020),
                        iteration(1, 5000), iteration(1, 5100), communication(0, 110, 120)};
   const Timeline timeline = timeline_of({recording("a", events)}, 3);
@@ -210,7 +210,7 @@ TEST(Timeline, JobsHaveTimesOfTheirOwn) {
   EXPECT_EQ(timeline.nodes[1].shown, (Extent{7000, 7100}));
 }
 
-TEST(Timeline, WhatOverlapsLiesInThreadsOfItsOwn) {
+TEST(Timeline, OverlappingMarksGetTheirOwnThreads) {
   for (std::uint32_t seed = 0; seed < seeds; ++seed) {
     const json file = trace_events(timeline_of({recording("a", random_events(seed))}, 1000));
     std::map<int, std::vector<Extent>> threads;
@@ -250,7 +250,7 @@ TEST(Timeline, EveryProcessAndThreadIsNamedAndNoOther) {
   EXPECT_EQ(named.at("process_sort_index"), named.at("process_name"));
 }
 
-TEST(Timeline, WhatIsMalformedIsPassedOverAndCounted) {
+TEST(Timeline, SkipsAndCountsMalformedEvents) {
   const json malformed = {json(7),
                           json::object(),
                           {{"kind", 3}},

@@ -140,7 +140,7 @@ TEST_F(TraceCommandTest, BadInputIsToldInOneSentence) {
   EXPECT_EQ(failure_of(options()), "node node of job job: its agent is not running");
 }
 
-TEST_F(TraceCommandTest, WhereOneAgentIsGoneTheOthersAreShown) {
+TEST_F(TraceCommandTest, ShowsOtherAgentsIfOneIsGone) {
   std::filesystem::create_directories(path("arena") + "/job/gone");
   std::ofstream(path("arena") + "/job/gone/node") << std::string("CKPTNE1\0", 8);
   FakeAgent agent(scope().arena_dir);

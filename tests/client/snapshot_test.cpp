@@ -74,7 +74,7 @@ TEST_F(SnapshotTest, ASnapshotIntoASlotThatIsNotItsAloneIsDiscardedAndTheNextOne
   agent_->seal_empty_slots();
   const Outcome outcome = engine->before_update();
   EXPECT_EQ(outcome.status, CKPT_DISCARDED);
-  EXPECT_THAT(outcome.text, HasSubstr("not emptied before"));
+  EXPECT_THAT(outcome.text, HasSubstr("without being emptied first"));
   EXPECT_EQ(engine->stage(0), CKPT_STAGE_NONE);
   for (auto& tensor : tensors) tensor.fill(1);
   ASSERT_EQ(engine->snapshot(1).status, CKPT_OK);
@@ -189,7 +189,7 @@ TEST_F(SnapshotTest, ATrainerThatIsRefusedWithoutANewerIncarnationIsToldToStartA
   agent_->control().fence(arena::fenced_without_incarnation);
   const auto refused = caught([&] { engine->snapshot(0); });
   EXPECT_EQ(refused.status, CKPT_ERR_SUPERSEDED);
-  EXPECT_THAT(refused.sentence, HasSubstr("start the rank again"));
+  EXPECT_THAT(refused.sentence, HasSubstr("restart the rank"));
 }
 
 // Takes snapshots from `iteration` on until one fails in this way.
@@ -457,7 +457,7 @@ TEST_F(SnapshotTest, WrongOrderOfCallsIsRefused) {
   EXPECT_THAT(caught([&] { engine->unregister_tensor("weight"); }).sentence, HasSubstr("call before_update() before "));
   EXPECT_EQ(engine->before_update().status, CKPT_OK);
   EXPECT_TRUE(agent_->piece("rank0", CheckpointId(1, 5)));
-  EXPECT_THAT(caught([&] { restore(*engine); }).sentence, HasSubstr("in this incarnation before"));
+  EXPECT_THAT(caught([&] { restore(*engine); }).sentence, HasSubstr("already called in this incarnation"));
 }
 
 TEST_F(SnapshotTest, ClosingFinishesThePendingCapture) {

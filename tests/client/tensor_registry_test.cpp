@@ -59,7 +59,7 @@ TEST_F(TensorRegistryTest, WhatMakesNoSenseIsRefused) {
   EXPECT_THAT(add(bad).sentence, HasSubstr("no CUDA backend"));
   bad = tensor("w");
   set_raw(bad.capture, 7);
-  EXPECT_THAT(add(bad).sentence, HasSubstr("way of capture"));
+  EXPECT_THAT(add(bad).sentence, HasSubstr("kind of capture"));
   bad = tensor("w");
   bad.shape = nullptr;
   EXPECT_THAT(add(bad).sentence, HasSubstr("0 to 16 extents"));

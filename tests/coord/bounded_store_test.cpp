@@ -43,7 +43,7 @@ TEST_F(BoundedStoreTest, EndsACallThatHangsAtItsDeadlineAndNamesTheStore) {
   EXPECT_EQ(status, CKPT_ERR_TIMEOUT);
 }
 
-TEST_F(BoundedStoreTest, LeavesFewThreadsBehindAndGoesOnOnceTheStoreAnswers) {
+TEST_F(BoundedStoreTest, LeavesFewHangingThreadsAndContinuesOnceTheStoreAnswers) {
   ASSERT_TRUE(store_->put_if("key", "value", 0));
   inner_->hang();
   for (int i = 0; i < 20; ++i) EXPECT_THAT(refusal(), HasSubstr("has not answered"));
@@ -72,7 +72,7 @@ TEST_F(BoundedStoreTest, GoesOnThoughThreadsHangForGood) {
   EXPECT_EQ(inner_->hanging(), 4);
 }
 
-// A thread that hangs must not keep a store from being used that answers others, as after a mount was made anew.
+// A hanging thread must not block a store that answers other calls, as after a mount was replaced.
 TEST_F(BoundedStoreTest, DoesNotWaitForAThreadThatStillHangs) {
   inner_->hang();
   EXPECT_THAT(refusal(), HasSubstr("has not answered"));
@@ -101,7 +101,7 @@ TEST_F(BoundedStoreTest, MayEndWhileACallHangs) {
   while (inner_->hanging() > 0) std::this_thread::yield();
 }
 
-TEST(Within, EndsAtItsDeadlineAndPassesResultsAndFailuresThrough) {
+TEST(Within, EndsAtItsDeadlineAndReturnsResultsAndFailures) {
   EXPECT_EQ(within(60'000, "store", [] { return 7; }), 7);
   EXPECT_EQ(failure_of([] { within(60'000, "store", []() -> int { throw Failure(CKPT_ERR_INVALID, "wrong"); }); }),
             "wrong");

@@ -52,7 +52,7 @@ TEST_F(DirectoryStoreTest, ADirectoryThatEverybodyCanWriteIntoIsRefused) {
   ASSERT_EQ(::chmod(open_to_all.c_str(), 0777), 0);
   for (const std::string& place : {open_to_all, open_to_all + "/job"}) {
     const std::string sentence = test::failure_of([&] { DirectoryStore store(place); });
-    EXPECT_THAT(sentence, HasSubstr("can be written by everybody; set the option coordination")) << place;
+    EXPECT_THAT(sentence, HasSubstr("is writable for everybody; set the option coordination")) << place;
   }
   ASSERT_EQ(::chmod(open_to_all.c_str(), 01777), 0);  // as /tmp: others cannot replace what is ours there
   DirectoryStore store(open_to_all + "/job");
@@ -89,7 +89,7 @@ TEST_F(DirectoryStoreTest, AWriterKilledAtAnyMomentLeavesAWholeRecord) {
   }
 }
 
-TEST_F(DirectoryStoreTest, WhatAWriterLeftUnfinishedIsNeitherReadNorInTheWay) {
+TEST_F(DirectoryStoreTest, IgnoresTheUnfinishedFilesOfADeadWriter) {
   ASSERT_TRUE(store_.put_if("nodes/a", "old", 0));
   const std::string whole = bytes_of("nodes/a@1");
   for (std::size_t length = 0; length <= whole.size(); ++length) {

@@ -25,7 +25,7 @@ class EtcdServer {
   const std::string& location() const { return location_; }
   std::string file(const std::string& name) const { return folder_.path() + "/" + name; }
 
-  // Those that do not run, as they were.
+  // Servers that do not run stay as they were.
   void start() { run("start"); }
   void stop() { run("stop"); }
   void kill(int member = 0) const { signal(member, SIGKILL); }

@@ -100,7 +100,7 @@ TEST(EtcdStore, AWatchOutlivesServersAndWhatTheyForget) {
   }
 }
 
-TEST(EtcdStore, AWatchTellsWhatAServerHasAfterItWasRestoredFromAnOlderState) {
+TEST(EtcdStore, WatchReportsAllRecordsAfterTheServerWasSetBack) {
   EtcdServer server;
   const auto store = open_store(server.location(), "job");
   put(*store, "key", "old");
@@ -123,7 +123,7 @@ TEST(EtcdStore, AWatchTellsWhatAServerHasAfterItWasRestoredFromAnOlderState) {
   EXPECT_TRUE(notified.becomes("key", "newer"));
 }
 
-TEST(EtcdStore, AWatchThatNobodyAnswersTriesLessAndLessOften) {
+TEST(EtcdStore, WatchWithoutAServerRetriesLessAndLessOften) {
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -193,7 +193,7 @@ TEST(EtcdStore, AFullServerSaysSoIsReadAndHeals) {
         &status);
   EXPECT_EQ(status, CKPT_ERR_NO_SPACE);
   EXPECT_THAT(sentence, AllOf(HasSubstr("is full"), HasSubstr("defragment"), HasSubstr("alarm")));
-  // What first found no room was written all the same, as may be after a failure.
+  // The first write found no room and was made all the same, which a failure allows.
   revision = store->get("key")->revision;
   server.compact();
   EXPECT_TRUE(store->put_if("key", "small", revision));
@@ -230,7 +230,7 @@ TEST_F(SecureEtcd, ServesWhoHasCertificateUserAndPassword) {
   EXPECT_TRUE(notified.becomes("key", "other"));
 }
 
-TEST_F(SecureEtcd, ATokenThatIsOverIsReplaced) {
+TEST_F(SecureEtcd, ReplacesAnExpiredToken) {
   const auto store = open_store(location(), "job");
   ASSERT_GT(put(*store, "key", "value"), 0u);
   std::string password;

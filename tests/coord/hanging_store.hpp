@@ -1,4 +1,4 @@
-// A store in memory that stops answering when it is told to, as a mount whose server is gone.
+// A store in memory that stops answering on command, like a mount whose server is gone.
 #pragma once
 
 #include <condition_variable>
@@ -37,7 +37,7 @@ class HangingStore : public MemoryStore {
   }
   std::vector<coord::Entry> list(const std::string& prefix) override { return wait(), MemoryStore::list(prefix); }
   void remove(const std::string& key) override { wait(), MemoryStore::remove(key); }
-  // None, as with directories.
+  // No watch, as with directories.
   std::unique_ptr<coord::Watch> watch(std::function<void(const coord::Entry&)>) override { return nullptr; }
 
  private:

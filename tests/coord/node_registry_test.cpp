@@ -92,7 +92,7 @@ TEST(Registry, ARememberedNumberThatAnotherNodeHasIsNotTaken) {
   }
 }
 
-TEST(Registry, WhoRemembersANumberTakesNoneInItsPlaceThatARegisteredNodeHas) {
+TEST(Registry, RememberedNumberNeverReplacesThatOfARegisteredNode) {
   test::MemoryStore store;
   register_node(store, {"b", 0, 11, 12, 100, "x"});  // it has yet to put its number back
   ASSERT_TRUE(store.put_if("taken/5", "c", 0));

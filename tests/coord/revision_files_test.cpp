@@ -169,7 +169,7 @@ void each_order(int changes, const std::function<void(const std::vector<int>& le
   extend();
 }
 
-TEST_F(RevisionFilesTest, InEveryOrderOfTwoWritersStepsEachRevisionHasOneWinner) {
+TEST_F(RevisionFilesTest, EachRevisionHasOneWinnerInEveryOrderOfTwoWriters) {
   int orders = 0;
   each_order(3, [&](const std::vector<int>& lengths) {
     fs::remove_all(directory());
@@ -205,7 +205,7 @@ TEST_F(RevisionFilesTest, InEveryOrderOfTwoWritersStepsEachRevisionHasOneWinner)
 }
 
 // 160 contested revisions; each winner notes which one it has won.
-TEST_F(RevisionFilesTest, OfProcessesThatContendEachRevisionHasExactlyOneWinner) {
+TEST_F(RevisionFilesTest, EachRevisionHasOneWinnerAmongContendingProcesses) {
   constexpr int processes = 4, rounds = 40;
   std::vector<pid_t> children;
   for (int p = 0; p < processes; ++p)
@@ -245,7 +245,7 @@ TEST_F(RevisionFilesTest, ReadersSeeRevisionsInOrderWhileWritersReplaceThem) {
 }
 
 // The answer to a call that NFS sent again is about its repetition.
-TEST_F(RevisionFilesTest, ALinkThatWasMadeAndReportedAsFailedHasWon) {
+TEST_F(RevisionFilesTest, LinkThatWasMadeButReportedAsFailedWins) {
   for (const int error : {EEXIST, EIO, ETIMEDOUT}) {
     const auto before = store_.get("incarnation");
     RevisionHooks hooks;
@@ -291,7 +291,7 @@ class StaleReader : public RevisionFilesTest {
   }
 };
 
-TEST_F(StaleReader, GetsTheNewestRevisionThoughTheOneThatItListedIsStillThere) {
+TEST_F(StaleReader, GetsTheNewestRevisionEvenIfTheListedOneStillExists) {
   write(1);
   const auto listed = RevisionFiles::open(directory(), nullptr)->look("incarnation");
   ASSERT_EQ(listed.newest(), 1u);
@@ -299,7 +299,7 @@ TEST_F(StaleReader, GetsTheNewestRevisionThoughTheOneThatItListedIsStillThere) {
   EXPECT_EQ(revision_read(listed), 2u);
 }
 
-TEST_F(StaleReader, GetsTheNewestRevisionHoweverFarTheOthersAreRemoved) {
+TEST_F(StaleReader, GetsTheNewestRevisionWhileOthersAreBeingRemoved) {
   write(1);
   const auto listed = RevisionFiles::open(directory(), nullptr)->look("incarnation");
   write_unswept();

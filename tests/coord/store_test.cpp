@@ -141,7 +141,7 @@ TEST_P(StoreConformance, KeysAreThoseOfTheListWithoutTheirValues) {
   EXPECT_TRUE(store_->keys("nodes/").empty());
 }
 
-TEST_P(StoreConformance, WhatWasRemovedIsNotThereAndCanBeMadeAgain) {
+TEST_P(StoreConformance, RemovedRecordIsGoneAndCanBeMadeAgain) {
   for (const char* key : {"rank_assignments/1", "rank_assignments/2"}) ASSERT_TRUE(store_->put_if(key, key, 0));
   store_->remove("rank_assignments/1");
   store_->remove("rank_assignments/1");
@@ -180,7 +180,7 @@ TEST_P(StoreConformance, KeysThatCouldLeaveTheStoreAreRefused) {
   }
 }
 
-TEST_P(StoreConformance, OfThreadsThatSwapAtOnceExactlyOneWinsEachRevision) {
+TEST_P(StoreConformance, EachRevisionHasOneWinnerAmongThreads) {
   constexpr int threads = 4, rounds = 40;
   {
     std::vector<std::jthread> writers;
@@ -189,7 +189,7 @@ TEST_P(StoreConformance, OfThreadsThatSwapAtOnceExactlyOneWinsEachRevision) {
   EXPECT_EQ(store_->get("counter")->value, std::to_string(threads * rounds));
 }
 
-TEST_P(StoreConformance, OfProcessesThatSwapAtOnceExactlyOneWinsEachRevision) {
+TEST_P(StoreConformance, EachRevisionHasOneWinnerAmongProcesses) {
   constexpr int processes = 4, rounds = 30;
   if (!backend_->has_processes()) return;
   std::vector<pid_t> children;
@@ -199,7 +199,7 @@ TEST_P(StoreConformance, OfProcessesThatSwapAtOnceExactlyOneWinsEachRevision) {
   EXPECT_EQ(store_->get("counter")->value, std::to_string(processes * rounds));
 }
 
-TEST_P(StoreConformance, WhoeverCanWatchIsToldTheLastOfEveryonesChanges) {
+TEST_P(StoreConformance, WatchReportsTheLastChangeOfEveryWriter) {
   test::Notified notified;
   ASSERT_TRUE(store_->put_if("before", "old", 0));
   const auto watch = store_->watch(notified.listener());
@@ -224,7 +224,7 @@ TEST_P(StoreConformance, AWatchTellsNothingOfWhatIsLong) {
   EXPECT_EQ(notified.count(), 1u);
 }
 
-TEST_P(StoreConformance, AWatchThatIsGoneTellsNothing) {
+TEST_P(StoreConformance, DestroyedWatchReportsNothing) {
   test::Notified notified, others;
   auto watch = store_->watch(notified.listener());
   if (watch == nullptr) return;

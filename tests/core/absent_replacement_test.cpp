@@ -14,7 +14,7 @@ class AbsentReplacement {
   // After it has taken node `lost`'s place the other member is lost as well, and both come back empty at once. The
   // replacement hesitates for so long from when the ranks ask, and was away for `before_ms` before that.
   AbsentReplacement(NodeId lost, TimeMs absent_ms, TimeMs before_ms = 0) {
-    cluster.storage.emplace();
+    cluster.storage = Cluster::Storage{};
     cluster.storage_every = 10;
     cluster.standbys = {2};
     for (NodeId node = 0; node < 3; ++node) cluster.boot(node);

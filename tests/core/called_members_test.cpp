@@ -62,7 +62,7 @@ TEST(ACalledMember, FollowsNoCallerOfAnOlderTerm) {
 }
 
 // A caller that fell silent may be gone, too.
-TEST(ACalledMember, GoesByTheStoreAgainOnceItsCallerIsSilentForALease) {
+TEST(ACalledMember, FollowsTheStoreAgainOnceItsCallerIsSilentForALease) {
   const Config config;
   LoneNode node{config};
   node.follow(lone_leader, epoch_of(5, lone_leader));
@@ -116,7 +116,7 @@ TEST_F(ALeaderOfAnAbsentMember, CallsNobodyWhoFollowsIt) {
 }
 
 // In a job of many nodes that all start together the calls are few at a time.
-TEST(ALeader, CallsOnlySomeOfManyAbsentMembersAtATimeAndAllInTurn) {
+TEST(ALeader, CallsManyAbsentMembersInTurnSomeAtATime) {
   const Config config;
   LoneLeader leader{200, placement::Protection::of_copies(2)};
   std::set<NodeId> called;

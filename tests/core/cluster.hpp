@@ -60,7 +60,7 @@ class Cluster {
     core.reset();
     boot(node, arenas_.at(node), recovered);
   }
-  // All agents stand still together, as when their machines are suspended: nothing happens, and time passes.
+  // All agents stand still together, as when their machines are suspended. Nothing happens, and time passes.
   void pause(TimeMs ms) { now_ += ms; }
   void boot(NodeId node, std::uint64_t arena_id, const Recovered& recovered) {
     arenas_[node] = arena_id;
@@ -194,7 +194,7 @@ class Cluster {
 
   void feed(NodeId node, const Event& event) {
     if (!nodes_.contains(node)) return;
-    for (Effect& effect : nodes_.at(node)->handle(event, now_)) pending_.push_back({node, std::move(effect)});
+    for (Effect& effect : nodes_.at(node)->handle(event, now_)) pending_.emplace_back(node, std::move(effect));
   }
   void advance(TimeMs ms) {
     for (const TimeMs end = now_ + ms; now_ < end;) {
@@ -361,7 +361,7 @@ class Cluster {
   void carry_out(NodeId from, SwapIncarnationRecord& swap) {
     if (!swap.assignments.empty()) assignments[swap.record.assignments] = swap.assignments;
     if (!swapping) {
-      held_swaps.push_back({from, swap});
+      held_swaps.emplace_back(from, swap);
       return;
     }
     if (swap.expected_revision == incarnation_revision_) {
@@ -431,7 +431,7 @@ class Cluster {
   }
   void carry_out(NodeId from, StartWrite& write) {
     if (!storage->writing) {
-      storage->held_writes.push_back({from, write});
+      storage->held_writes.emplace_back(from, write);
       return;
     }
     for (const std::string& shard : write.discarded.shards) storage->written[write.discarded.checkpoint].erase(shard);
@@ -441,7 +441,7 @@ class Cluster {
   }
   void carry_out(NodeId from, FinalizeCheckpoint& commit) {
     if (!storage->committing) {
-      storage->held_commits.push_back({from, commit});
+      storage->held_commits.emplace_back(from, commit);
       return;
     }
     finish_commit(from, commit);

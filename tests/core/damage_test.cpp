@@ -110,7 +110,7 @@ TEST(Witnesses, ThatThrewAwayANewerCopyDoNotSayThatThereWasNone) {
 
 // ---- What the survivors say ----
 
-TEST(Survivors, OfTheLeadersNodeTellTheNewestCommit) {
+TEST(Survivors, OfTheLeadersNodeKnowTheNewestCommit) {
   Cluster job(3, 3);
   job.start_incarnation(own_node);
   job.begin_training();
@@ -130,7 +130,7 @@ TEST(Survivors, OfTheLeadersNodeTellTheNewestCommit) {
   EXPECT_EQ(job.status(survivor).committed, CheckpointId(1, 143));
 }
 
-TEST(Survivors, OfAnIncarnationWithoutACommitTellWhatItWentOnFrom) {
+TEST(Survivors, KnowWhatAnIncarnationWithoutACommitRestored) {
   Cluster job(3, 3);
   job.start_incarnation(own_node);
   job.begin_training();
@@ -179,21 +179,21 @@ struct DamagedRecord : Cluster {
   }
 };
 
-TEST(DamagedRecords, AnEpochThatNoLeaderCanHaveIsToldAndNotBelieved) {
+TEST(DamagedRecords, ReportsAndIgnoresAnImpossibleEpoch) {
   DamagedRecord job;
   job.damage([](LeaderRecord& leader, IncarnationRecord&) { leader.epoch = UINT64_MAX; });
   job.expect_notified("\"leader\" is damaged: its epoch is 18446744073709551615");
   job.expect_unharmed();
 }
 
-TEST(DamagedRecords, AnEpochThatNoLeaderCanHaveIsNotBelievedOfAnIncarnationEither) {
+TEST(DamagedRecords, IgnoresAnImpossibleEpochInAnIncarnationRecord) {
   DamagedRecord job;
   job.damage([](LeaderRecord&, IncarnationRecord& incarnation_record) { incarnation_record.epoch = UINT64_MAX; });
   job.expect_notified("\"incarnation\" is damaged: its epoch is");
   job.expect_unharmed();
 }
 
-TEST(DamagedRecords, AnIncarnationThatLeavesNoneToComeIsNotBelieved) {
+TEST(DamagedRecords, IgnoresAnIncarnationAfterWhichNoneCanFollow) {
   DamagedRecord job;
   job.damage([](LeaderRecord&, IncarnationRecord& incarnation_record) {
     incarnation_record.incarnation = CheckpointId::incarnation_max;
@@ -218,7 +218,7 @@ TEST(DamagedRecords, AnEpochInAMessageThatNoLeaderCanHaveIsNotObeyed) {
   job.expect_unharmed();
 }
 
-TEST(DamagedRecords, AnEpochThatWasRememberedBeforeItWasRefusedIsForgotten) {
+TEST(DamagedRecords, ForgetsAnImpossibleEpochThatAnEarlierAgentRemembered) {
   DamagedRecord job;
   Recovered recovered;
   recovered.epoch = UINT64_MAX;
@@ -229,7 +229,7 @@ TEST(DamagedRecords, AnEpochThatWasRememberedBeforeItWasRefusedIsForgotten) {
 }
 
 // Elections that a node slept through.
-TEST(DamagedRecords, AnEpochThatIsFarAndNotAbsurdIsFollowed) {
+TEST(DamagedRecords, FollowsAFarButPossibleEpoch) {
   DamagedRecord job;
   job.damage([](LeaderRecord& leader, IncarnationRecord&) { leader.epoch += epoch_of(1'000'000, 0); });
   job.advance(10'000);
@@ -239,7 +239,7 @@ TEST(DamagedRecords, AnEpochThatIsFarAndNotAbsurdIsFollowed) {
   EXPECT_EQ(job.status(0).committed, CheckpointId(1, 2));
 }
 
-TEST(DamagedRecords, ACheckpointOfAnIncarnationThatIsToComeDoesNotCountAndIsNotRestored) {
+TEST(DamagedRecords, IgnoresCheckpointsOfFutureIncarnations) {
   Cluster job(2, 2);
   Recovered recovered;
   const CheckpointId absurd(CheckpointId::incarnation_max, 5);
@@ -308,8 +308,8 @@ TEST(Commits, DoNotCountWhatLiesInAnotherMemoryUnderAMembersNumber) {
   EXPECT_EQ(job.status(0).committed, CheckpointId(1, 1));
 }
 
-// Ranks of one node that name one shard, where it is not cut: both capture all of it.
-TEST(Commits, NeverCountTwoRanksOfOneNodeThatCapturedDifferentBytesOfOneShard) {
+// Ranks of one node name one shard that is not cut: both capture all of it.
+TEST(Commits, NeverCountDifferingRanksOfOneNode) {
   Cluster job(2, 4);
   job.main_of = [](Rank) { return std::string("model"); };
   job.strategy = placement::Strategy::group;

@@ -21,7 +21,7 @@ struct Job : Cluster {
     start_incarnation([](Rank rank) { return rank; });
     begin_training();
   }
-  // One iteration after the other, each so long.
+  // Runs one iteration after the other, each for this long.
   void train(int iterations, TimeMs each_ms = 100) {
     for (int i = 0; i < iterations; ++i) {
       snapshot_all(next++);
@@ -61,7 +61,7 @@ TEST(Health, AJobThatCommitsEachIterationIsProtected) {
   EXPECT_EQ(health.allowed_ms, 5000);
 }
 
-TEST(Health, AJobThatStopsCommittingIsNotProtectedWhateverTheReason) {
+TEST(Health, JobThatStopsCommittingIsNotProtected) {
   Job job;
   job.train(5);
   job.advance(4500);
@@ -185,7 +185,7 @@ TEST(Health, AfterTheLeaderIsLostTheNextOneNamesIt) {
   EXPECT_GT(job.health(late).at_risk_ms, 19'000) << "also where the new leader alone knows of it";
 }
 
-TEST(Health, ANodeThatHearsNoLeaderJudgesByItself) {
+TEST(Health, NodeWithoutALeaderJudgesByItself) {
   Job job;
   job.train(5);
   const NodeId leader = *job.current_leader(), alone = leader == 3 ? 2 : 3;
@@ -202,7 +202,7 @@ TEST(Health, ANodeThatHearsNoLeaderJudgesByItself) {
   EXPECT_EQ(job.health(alone).cause, Cause::no_leader);
 }
 
-TEST(Health, ANodeThatWasPausedDoesNotRepeatWhatItHeardBefore) {
+TEST(Health, PausedNodeDoesNotRepeatEarlierNews) {
   Job job;
   job.train(5);
   const NodeId leader = *job.current_leader(), paused = leader == 3 ? 2 : 3;
@@ -224,7 +224,7 @@ TEST(Health, ANewLeaderKnowsThePaceOfTheJob) {
 }
 
 // A directive lay there that was sent right after its pause began.
-TEST(Health, ANodeThatWasPausedTakesNoOldNewsForNewOnes) {
+TEST(Health, PausedNodeDoesNotTakeOldNewsForNew) {
   for (const TimeMs pause_ms : {6000, 60'000}) {
     LoneNode node{Config{}};
     node.follow(lone_leader, 5);
@@ -272,7 +272,7 @@ TEST(CommitClock, TakesNoCommitThatWasKnownBeforeForOneOfNow) {
   EXPECT_EQ(clock.quiet_ms(4500), 500);
 }
 
-TEST(Health, AJobWhoseNewLeaderHearsOfAnOldCommitIsNotProtectedForThat) {
+TEST(Health, OldCommitDoesNotMakeANewLeadersJobProtected) {
   LoneLeader leader(4, placement::Protection::of_copies(1));
   for (NodeId node = 0; node < 4; ++node) {
     Report report = leader.report_of(node, 8);
@@ -362,7 +362,7 @@ TEST(Health, ATrainerThatEndedIsNamed) {
   EXPECT_EQ(job.health(0).rank, 2u);
 }
 
-TEST(Health, CommitsThatComeSlowerThanThePaceAllowsAreToldBetweenThem) {
+TEST(Health, ReportsCommitsThatAreSlowerThanAllowed) {
   Job job;
   job.train(10);
   job.train_with({0, 1, 2}, 60);  // one rank sleeps for six seconds
@@ -479,7 +479,7 @@ TEST(Health, ARankThatDoesNotComeBackFromRestoreIsNamed) {
 
 TEST(Health, StorageThatFailsIsTold) {
   Cluster job(2, 2);
-  job.storage.emplace();
+  job.storage = Cluster::Storage{};
   job.storage_every = 2;
   for (NodeId node = 0; node < 2; ++node) job.boot(node);
   job.advance(3000);
@@ -518,7 +518,7 @@ TEST(Health, LessParityThanAskedForIsDegraded) {
   EXPECT_EQ(job.health(0).cause, Cause::fewer_parity);
 }
 
-TEST(Health, ANodeThatCannotUseTheCoordinationStoreSaysSoBeforeItsLeaderDoes) {
+TEST(Health, NodeReportsATroubledStoreBeforeItsLeaderDoes) {
   Job job;
   job.train(5);
   job.feed(2, Observed{.coordination_fails = true});
@@ -528,7 +528,7 @@ TEST(Health, ANodeThatCannotUseTheCoordinationStoreSaysSoBeforeItsLeaderDoes) {
 }
 
 // Each finds itself refused by most others.
-TEST(Health, AWrongTokenOfItsOwnIsToldByTheLeaderAndByWhoHearsNone) {
+TEST(Health, LeaderAndNodesWithoutALeaderReportTheirOwnWrongToken) {
   Job job;
   job.train(5);
   const NodeId leader = *job.current_leader(), alone = leader == 3 ? 2 : 3;
@@ -546,7 +546,7 @@ TEST(Health, AWrongTokenOfItsOwnIsToldByTheLeaderAndByWhoHearsNone) {
   }
 }
 
-TEST(Health, ARestoreThatWaitsForARankNamesTheNodeWithAWrongToken) {
+TEST(Health, WaitingRestoreNamesTheNodeWithAWrongToken) {
   Cluster job(4, 4);
   for (Rank rank = 0; rank < 3; ++rank) job.hello(rank, rank);
   for (Rank rank = 0; rank < 3; ++rank) job.ask_restore(rank);

@@ -55,7 +55,7 @@ class TwoTrainersOfARank : public ::testing::Test {
   std::uint64_t sequence_ = 0;
 };
 
-TEST_F(TwoTrainersOfARank, AnAdmissionOfTheFormerLetsThePresentOneTakePartInNothing) {
+TEST_F(TwoTrainersOfARank, AdmissionOfAFormerTrainerDoesNotAdmitThePresentOne) {
   replace_the_former();
   obey(admitting(former));
   EXPECT_TRUE(node.all<RestoreReady>().empty());

@@ -174,7 +174,7 @@ class Restart : public ::testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(Restart, GivesWhatTheArrangementPromisesForEverySetOfLostNodes) {
+TEST_P(Restart, SurvivesEverySetOfLossesThatThePlacementAllows) {
   constexpr std::uint32_t copies = 2;
   const JobPlacement promised = arranged(assignments(ranks, GetParam().shard), GetParam().strategy, copies);
   for (unsigned set = 1; set < 1u << ranks; ++set) {

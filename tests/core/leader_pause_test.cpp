@@ -81,7 +81,7 @@ class NewLeader : public LoneNode {
   std::uint64_t sequence_ = 0;
 };
 
-TEST(ANewLeader, DecidesWithoutANodeOnlyWhenItHasListenedForAsLongAsThatMayBeSilent) {
+TEST(ANewLeader, DecidesWithoutANodeOnlyAfterListeningForItsFullTimeout) {
   NewLeader leader;
   TimeMs decided_ms = -1;
   const TimeMs began = leader.now;
@@ -94,7 +94,7 @@ TEST(ANewLeader, DecidesWithoutANodeOnlyWhenItHasListenedForAsLongAsThatMayBeSil
   EXPECT_EQ(leader.incarnation_record().decision.checkpoint, CheckpointId(1, 3));
 }
 
-// Nodes turn to another leader one after the other, of whom the store does not tell this one.
+// Nodes turn to another leader one after the other. The store does not tell this leader of the new one.
 TEST(ALeaderThatIsReplaced, CallsNobodyLostWhoLeftItBeforeTheOthers) {
   for (const bool others_stay : {false, true}) {
     LoneLeader leader(3, placement::Protection::of_copies(2));
@@ -119,7 +119,7 @@ TEST(ALeaderThatIsReplaced, CallsNobodyLostWhoLeftItBeforeTheOthers) {
 }
 
 // Likewise, and what one of them said before it turned to the other leader was held up.
-TEST(ALeaderThatIsReplaced, TakesAReportThatWasHeldUpForNoSignThatItIsFollowed) {
+TEST(ALeaderThatIsReplaced, DelayedReportDoesNotShowThatALeaderIsFollowed) {
   for (const TimeMs held_up_ms : {2600, 3500, 5000}) {
     LoneLeader leader(3, placement::Protection::of_copies(2));
     const auto wait = [&](TimeMs ms) {

@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 // Boots anew, for the nodes are configured when they boot.
 struct Stored : Cluster {
   explicit Stored(std::uint32_t nodes, std::uint32_t ranks, std::int64_t every = 10) : Cluster(nodes, ranks) {
-    storage.emplace();
+    storage = Cluster::Storage{};
     storage_every = every;
     for (NodeId node = 0; node < nodes; ++node) boot(node);
     advance(3000);
@@ -30,7 +30,7 @@ struct Stored : Cluster {
   }
 };
 
-TEST(LeaderStorage, TheFirstCommitAtOrAfterEveryMultipleGoesToStorage) {
+TEST(LeaderStorage, StoresTheFirstCommitAtOrAfterEveryMultiple) {
   Stored job(4, 4);
   job.train(0, 9);
   EXPECT_TRUE(job.storage->steps.empty());
@@ -97,7 +97,7 @@ TEST(LeaderStorage, ASlotThatIsBeingWrittenIsNotGivenToAnybody) {
   }
 }
 
-TEST(LeaderStorage, ACommitThatLosesACopyGoesToStorageAtOnce) {
+TEST(LeaderStorage, StoresACommitAtOnceWhenItLosesACopy) {
   Stored job(4, 4, 1000);
   job.train(0, 3);
   job.advance(500);
@@ -108,7 +108,7 @@ TEST(LeaderStorage, ACommitThatLosesACopyGoesToStorageAtOnce) {
   EXPECT_EQ(job.storage->steps.begin()->first, CheckpointId(1, 3));
 }
 
-TEST(LeaderStorage, ACommitThatLosesACopyWithItsLeaderGoesToStorageAtOnce) {
+TEST(LeaderStorage, StoresACommitAtOnceWhenItsLeaderIsLostWithACopy) {
   Stored job(4, 4, 1000);
   job.train(0, 3);
   job.advance(500);
@@ -140,7 +140,7 @@ TEST(LeaderStorage, AFailedWriteIsSaidAndTriedAgain) {
   EXPECT_EQ(job.status(1).storage_trouble, "");
 }
 
-TEST(LeaderStorage, WhatWasWrittenOfACheckpointThatFailedIsRemovedBeforeTheNext) {
+TEST(LeaderStorage, RemovesAFailedCheckpointsFilesBeforeTheNextWrite) {
   Stored job(2, 2);
   job.storage->trouble = "no space";
   job.train(0, 12);
@@ -152,7 +152,7 @@ TEST(LeaderStorage, WhatWasWrittenOfACheckpointThatFailedIsRemovedBeforeTheNext)
   EXPECT_EQ(job.storage->written[CheckpointId(1, 12)].size(), 4u);
 }
 
-TEST(LeaderStorage, WhatAnotherLeaderOrderedIsNotRemovedForItMayStillBecomeWhole) {
+TEST(LeaderStorage, KeepsPiecesThatAnotherLeaderMayStillComplete) {
   Stored job(2, 2);
   job.storage->committing = false;
   job.train(0, 12);
@@ -164,7 +164,7 @@ TEST(LeaderStorage, WhatAnotherLeaderOrderedIsNotRemovedForItMayStillBecomeWhole
   EXPECT_EQ(job.storage->written[CheckpointId(1, 10)].size(), 4u);
 }
 
-TEST(LeaderStorage, AStepThatIsBeingMadeWholeWhenItsIncarnationEndsBecomesSo) {
+TEST(LeaderStorage, CompletesACheckpointWhoseIncarnationEndsMeanwhile) {
   Stored job(2, 2);
   job.storage->committing = false;
   job.train(0, 12);
@@ -182,7 +182,7 @@ TEST(LeaderStorage, AStepThatIsBeingMadeWholeWhenItsIncarnationEndsBecomesSo) {
   EXPECT_TRUE(job.storage->steps.contains(CheckpointId(2, 25)));
 }
 
-TEST(LeaderStorage, ANodeThatWasToldOfNoStorageSaysSo) {
+TEST(LeaderStorage, NodeWithoutTheStorageOptionSaysSo) {
   Stored job(2, 2);
   const NodeId other = *job.current_leader() == 0 ? 1 : 0;
   job.without_storage = {other};
@@ -195,7 +195,7 @@ TEST(LeaderStorage, ANodeThatWasToldOfNoStorageSaysSo) {
   EXPECT_THAT(job.status(0).storage_trouble, HasSubstr("the same option storage"));
 }
 
-TEST(LeaderStorage, AJobThatLostEveryNodeAndItsRecordComesBackFromStorageInANewerIncarnation) {
+TEST(LeaderStorage, RestoresFromStorageInANewerIncarnationAfterLosingAllNodesAndRecords) {
   Stored job(4, 4);
   job.train(0, 14);
   job.lose_everything();
@@ -229,7 +229,7 @@ TEST(LeaderStorage, OnlyWhatNoNodeHasIsReadFromStorage) {
   EXPECT_EQ(job.storage->reads.size(), 4u);  // main and private shards of ranks 2 and 3
 }
 
-TEST(LeaderStorage, WhatIsLostInMemoryIsReplacedByAnOlderStepAndSaidToBeBehind) {
+TEST(LeaderStorage, RestoresAnOlderCheckpointFromStorageAndSaysBehind) {
   Stored job(4, 4);
   job.train(0, 14);
   job.lose(2);
@@ -243,7 +243,7 @@ TEST(LeaderStorage, WhatIsLostInMemoryIsReplacedByAnOlderStepAndSaidToBeBehind) 
   EXPECT_THAT(job.ready.at(0).decision.text, HasSubstr("iteration 14"));
 }
 
-TEST(LeaderStorage, WhateverNodesAreLostTheNewestThatIsLeftAnywhereIsRestored) {
+TEST(LeaderStorage, RestoresTheNewestRemainingCheckpointWhateverNodesAreLost) {
   for (unsigned lost = 0; lost < 16; ++lost) {
     Stored job(4, 4);  // groups {0, 1} and {2, 3}
     job.train(0, 14);

@@ -231,7 +231,7 @@ TEST(Job, AnIncarnationDoesNotGetTheNumberOfOneThatATrainerStillServes) {
   EXPECT_EQ(cluster.incarnation(), 2u);
 }
 
-TEST(Job, AnIncarnationThatWasOpenedBeforeOlderOnesWereHeardOfGivesWayToALaterOne) {
+TEST(Job, OpensALaterIncarnationIfOlderOnesWereUnknownAtFirst) {
   Cluster cluster(3, 3);
   cluster.start_incarnation(own_node);
   cluster.start_incarnation(own_node);

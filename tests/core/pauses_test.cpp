@@ -18,7 +18,7 @@ constexpr TimeMs long_lease_ms = 600'000;
 // Four nodes with a rank each, and two copies. Iteration 7 is the newest commit; with storage, iteration 4 lies there.
 struct PausedJob : Cluster {
   explicit PausedJob(bool has_storage, TimeMs lease_ms = 2000) : Cluster(4, 4) {
-    if (has_storage) storage.emplace();
+    if (has_storage) storage = Cluster::Storage{};
     storage_every = 4;
     configure = [lease_ms](Config& config) { config.lease_ms = lease_ms; };
     for (NodeId node = 0; node < 4; ++node) boot(node);
@@ -99,7 +99,7 @@ TEST(Pauses, OfAllAgentsDoNotMakeAnOlderStepOnStorageTheNewest) {
   });
 }
 
-TEST(Pauses, OfTheLeaderAloneLoseNothingWhereItsLeaseOutlastsThem) {
+TEST(Pauses, OfTheLeaderLoseNothingIfItsLeaseIsLonger) {
   for (const bool has_storage : {false, true}) {
     for_every_stage([&](Stage stage, TimeMs pause_ms) {
       PausedJob job(has_storage, long_lease_ms);
@@ -114,7 +114,7 @@ TEST(Pauses, OfTheLeaderAloneLoseNothingWhereItsLeaseOutlastsThem) {
   }
 }
 
-TEST(Pauses, OfTheLeaderAloneLoseNothingWhereAnotherLeadsMeanwhile) {
+TEST(Pauses, OfTheLeaderLoseNothingIfAnotherLeadsMeanwhile) {
   for_every_stage([](Stage stage, TimeMs pause_ms) {
     PausedJob job(true);
     job.stopped = job.leader;
@@ -127,7 +127,7 @@ TEST(Pauses, OfTheLeaderAloneLoseNothingWhereAnotherLeadsMeanwhile) {
   });
 }
 
-TEST(Pauses, ThatComeOneAfterAnotherLoseNothing) {
+TEST(Pauses, InARowLoseNothing) {
   PausedJob job(true);
   job.restore(Stage::decision_pending, [&] {
     for (int i = 0; i < 20; ++i) {
@@ -138,7 +138,7 @@ TEST(Pauses, ThatComeOneAfterAnotherLoseNothing) {
   job.expect_newest_restored();
 }
 
-TEST(Pauses, OfAllAgentsTakeNoLeaseFromItsLeader) {
+TEST(Pauses, OfAllAgentsDoNotEndTheLeadersLease) {
   PausedJob job(false);
   for (const TimeMs pause_ms : pauses_ms) {
     job.pause(pause_ms);
@@ -151,7 +151,7 @@ TEST(Pauses, OfAllAgentsTakeNoLeaseFromItsLeader) {
 }
 
 // What it would say may be overtaken: another leads since.
-TEST(Pauses, ALeaderThatWasReplacedMeanwhileGivesNoMoreOrders) {
+TEST(Pauses, ReplacedLeaderGivesNoMoreOrders) {
   PausedJob job(false);
   const std::uint64_t epoch = job.status(job.leader).epoch;
   for (Rank rank = 0; rank < 4; ++rank)
@@ -168,7 +168,7 @@ TEST(Pauses, ALeaderThatWasReplacedMeanwhileGivesNoMoreOrders) {
   EXPECT_NE(job.current_leader(), job.leader);
 }
 
-// A store that does not answer is no reason to stop: whoever obeys still does.
+// A store that does not answer is no reason to stop: the nodes still obey.
 TEST(Pauses, ALeaderGoesOnAfterAPauseWhereTheStoreIsSilent) {
   PausedJob job(false);
   job.answering_leader_swaps = false;

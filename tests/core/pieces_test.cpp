@@ -1,4 +1,5 @@
-// What there is of a checkpoint is found by name, whatever its amount, and told in the order in which it was heard.
+// Pieces of a checkpoint are found by name, however many there are, and listed in the order in which they were
+// reported.
 #include "core/pieces.hpp"
 
 #include <gtest/gtest.h>

@@ -61,8 +61,7 @@ TEST(AssignmentsName, RanksAreThereInOrderWithoutGaps) {
 }
 
 // Four ranks that have committed iteration 7 of incarnation 1.
-class AssignmentsInTheStore : public ::testing::Test {
- protected:
+struct AssignmentsInTheStore : ::testing::Test {
   void SetUp() override {
     cluster.start_incarnation(own_node);
     cluster.begin_training();
@@ -112,7 +111,7 @@ TEST_F(AssignmentsInTheStore, ALeaderThatHasYetToReadThemTellsNobodyAnything) {
   EXPECT_EQ(cluster.commits.at(0), CheckpointId(1, 8));
 }
 
-TEST_F(AssignmentsInTheStore, ThatAreNotWhatTheRecordNamesAreNotTaken) {
+TEST_F(AssignmentsInTheStore, ThatDifferFromTheRecordsNameAreIgnored) {
   const auto right = cluster.assignments.at(cluster.incarnation_record().assignments);
   cluster.assignments.at(cluster.incarnation_record().assignments)[2].node = 1;
   cluster.change_leader();

@@ -65,8 +65,7 @@ TEST(Groups, AreAsManyAsTheyAreLong) {
 constexpr NodeId leader_node = 0;
 constexpr NodeId here = 1;
 
-class RelayBatches : public testing::Test {
- protected:
+struct RelayBatches : testing::Test {
   static Relay make() {
     Config config;
     config.node = here;
@@ -98,7 +97,7 @@ class RelayBatches : public testing::Test {
     Effects effects;
     relay.on(from, DirectiveBatch{}, effects);
   }
-  // To whom a report of this node goes.
+  // Where a report of this node goes.
   NodeId say(TimeMs now) {
     Effects effects;
     relay.send_own(report_of(here, ++said), now, effects);
@@ -129,7 +128,7 @@ TEST_F(RelayBatches, PassesOnWhatCameWithinAWhileAsItWas) {
   EXPECT_EQ(relay.reconcile_wanted_at(), std::nullopt);
 }
 
-TEST_F(RelayBatches, OfOneNodeTheNewestReportGoesOn) {
+TEST_F(RelayBatches, PassOnTheNewestReportOfEachNode) {
   relay.follow(leader_node, here);
   give(2, report_of(2, 5, 1), 100);
   give(2, report_of(2, 7, 2), 101);
@@ -236,8 +235,7 @@ TEST_F(RelayBatches, HandsOnWhatIsForOthers) {
 // ---- A job with relays ----
 
 // Thirteen nodes in four groups: with node 0 as root the relays are 1, 2, 3 and 4, and node 2 has 6 and 10.
-class RelayedJob : public testing::Test {
- protected:
+struct RelayedJob : testing::Test {
   static constexpr Rank ranks = 13;
 
   RelayedJob() {

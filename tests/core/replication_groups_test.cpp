@@ -53,7 +53,7 @@ TEST(ReplicationGroups, AreTheRanksOfOnePlaceOnTheNodesOfAGroup) {
 TEST(ReplicationGroups, OfEveryArrangementHoldExactlyTheirOwnPieces) {
   std::vector<std::optional<Strategy>> strategies(std::begin(placement::all_strategies),
                                                   std::end(placement::all_strategies));
-  strategies.push_back(std::nullopt);
+  strategies.emplace_back(std::nullopt);
   std::size_t found = 0, refused = 0;
   for (const auto strategy : strategies)
     for (NodeId nodes = 1; nodes <= 13; ++nodes)
@@ -89,12 +89,13 @@ TEST(ReplicationGroups, OfEveryArrangementHoldExactlyTheirOwnPieces) {
 TEST(ReplicationGroups, TheLastGroupOfANumberThatDoesNotDivideIsNone) {
   const auto groups = grouped(assignments(5, 1), 2);
   EXPECT_THAT(ranks_of(groups.at(1)), ElementsAre(0, 1));
-  for (const Rank rank : {2u, 3u, 4u}) EXPECT_THAT(groups.at(rank).refusal, HasSubstr("lie on other nodes")) << rank;
+  for (const Rank rank : {2u, 3u, 4u})
+    EXPECT_THAT(groups.at(rank).refusal, HasSubstr("are on nodes outside its group")) << rank;
 }
 
 TEST(ReplicationGroups, ThereIsNoneInARing) {
   for (const auto& [rank, group] : grouped(assignments(6, 1), Strategy::ring, Protection::of_copies(2)))
-    EXPECT_THAT(group.refusal, HasSubstr("lie on other nodes")) << rank;
+    EXPECT_THAT(group.refusal, HasSubstr("are on nodes outside its group")) << rank;
 }
 
 TEST(ReplicationGroups, ThereIsNoneForWhatRanksShare) {

@@ -105,7 +105,7 @@ TEST_F(Recovery, DoesNotWaitForANodeThatCannotKnowOfANewerCommit) {
   EXPECT_FALSE(answer.decision.status_unknown);
 }
 
-TEST_F(Recovery, OneHolderWithoutItProvesThatANewerCheckpointWasNotCommitted) {
+TEST_F(Recovery, HolderWithoutANewerCheckpointProvesThatItWasNotCommitted) {
   store_everywhere(4);
   store(0, 0, 5);  // node 1 should hold shard 0 too, and has it at 4 only
   const RecoveryAnswer answer = ask({0, 1});
@@ -156,7 +156,7 @@ TEST_F(Recovery, SaysBehindWhenWhatTheLastIncarnationWentOnFromWasACommit) {
 }
 
 // The nodes that may have heard that it was committed were lost before that incarnation, its own know nothing of it.
-TEST_F(Recovery, WhatTheLastIncarnationWentOnFromMayHaveBeenACommit) {
+TEST_F(Recovery, RestoredCheckpointOfTheLastIncarnationMayHaveBeenACommit) {
   store_everywhere(4);
   question.members_incarnation = incarnation + 1;
   question.base = CheckpointId(incarnation, 4);
@@ -246,7 +246,7 @@ TEST_F(Recovery, WaitsAndSaysThatItCannotTellWhereNobodyKnowsWhoTookPartInTheLas
 }
 
 // The incarnation of the checkpoint that is restored again went on from its base, behind a commit, which is void since.
-TEST_F(Recovery, WhatIsVoidStaysSoThroughAnIncarnationThatCapturedNothing) {
+TEST_F(Recovery, VoidCheckpointStaysVoidAfterAnIncarnationWithoutCaptures) {
   store_everywhere(5);
   question.members_incarnation = incarnation + 1;
   question.restored = CheckpointId(incarnation, 5);

@@ -185,8 +185,7 @@ TEST(AnIncarnationThatRanksServe, IsFollowedByNoneWhereNoNumberIsLeft) {
   report.ranks.push_back({1, 50, 0, ranks, main_shard(1), private_shard(1)});  // it starts anew
   node.receive(1, report);
   EXPECT_EQ(node.incarnation_record().incarnation, CheckpointId::incarnation_max);
-  EXPECT_THAT(node.newest_to<Directive>(1).alarm,
-              ::testing::HasSubstr("no incarnation of the job can follow incarnation 16777215"));
+  EXPECT_THAT(node.newest_to<Directive>(1).alarm, ::testing::HasSubstr("cannot begin another incarnation: 16777215"));
 }
 
 TEST(AnIncarnationThatANodeWasTold, IsFollowedByAnotherOnlyOnceThereIsARank) {
@@ -288,7 +287,8 @@ TEST(ACommit, IsOnRecordAgainAsSoonAsALeaderHearsOfIt) {
   EXPECT_EQ(leader.incarnation_record().first_commit, CheckpointId(1, 8)) << "one of each incarnation";
 }
 
-// The members that have it on record may be gone together with the store's record. Then whoever has read that tells.
+// The members that have it on record may be lost together with the store's record. Then any node that has read it
+// reports it.
 TEST(ACommit, IsToldByWhoeverReadOfItWhereTheStoreLostItsRecord) {
   LoneNode node{Config{}};
   node.follow(lone_leader, 5);

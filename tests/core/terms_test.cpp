@@ -107,7 +107,7 @@ class AFormerLeader : public testing::Test {
     node.follow(former, incarnation_record_, assignments_);
   }
 
-  // The third node reports to whoever leads.
+  // The third node reports to the present leader.
   void pass(TimeMs ms, bool former_speaks) {
     for (const TimeMs end = node.now + ms; node.now < end;) {
       node.now += 100;

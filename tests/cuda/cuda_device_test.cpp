@@ -282,7 +282,7 @@ TEST_F(CudaDeviceTest, SaysThatTheGpuHasNoMemoryLeft) {
     FAIL();
   } catch (const Failure& failure) {
     EXPECT_EQ(failure.status(), CKPT_ERR_NO_SPACE);
-    EXPECT_THAT(failure.what(), HasSubstr("has none left"));
+    EXPECT_THAT(failure.what(), HasSubstr("has no memory left"));
   }
 }
 

@@ -198,7 +198,7 @@ TEST_F(CudaEngineTest, ATensorThatIsNotOnTheGpuIsRefusedByName) {
         {sizeof(ckpt_tensor), "weights", on_host.data(), &size, 1, CKPT_U8, CKPT_DEVICE, CKPT_OVERLAPPED});
   });
   EXPECT_EQ(refused.status, CKPT_ERR_INVALID);
-  EXPECT_THAT(refused.sentence, HasSubstr("tensor \"weights\" is not in device memory"));
+  EXPECT_THAT(refused.sentence, HasSubstr("tensor \"weights\" was registered as device memory"));
   add(*made, "weights", *weights_, CKPT_OVERLAPPED);
 }
 
@@ -206,7 +206,7 @@ TEST_F(HeldCudaEngineTest, LessStagingThanWasAskedForIsToldOnceAndWorks) {
   buttons().free_bytes(staging_bytes / 2 + 5000);
   const auto made = engine<device::AutoDevice>({}, 1u, staging_bytes);
   EXPECT_EQ(made->stats().gpu_staging_bytes, 0u);
-  EXPECT_THAT(add(*made, "weights", *weights_, CKPT_OVERLAPPED), HasSubstr("had too little memory free for"));
+  EXPECT_THAT(add(*made, "weights", *weights_, CKPT_OVERLAPPED), HasSubstr("has too little free memory for"));
   EXPECT_EQ(add(*made, "statistics", *statistics_, CKPT_SYNCHRONOUS), "");
   EXPECT_EQ(made->stats().gpu_staging_bytes, staging_bytes / 2);
   buttons().reset();
@@ -216,7 +216,7 @@ TEST_F(HeldCudaEngineTest, LessStagingThanWasAskedForIsToldOnceAndWorks) {
   ASSERT_EQ(before_update(*made).status, CKPT_OK);
   ASSERT_TRUE(captured(*made, 0));
   EXPECT_EQ(stored("weights", CheckpointId(1, 0)), std::vector(main_bytes, std::byte{3}));
-  EXPECT_THAT(agent_->last_reserve().at("shortage"), HasSubstr("had too little memory free for"));
+  EXPECT_THAT(agent_->last_reserve().at("shortage"), HasSubstr("has too little free memory for"));
 }
 
 TEST_F(CudaEngineTest, EnoughMemoryIsNoNews) {

@@ -21,6 +21,7 @@ struct Buttons {
   static Function* find(const char* name) {
     return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
   }
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration
 #define CKPT_BUTTON(name) decltype(&ckpt_double_##name) name = find<decltype(ckpt_double_##name)>("ckpt_double_" #name)
   CKPT_BUTTON(reset);
   CKPT_BUTTON(hold);

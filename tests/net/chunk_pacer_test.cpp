@@ -111,7 +111,7 @@ TEST_F(ChunkPacerTest, ChunksAreCutToWhatIsAllowedAtMultiplesOfAGrain) {
   EXPECT_EQ(sizes.back(), data.size() % (3 * grain));
 }
 
-TEST_F(ChunkPacerTest, NothingLeavesThatIsNotAllowedAndItGoesOnWhenItIs) {
+TEST_F(ChunkPacerTest, SendsNothingUntilItIsAllowed) {
   std::atomic<std::size_t> allowed{2 * grain};
   pacer.rule(
       [&](std::size_t left_bytes, std::size_t) { return std::min<std::size_t>(left_bytes, allowed.exchange(0)); });
@@ -125,7 +125,7 @@ TEST_F(ChunkPacerTest, NothingLeavesThatIsNotAllowedAndItGoesOnWhenItIs) {
   expect_whole(*sink);
 }
 
-TEST_F(ChunkPacerTest, WhatIsUrgentDoesNotWaitNorForThoseThatDo) {
+TEST_F(ChunkPacerTest, UrgentFetchWaitsForNobody) {
   pacer.rule([](std::size_t, std::size_t) { return 0; });
   const auto patient = one.fetch(2, name);
   wait_until([&] { return pacer.refused > 0; });
@@ -195,7 +195,7 @@ TEST_F(ImpatientChunkPacerTest, AnAskerDoesNotGiveUpASourceThatSaysItWaits) {
   expect_whole(*one.fetch(2, name, 1500));  // in all, and 1000 ms without a sign of life
 }
 
-TEST_F(HurriedChunkPacerTest, AnAskerThatHangsHoldsUpNobody) {
+TEST_F(HurriedChunkPacerTest, HangingAskerDelaysNobody) {
   pacer.rule([](std::size_t left_bytes, std::size_t under_way) { return under_way == 0 ? left_bytes : 0; });
   const auto hanging = std::make_shared<BusySink>();
   one.transport->fetch(2, name, hanging, 25000);
@@ -211,7 +211,7 @@ class SubBufferTest : public ChunkPacerTest {
   SubBufferTest() : ChunkPacerTest(3000, 2) {}
 };
 
-TEST_F(SubBufferTest, NoMoreIsSentThanTheReceiverHasRoomFor) {
+TEST_F(SubBufferTest, SendsNoMoreThanTheReceiverHasRoomFor) {
   pacer.rule([](std::size_t left_bytes, std::size_t under_way) {
     return under_way == 0 ? std::min(left_bytes, 4 * grain) : 0;
   });

@@ -174,7 +174,7 @@ TEST(Listener, AVisitTellsAnAgentThatIsStoppedFromOnesThatHaveEndedOrCannotBeRea
     ended = gone.address;
   }
   EXPECT_EQ(reach_of(ended), Reach::ended);
-  // What finds the queue full hears nothing at all, as from a machine that is not there.
+  // A connection that finds the queue full hears nothing at all, as from a machine that does not exist.
   const DeafListener full(0);
   const Connection first(full.address);
   EXPECT_EQ(reach_of(full.address), Reach::unreachable);
@@ -210,7 +210,7 @@ TEST(Listener, NonsenseIsNotAnswered) {
   EXPECT_TRUE(house.lets_in(member(9, 900)));
 }
 
-TEST(Listener, WhoSaysTooMuchIsRefusedAllTheSame) {
+TEST(Listener, RefusesAPeerThatSendsTooMuch) {
   House house;
   auto words = opening();
   words.resize(2'000'000);

@@ -1,4 +1,4 @@
-// The handshake without sockets: what each side makes of which bytes.
+// The handshake without sockets: how each side answers which bytes.
 #include "net/handshake.hpp"
 
 #include <gtest/gtest.h>
@@ -116,7 +116,7 @@ TEST(Handshake, WhoReceivesAnyChangedByteRefuses) {
   }
 }
 
-TEST(Handshake, WhatWasRecordedIsWorthNothing) {
+TEST(Handshake, RecordedHandshakeCannotBeReplayed) {
   std::vector<Bytes> recorded;
   Meeting whole = meeting();
   hold(whole, [&](Side, std::size_t, Bytes& frame) { recorded.push_back(frame); });
@@ -130,7 +130,7 @@ TEST(Handshake, WhatWasRecordedIsWorthNothing) {
   EXPECT_FALSE(asks_again.session());
 }
 
-TEST(Handshake, WhatIsSentBackToItsSenderIsRefused) {
+TEST(Handshake, RefusesItsOwnBytesSentBack) {
   Asking asking(member(9, 900), 1, 100, nonce_of(1));
   Bytes said = asking.opening();
   while (const std::size_t due_bytes = asking.due_bytes()) {

@@ -176,7 +176,7 @@ void expect_alive(Node& node, const std::string& transports) {
   EXPECT_EQ(friendly.fetch(1, {"alive", 1})->end(), FetchEnd::complete);
 }
 
-TEST_P(OverEachTransport, NothingIsHeardBeforeTheHello) {
+TEST_P(OverEachTransport, IgnoresEverythingBeforeTheHello) {
   Node node(loopback_options(1, 100, GetParam()));
   HostilePeer hostile(*node.transport, GetParam());
   const auto words = bytes_of("let me in");
@@ -192,7 +192,7 @@ TEST_P(OverEachTransport, NothingIsHeardBeforeTheHello) {
   EXPECT_EQ(text_of(received[0].second), "please");
 }
 
-TEST_P(OverEachTransport, AHelloThatIsWrongInAnyFieldIsRefused) {
+TEST_P(OverEachTransport, RefusesAHelloWithAnyWrongField) {
   Node node(loopback_options(1, 100, GetParam()));
   node.transport->set_peer(9, 900, "127.0.0.1:1");
   const auto right = hello_of(9, 900, 1, 100);
@@ -207,7 +207,7 @@ TEST_P(OverEachTransport, AHelloThatIsWrongInAnyFieldIsRefused) {
   EXPECT_EQ(polite.received(wire::kind_hello), 1);
 }
 
-TEST_P(OverEachTransport, AnAnswerThatIsWrongInAnyFieldIsRefused) {
+TEST_P(OverEachTransport, RefusesAnAnswerWithAnyWrongField) {
   const auto right = hello_of(9, 900, 1, 100);
   for (const auto& answer : spoilt(right)) {
     HostileHost host(answer, GetParam());
@@ -229,7 +229,7 @@ TEST_P(OverEachTransport, AnAnswerThatIsWrongInAnyFieldIsRefused) {
   }
 }
 
-TEST_P(OverEachTransport, AHelloThatProvesNothingIsRefused) {
+TEST_P(OverEachTransport, RefusesAHelloWithoutProof) {
   Node node(loopback_options(1, 100, GetParam()));
   HostilePeer visitor(*node.transport, GetParam());
   wire::Hello right = hello_of(9, 900, 1, 100);
@@ -249,7 +249,7 @@ TEST_P(OverEachTransport, AHelloThatProvesNothingIsRefused) {
   EXPECT_EQ(visitor.received(wire::kind_hello), 1);
 }
 
-TEST_P(OverEachTransport, AHelloThatIsRepeatedIsRefused) {
+TEST_P(OverEachTransport, RefusesARepeatedHello) {
   Node node(loopback_options(1, 100, GetParam()));
   wire::Hello recorded = hello_of(9, 900, 1, 100);
   {

@@ -49,7 +49,7 @@ class Connection {
     bytes.resize(got_bytes);
     return bytes;
   }
-  // Whether the other side hangs up, whatever it says before.
+  // Whether the other side hangs up, whatever it sends before.
   bool ends() const {
     std::byte any;
     while (readable()) {

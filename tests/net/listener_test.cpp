@@ -65,7 +65,7 @@ std::vector<Connection> connections(std::size_t count, const std::string& to, st
   return result;
 }
 
-// Freed memory is overwritten, so that whoever uses it falls.
+// Overwrites freed memory, so that any use of it fails.
 class Listener : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { ::mallopt(M_PERTURB, 165); }

@@ -132,7 +132,7 @@ TEST_P(OverEachTransport, AFrozenPeerDoesNotHoldUpAFetchBeyondItsTimeout) {
 }
 
 // Listens, and never says a word.
-TEST(PeerFailure, APeerThatNeverAnswersIsGivenUp) {
+TEST(PeerFailure, GivesUpAPeerThatNeverAnswers) {
   const int mute = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   SocketAddress address = *parse_socket_address("127.0.0.1:0");
   ASSERT_EQ(::bind(mute, address.get(), address.size_bytes), 0);
@@ -153,7 +153,7 @@ TEST(PeerFailure, APeerThatNeverAnswersIsGivenUp) {
   ::close(mute);
 }
 
-TEST(PeerFailure, APeerThatIsNotThereFailsAtOnce) {
+TEST(PeerFailure, FailsAtOnceIfNoPeerIsThere) {
   Node node(loopback_options(1, 100));
   node.transport->set_peer(2, 200, "127.0.0.1:1");
   EXPECT_EQ(node.fetch(2, {"big", 1})->end(), FetchEnd::peer_failed);

@@ -99,7 +99,7 @@ TEST(Transport, APieceThatIsNotThereSaysSo) {
   EXPECT_EQ(pair.one.fetch(2, {"layers", 9})->end(), FetchEnd::complete);
 }
 
-TEST(Transport, ASinkThatRefusesReceivesNothing) {
+TEST(Transport, RefusingSinkReceivesNothing) {
   Pair pair;
   pair.two.serves({"layers", 9}, pattern(5'000'000, 1), "");
   const auto sink = std::make_shared<MemorySink>(4'999'999);

@@ -20,7 +20,7 @@ class CheckpointWriting : public testing::Test {
   MemoryFileSystem files_{disk_, options_};
 };
 
-TEST_F(CheckpointWriting, WhatWasWrittenIsReadBitForBitWithItsManifest) {
+TEST_F(CheckpointWriting, ReadsBackWhatWasWrittenBitForBit) {
   for (const std::int64_t elements : {0, 1, 5000, 40000}) {
     const CheckpointId checkpoint(1, elements);
     const CheckpointRecord stored = write_checkpoint(files_, checkpoint, elements);
@@ -98,12 +98,12 @@ TEST_F(CheckpointWriting, ShardsOfOtherCheckpointsDoNotMakeACheckpointWhole) {
                       [&] {
                         writer.commit({2, 1}, 2, two_shards);
                       }),
-              HasSubstr("record of something else"));
+              HasSubstr("record of another piece"));
   EXPECT_THAT(refusal(CKPT_ERR_CORRUPT,
                       [&] {
                         writer.commit({2, 1}, 3, {"rank0"});
                       }),
-              HasSubstr("record of something else"));
+              HasSubstr("record of another piece"));
 }
 
 TEST_F(CheckpointWriting, AnotherIncarnationReplacesACheckpointAtOnce) {
@@ -128,7 +128,7 @@ TEST_F(CheckpointWriting, WritingAShardTwiceIsFine) {
 
 // Every operation fails once, in every way: no failure leaves a checkpoint that counts and is not whole, the one before
 // stays, and after the failure the same can be done again.
-TEST_F(CheckpointWriting, WhicheverOperationFailsTheCheckpointBeforeStaysAndARepetitionSucceeds) {
+TEST_F(CheckpointWriting, KeepsTheEarlierCheckpointWhicheverOperationFailsAndThenSucceeds) {
   for (const int error : {EIO, ENOSPC, EACCES, EROFS, ESTALE, ETIMEDOUT}) {
     for (std::size_t failing = 0;; ++failing) {
       const auto disk = std::make_shared<Disk>();
@@ -162,7 +162,7 @@ TEST_F(CheckpointWriting, WhicheverOperationFailsTheCheckpointBeforeStaysAndARep
   }
 }
 
-TEST_F(CheckpointWriting, WhatIsDiscardedLeavesNothingAndAWholeCheckpointStays) {
+TEST_F(CheckpointWriting, RemovesADiscardedCheckpointAndKeepsAWholeOne) {
   CheckpointWriter writer = writer_on(files_);
   writer.write(sample("rank0", {1, 1}).piece);
   writer.write(sample("rank1", {1, 1}).piece);
@@ -175,7 +175,7 @@ TEST_F(CheckpointWriting, WhatIsDiscardedLeavesNothingAndAWholeCheckpointStays) 
   EXPECT_TRUE(holds_what_was_written(files_, whole, 100));
 }
 
-TEST_F(CheckpointWriting, AMountThatIsMissingIsNotWrittenTo) {
+TEST_F(CheckpointWriting, WritesNothingIfTheMountIsMissing) {
   disk_->is_there = false;
   EXPECT_THAT(refusal(CKPT_ERR_SYSTEM,
                       [&] {

@@ -130,31 +130,31 @@ std::string resealed(std::string text, const std::string& from, const std::strin
   return text.replace(9, 16, digits);
 }
 
-TEST_F(Damage, AManifestThatSaysSomethingImpossibleIsRefusedWithTheReason) {
+TEST_F(Damage, RefusesAnImpossibleManifestWithTheReason) {
   const std::vector<std::array<std::string, 3>> cases = {
       {"\"format\":1", "\"format\":2", "has format 2, and this program reads format 1"},
       {"\"kind\":\"step\"", "\"kind\":\"soup\"", "kind is neither"},
-      {"\"kind\":\"step\"", "\"kind\":\"shard\"", "right number of shards"},
+      {"\"kind\":\"step\"", "\"kind\":\"shard\"", "wrong number of shards"},
       {"\"job\":\"job\"", "\"job\":\"jab\"", "belongs to iteration 2 of job jab"},
       {"\"job\":\"job\"", "\"job\":\"../x\"", "\"job\" is not a plain name"},
       {"\"iteration\":2", "\"iteration\":3", "belongs to iteration 3"},
       {"\"iteration\":2", "\"iteration\":-2", "\"iteration\" is not a size"},
       {"\"incarnation\":1", "\"incarnation\":0", "out of bounds"},
-      {"\"incarnation\":1", "\"incarnation\":2", "have names that are not theirs"},
+      {"\"incarnation\":1", "\"incarnation\":2", "have wrong names"},
       {"\"world_size\":2", "\"world_size\":4294967296", "out of bounds"},
       {"\"shard\":\"rank0\"", "\"shard\":\"../rank0\"", "\"shard\" is not a plain name"},
       {"\"shard\":\"rank0\"", "\"shard\":\"/etc/passwd\"", "\"shard\" is not a plain name"},
       {"\"shard\":\"rank0\"", "\"shard\":7", "a field is missing or of the wrong type"},
-      {"\"file\":\"rank0.1.safetensors\"", "\"file\":\"../../rank0.1.safetensors\"", "names that are not theirs"},
-      {"\"leaves\":\"rank0.1.leaves\"", "\"leaves\":\"/dev/zero\"", "names that are not theirs"},
-      {"\"shard\":\"rank0\",\"file\":\"rank0.1", "\"shard\":\"rank2\",\"file\":\"rank2.1", "names that are not theirs"},
+      {"\"file\":\"rank0.1.safetensors\"", "\"file\":\"../../rank0.1.safetensors\"", "wrong names"},
+      {"\"leaves\":\"rank0.1.leaves\"", "\"leaves\":\"/dev/zero\"", "wrong names"},
+      {"\"shard\":\"rank0\",\"file\":\"rank0.1", "\"shard\":\"rank2\",\"file\":\"rank2.1", "wrong names"},
       {"\"header_bytes\":4096", "\"header_bytes\":4095", "do not fit"},
       {"\"header_bytes\":4096", "\"header_bytes\":0", "do not fit"},
       {"\"header_bytes\":4096", "\"header_bytes\":18446744073709551615", "\"header_bytes\" is not a size"},
-      {"\"file_bytes\":", "\"file_bytes\":1", "is not the one that its name and the sizes tell"},
-      {"\"file_bytes\":7", "\"file_bytes\":", "is not the one that its name and the sizes tell"},
-      {"\"offset_bytes\":4096", "\"offset_bytes\":4095", "is not the one that its name and the sizes tell"},
-      {"\"data_bytes\":", "\"data_bytes\":1", "is not the one that its name and the sizes tell"},
+      {"\"file_bytes\":", "\"file_bytes\":1", "does not fit its name and the sizes"},
+      {"\"file_bytes\":7", "\"file_bytes\":", "does not fit its name and the sizes"},
+      {"\"offset_bytes\":4096", "\"offset_bytes\":4095", "does not fit its name and the sizes"},
+      {"\"data_bytes\":", "\"data_bytes\":1", "does not fit its name and the sizes"},
       {"\"data_bytes\":", "\"data_bytes\":-", "\"data_bytes\" is not a size"},
       {"\"root_xxh3\":\"", "\"root_xxh3\":\"z", "\"root_xxh3\" is not a digest"},
       {"\"written_by\"", "\"weitten_by\"", "a field is missing"},
@@ -180,7 +180,7 @@ std::shared_ptr<Disk> failing(std::shared_ptr<Disk> disk, const std::string& fil
 }
 
 // It may be whole, and is the newest: nobody may take it for one that is lost.
-TEST_F(Damage, ACheckpointThatStorageKeepsFromUsIsWithheldAndNotDamaged) {
+TEST_F(Damage, UnreadableCheckpointIsWithheldAndNotDamaged) {
   for (const int error : {EIO, EACCES, EPERM, ESTALE, ELOOP, EROFS}) {
     for (const std::string file : {"manifest.json", "rank1.1.safetensors", "rank0.1.leaves"}) {
       const auto disk = failing(two_checkpoints(), file, error);
@@ -201,7 +201,7 @@ TEST_F(Damage, ACheckpointThatStorageKeepsFromUsIsWithheldAndNotDamaged) {
   }
 }
 
-TEST_F(Damage, WhatIsMissingOrNotWhatItShouldBeIsTheCheckpointsOwnFault) {
+TEST_F(Damage, MissingOrWrongFilesAreTheCheckpointsOwnFault) {
   for (const int error : {ENOENT, ENOTDIR, EISDIR}) {
     const auto disk = failing(two_checkpoints(), "manifest.json", error);
     EXPECT_THAT(sentence(disk), HasSubstr(text_of(error)));
@@ -232,7 +232,7 @@ TEST_F(Damage, AHungStorageIsAFailureAndNotADamagedCheckpoint) {
   }
 }
 
-TEST_F(Damage, AJobThatWasNeverHereHasNoCheckpoints) {
+TEST_F(Damage, UnknownJobHasNoCheckpoints) {
   MemoryFileSystem files(two_checkpoints(), options());
   EXPECT_TRUE(list_checkpoints(files, "other").empty());
   EXPECT_FALSE(find_complete_checkpoint(files, "other").stored);

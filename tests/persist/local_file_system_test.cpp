@@ -133,7 +133,7 @@ TEST_P(LocalFiles, SeveralFillOneFileAndANameThatIsTakenStaysWithIt) {
 }
 
 // Nothing is written to the disk that a missing mount would hide, and nobody takes it for one without checkpoints.
-TEST_P(LocalFiles, ALocationThatIsNotThereIsNeitherMadeNorTakenForEmpty) {
+TEST_P(LocalFiles, MissingLocationIsNotCreatedAndNotEmpty) {
   FileSystemOptions options{.queue_depth = 4, .block_bytes = 65536};
   options.direct = GetParam().direct;
   LocalFileSystem files(root_ + "/mount", options, GetParam().engine);

@@ -179,7 +179,7 @@ TEST(Nfs, AServerKilledInTheMiddleOfAWriteLeavesTheOldCheckpointAndTheNextWriteS
     EXPECT_TRUE(holds_what_was_written(*files, write_checkpoint(*files, {1, 2 + cut}, large), large));
 }
 
-TEST(Nfs, AServerThatHangsIsLeftAtTheDeadlineAndServesAgainWhenItWakes) {
+TEST(Nfs, LeavesAHangingServerAtTheDeadlineAndUsesItAgainLater) {
   NfsServer server;
   const auto files = open_file_system(server.location(), options(300));
   write_checkpoint(*files, {1, 1}, 100);
@@ -289,8 +289,9 @@ TEST(Nfs, WhereNoServerIsTheSentenceSaysSo) {
                                                              [&] {
                                                                write_checkpoint(*missing, {1, 1}, 3);
                                                              }})
-    EXPECT_THAT(refusal(CKPT_ERR_SYSTEM, call),
-                testing::AllOf(HasSubstr("/ckpt/mount"), HasSubstr("look whether it runs, and whether the directory")));
+    EXPECT_THAT(
+        refusal(CKPT_ERR_SYSTEM, call),
+        testing::AllOf(HasSubstr("/ckpt/mount"), HasSubstr("check whether it runs, and whether the directory")));
   EXPECT_THAT(refusal(CKPT_ERR_INVALID, [&] { open_file_system(server.location() + "&version=4", options()); }),
               HasSubstr("asks for NFS version 4"));
   EXPECT_THAT(refusal(CKPT_ERR_INVALID, [&] { open_file_system("nfs://", options()); }),

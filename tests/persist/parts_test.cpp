@@ -128,7 +128,7 @@ TEST_F(Parts, ThatDoNotFillTheFileDoNotMakeItWhole) {
   EXPECT_THAT(refusal(CKPT_ERR_LOST, [&] { captured.commit(files_); }), HasSubstr("model.1.safetensors.parts"));
 }
 
-TEST_F(Parts, OfOtherBytesOrAnotherLayoutThanTheirNameTellsAreNotWritten) {
+TEST_F(Parts, ThatDoNotFitTheirNameAreNotWritten) {
   const CutCheckpoint captured({1, 7}, 2);
   Piece wrong = captured.piece("model.1of2");
   auto manifest = std::make_shared<arena::Manifest>(*wrong.manifest);
@@ -163,12 +163,12 @@ TEST_F(Parts, OfTheSameCheckpointWithOtherBytesAreRefused) {
   manifest->checkpoint = {1, 7};
   other.model.piece.manifest = manifest;
   for (const std::string& name : core::parts_of("model", 3))
-    EXPECT_THAT(refusal(CKPT_ERR_CORRUPT, [&] { other.write(files_, name); }), HasSubstr("tells of other bytes"));
+    EXPECT_THAT(refusal(CKPT_ERR_CORRUPT, [&] { other.write(files_, name); }), HasSubstr("describes other bytes"));
   // Cut otherwise they have other names, but no manifest takes the place of the one that is there.
   other.of = 2;
   other.write(files_);
   EXPECT_THAT(refusal(CKPT_ERR_CORRUPT, [&] { other.commit(files_); }),
-              HasSubstr("manifest.json tells of other bytes"));
+              HasSubstr("manifest.json describes other bytes"));
   EXPECT_TRUE(holds(files_, found(), captured));
 }
 
@@ -276,7 +276,7 @@ TEST(PartsAtOnce, WrittenByTwoAreWrittenOnce) {
 }
 
 // As for whole shards: every operation fails once, in every way, and a repetition succeeds.
-TEST(PartsAtOnce, WhicheverOperationFailsTheCheckpointBeforeStaysAndARepetitionSucceeds) {
+TEST(PartsAtOnce, KeepsTheEarlierCheckpointWhicheverOperationFailsAndThenSucceeds) {
   const CutCheckpoint before({1, 6}, 3), captured({1, 7}, 3);
   for (const int error : {EIO, ENOSPC, EACCES, ETIMEDOUT}) {
     bool struck = true;

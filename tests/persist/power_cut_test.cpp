@@ -82,7 +82,7 @@ TEST(PowerCut, LeavesTheOldCheckpointOrItsReplacementByAnotherIncarnation) {
       });
 }
 
-// Every name without .part or .parts stands for whole bytes, also where its checkpoint never became whole.
+// Every name without .part or .parts stands for whole bytes, even if its checkpoint never became whole.
 void expect_whole_files(Disk& disk, const CutCheckpoint& captured) {
   const std::string directory = "job/" + folder_name(captured.checkpoint().iteration()) + "/";
   const std::uint64_t incarnation = captured.checkpoint().incarnation();

@@ -95,7 +95,7 @@ struct Sample {
   Piece piece;
 };
 
-// In memory that transfers past the page cache can use, as a slot of the arena is.
+// Allocates memory that transfers past the page cache can use, as the arena's slots are.
 inline Sample sample(const std::string& shard, CheckpointId checkpoint, const arena::Layout& layout) {
   Sample made;
   made.bytes = kernels::random_bytes(checkpoint.word() ^ std::hash<std::string>()(shard), layout.length_bytes);

@@ -235,7 +235,7 @@ TEST_F(Writing, ACommitOfACheckpointThatIsNotAllThereFails) {
   EXPECT_THAT(failed.sentence, HasSubstr("rank0.1.json is not there"));
 }
 
-TEST_F(Writing, WhatAHungWriteHoldsIsAllThatIsHeldAndWritingGoesOnWhenItIsGivenBack) {
+TEST_F(Writing, HungWriteHoldsABoundedAmountAndWritingContinuesAfterIt) {
   disk_->fault = [](std::size_t, const std::string& operation, const std::string&) {
     return operation == "write" ? ETIMEDOUT : 0;
   };

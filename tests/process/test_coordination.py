@@ -156,7 +156,7 @@ def test_ranks_whose_records_are_lost_with_the_leader_start_again_and_restore_th
     for pid in leaders:
         kill_process(pid, signal.SIGKILL)
     for message in together(*(lambda engine=engine: until_superseded(engine, 3) for engine in job.engines)):
-        assert "the coordination store lost the records" in message and "start the rank again" in message, message
+        assert "the coordination store lost the records" in message and "restart the rank" in message, message
     assert f"lost the {said} of the job" in notices(cluster)
     job.start()
     (newest,) = {start.iteration for start in job.restore()}

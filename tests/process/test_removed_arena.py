@@ -66,7 +66,7 @@ def test_an_agent_whose_arena_was_removed_says_so_and_serves_what_it_holds(clust
     commit(engine, 0)
     (pid,) = cluster.agents("n0")
     shutil.rmtree(cluster.arena)
-    assert "alone and are lost when it ends" in eventually(lambda: alarm(cluster))
+    assert "and are lost when it ends" in eventually(lambda: alarm(cluster))
     assert "BAD" in ckptctl(cluster, "doctor").stdout
     assert "somebody removed the arena" in (folder(cluster) / "ckptd.log").read_text()
     commit(engine, 1)  # its trainer goes on
@@ -157,7 +157,7 @@ def test_segments_that_somebody_cuts_off_are_made_anew_and_nobody_dies_of_it(clu
         time.sleep(1)  # the trainer looks at its slots twenty times a second, and tells nobody
         assert commit_from(last + 1) > last
         assert cluster.agents("n0") == [pid]
-        assert "cut off" in ckptctl(cluster, "status").stdout
+        assert "truncated" in ckptctl(cluster, "status").stdout
     finally:
         trainer.kill()
         trainer.communicate()

@@ -85,9 +85,9 @@ def test_a_rank_that_stayed_when_another_was_restarted_is_told_to_restart_too(cl
     second.close()
     cluster.engine(1, 2, node="n0", copies=1)
     ticket = snapshots_until(first, 1, lambda ticket: ticket.status is Status.SUPERSEDED)
-    assert "incarnation 2" in ticket.message and "start the rank again" in ticket.message
+    assert "incarnation 2" in ticket.message and "restart the rank" in ticket.message
     status, message = first._wait(ticket.iteration + 1, Stage.COMMITTED, 0)
-    assert status is Status.SUPERSEDED and "start the rank again" in message
+    assert status is Status.SUPERSEDED and "restart the rank" in message
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced_by_a_file"])
@@ -110,7 +110,7 @@ def test_a_coordination_directory_that_goes_in_mid_run_is_named_and_nothing_is_l
         assert engine.restore().iteration == 3  # the agent has written the records again
     engine.close()
     log = (cluster.arena / cluster.job / "n0" / "ckptd.log").read_text()
-    assert log.count("will try again") <= 4, log
+    assert log.count("keeps trying") <= 4, log
     stop(cluster)
     if replaced:
         cluster.coordination.unlink()

@@ -179,7 +179,8 @@ def test_storage_that_cannot_be_read_is_not_taken_for_empty(cluster, storage):
     job.options["restore_timeout_ms"] = 4000
     job.start()
     results = together(*(lambda engine=engine: refused(engine.restore) for engine in job.engines))
-    assert all("storage cannot be asked" in message and str(storage) in message for _, message in results), results
+    told = [message for _, message in results]
+    assert all("storage does not say what it has" in message and str(storage) in message for message in told), told
     job.close()
     storage.unlink()
     storage.with_name("away").rename(storage)

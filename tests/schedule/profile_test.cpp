@@ -125,7 +125,7 @@ TEST(Profiler, RefusesOptionsThatCannotBe) {
   EXPECT_THROW(Profiler({.drift = 0}), std::invalid_argument);
 }
 
-TEST(Profiler, OneIterationThatTakesMuchLongerNeitherTeachesNorUnteaches) {
+TEST(Profiler, IgnoresASingleMuchLongerIteration) {
   Profiler profiler({4, 4, 0.2});
   for (int i = 0; i < 4; ++i) profiler.add(iteration(0, i == 1 ? 50 : 1));
   ASSERT_FALSE(profiler.is_learning());

@@ -118,7 +118,7 @@ TEST_F(StepPacerTest, APiecesLastChunkIsCountedAsShortAsItIs) {
   EXPECT_EQ(pacer_.chunk_bytes(idle(0, 10)), before);
 }
 
-TEST_F(StepPacerTest, OneStepThatTookAnAgeChangesLittle) {
+TEST_F(StepPacerTest, SingleSlowStepChangesLittle) {
   learn();
   const auto fits = [&] { return pacer_.promise(all, idle(startup_s + 3.01)); };
   pacer_.allowed(now_s_, 1);

@@ -113,7 +113,7 @@ TEST(Seeds, CheckpointsThatAreGivenUpTogetherPutTheNextIterationOffOnce) {
 
 // All nodes turned from a leader to the next within 700 ms, of which the store did not tell it. It called the first of
 // them lost while the last one seemed to follow it.
-TEST(Seeds, ALeaderThatIsReplacedCallsNobodyLostWhoLeftItFirst) { EXPECT_EQ(hard_violation_of(1054), ""); }
+TEST(Seeds, ReplacedLeaderDoesNotCallNodesLostThatLeftItFirst) { EXPECT_EQ(hard_violation_of(1054), ""); }
 
 // The incarnation's record was lost together with the leader and all members. A spare node had read in it that state
 // was committed, and did not say so: the job started anew without a word.
@@ -121,11 +121,11 @@ TEST(Seeds, ACommitIsToldByWhoeverReadOfItOnly) { EXPECT_EQ(hard_violation_of(57
 
 // The incarnation's record was lost together with every machine. Storage knew of an older incarnation only, so the next
 // one got a number for the second time. Nobody could have known.
-TEST(Seeds, AnIncarnationThatNobodyCanKnowOfIsForgotten) { EXPECT_EQ(hard_violation_of(6769), ""); }
+TEST(Seeds, ForgetsAnIncarnationThatNobodyCanKnow) { EXPECT_EQ(hard_violation_of(6769), ""); }
 
 // Messages were lost. Ranks that were told late took iterations before the named one, and each of these put it off: it
 // lay 64 iterations ahead within a second.
-TEST(Seeds, IterationsBeforeTheNamedOneDoNotPutItOff) { EXPECT_EQ(hard_violation_of(5843), ""); }
+TEST(Seeds, EarlierIterationsDoNotDelayTheNamedOne) { EXPECT_EQ(hard_violation_of(5843), ""); }
 
 // A leader's renewals did not arrive at the store for a while, and it gave orders all the time. The next one, which had
 // them until then, called it lost before it could report.
@@ -147,14 +147,14 @@ TEST(Seeds, AFormerLeaderMayRenewItsLeaseUntilItHearsOfTheNext) {
 }
 
 // The store forgot an election a moment after it, and two leaders led with one epoch.
-TEST(Seeds, NoTwoLeadersEverLeadWithOneEpoch) {
+TEST(Seeds, TwoLeadersNeverShareAnEpoch) {
   EXPECT_EQ(hard_violation_of(106), "");
   EXPECT_EQ(hard_violation_of(429), "");
 }
 
 // The record of the leader was set back, and a request to be elected arrived that was sent while nobody could know of
 // the newer root.
-TEST(Seeds, ARequestThatWasRightWhenItWasSentMayArriveLate) { EXPECT_EQ(hard_violation_of(2174), ""); }
+TEST(Seeds, RequestMayBeRightWhenSentAndArriveLate) { EXPECT_EQ(hard_violation_of(2174), ""); }
 
 // A leader was replaced while the store did not answer it. A report that was held up for two seconds seemed to follow
 // it, and it called those lost that had turned to the other one first.
@@ -174,17 +174,17 @@ TEST(Seeds, AFrozenNodeDoesNotTakeWhatItFindsForNews) {
 
 // The store forgot a decision before anybody read it, and who had asked for it was lost. The incarnation was decided
 // again, when a rank had moved.
-TEST(Seeds, ADecisionThatNobodyEverReadIsNone) { EXPECT_EQ(hard_violation_of(6853), ""); }
+TEST(Seeds, DecisionThatNobodyReadDoesNotCount) { EXPECT_EQ(hard_violation_of(6853), ""); }
 
 // A leader whose store no longer answered went on by itself. The newer one heard nothing of it, and either called the
 // other lost.
-TEST(Seeds, ALeaderThatCannotReadTheStoreIsCalledByTheNewerOne) {
+TEST(Seeds, NewerLeaderCallsALeaderThatCannotReadTheStore) {
   EXPECT_EQ(hard_violation_of(7475), "");
   EXPECT_EQ(hard_violation_of(8336), "");
 }
 
 // A write that was on its way for seconds met its revision for the second time, after the store was set back.
-TEST(Seeds, AStoreThatWasSetBackIsSetBackOnceMoreByAWriteFromBefore) {
+TEST(Seeds, EarlierWriteMaySetAStoreBackAgain) {
   EXPECT_EQ(hard_violation_of(502345), "");
   EXPECT_EQ(hard_violation_of(503812), "");
 }

@@ -1,5 +1,5 @@
-// Buffers for the chunks that a coding job reads before it encodes or decodes them. The agent has a fixed number of
-// them and uses them again and again, so that fresh memory is touched only once.
+// ChunkBuffers are buffers for the chunks that a coding job reads before it encodes or decodes them. The agent has a
+// fixed number of them and reuses them, so that it touches fresh memory only once.
 //
 // Thread-safe.
 #pragma once
@@ -28,8 +28,8 @@ class ChunkBuffers {
   ChunkBuffers(const ChunkBuffers&) = delete;
   ChunkBuffers& operator=(const ChunkBuffers&) = delete;
 
-  // Calls `grant` with `wanted` buffers (at most `count`) as soon as so many are free: at once, or from give_back().
-  // Requests are served in order. Each gets all of its buffers or none, so two requests cannot block each other.
+  // Calls `grant` with `wanted` buffers (at most `count`) as soon as that many are free: at once, or from give_back().
+  // Serves requests in order. Each gets all of its buffers or none, so two requests cannot block each other.
   void ask(std::size_t wanted, OnGranted grant);
   void give_back(std::vector<Buffer> buffers);
 

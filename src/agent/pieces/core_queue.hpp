@@ -1,9 +1,9 @@
-// The ways to the agent's core thread: the queue of its tasks, and where events for the core go.
+// The ways to the agent's core thread: CoreQueue takes tasks, EventSink takes events for the core.
 //
-// CoreQueue: tasks, in order. Thread-safe. Posting never blocks, because some posters must not wait (transport, trainer
-// server). The queue is still bounded. offer() drops a task when the queue is full; it is for what is repeated anyway
-// (messages, poll results). Everything else that is posted answers something bounded: an outstanding fetch, a
-// connection, a rank. post() throws Failure if it is not, before the queue takes all memory.
+// CoreQueue keeps tasks in order. Thread-safe. Posting never blocks, because some posters must not wait (transport,
+// trainer server). The queue is still bounded. offer() drops a task if the queue is full; use it for what is repeated
+// anyway (messages, poll results). Everything else that is posted answers something bounded: an outstanding fetch, a
+// connection, a rank. If that ever fails to hold, post() throws Failure before the queue takes all memory.
 #pragma once
 
 #include <condition_variable>
@@ -22,16 +22,16 @@ namespace ckpt::agent {
 
 using Task = std::function<void()>;
 
-// The core's time: that of the steady clock.
+// The core's time, from the steady clock.
 inline core::TimeMs core_now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch()).count();
 }
 
-// The core, for those who have events for it and do not wait for effects. Core thread.
+// The core, for callers that have events for it and do not wait for effects. Core thread.
 class EventSink {
  public:
   virtual ~EventSink() = default;
-  // Hands the event to the core. While effects are being carried out, it waits until all of them are.
+  // Hands the event to the core. If effects are being carried out, the event waits until that has ended.
   virtual void handle(core::Event event) = 0;
 };
 
@@ -64,7 +64,7 @@ class CoreQueue : public std::enable_shared_from_this<CoreQueue> {
     return task;
   }
 
-  // Drops the tasks that wait, and every later one.
+  // Drops the waiting tasks and every later one.
   void close() {
     std::deque<Task> dropped;
     {
@@ -84,7 +84,7 @@ class CoreQueue : public std::enable_shared_from_this<CoreQueue> {
     {
       const std::lock_guard lock(mutex_);
       if (closed_) return;
-      check(tasks_.size() < posted_limit_, "the core's queue has no bound any more");
+      check(tasks_.size() < posted_limit_, "the queue of the core thread exceeds its bound");
       tasks_.push_back(std::move(task));
     }
     ready_.notify_one();

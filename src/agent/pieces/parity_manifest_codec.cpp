@@ -9,7 +9,7 @@
 namespace ckpt::agent {
 namespace {
 
-// Followed by each member's manifest as arena::encode() writes it, behind its size in 8 bytes; 0: none.
+// Each member's manifest follows, as arena::encode() writes it, after its size in 8 bytes; size 0: none.
 struct Head {
   std::uint32_t rows;
   std::uint32_t member;

@@ -1,5 +1,5 @@
-// Codec for the manifests that a parity piece carries in place of a layout: those of the pieces it was computed from.
-// With them, whoever holds the parity can verify what it helps to decode.
+// Codec for the manifests that a parity piece carries in place of a layout: those of its sources. With them, a holder
+// of the parity can verify what the parity helps to decode.
 //
 // Pure functions.
 #pragma once

@@ -54,7 +54,7 @@ void PieceIndex::drop(const core::SlotRef& slot, std::function<void()> on_releas
     }
   }
   if (piece == nullptr) return on_released();
-  // Ours is one of the references, so the destructor, which reads it, has not begun.
+  // We hold a reference. So the destructor, which reads this, has not begun.
   piece->on_released_ = std::move(on_released);
 }
 

@@ -1,4 +1,4 @@
-// The index of the complete pieces on this node, for all readers: peers that fetch, trainers that restore,
+// PieceIndex finds the whole pieces on this node, for all readers: peers that fetch, trainers that restore,
 // verification.
 //
 // A reader pins a piece. A dropped piece gets no new readers, and its slot is released with the last pin. Thread-safe.
@@ -21,7 +21,7 @@ namespace ckpt::agent {
 // Throws Failure (CKPT_ERR_CORRUPT) for parity without a valid parity manifest.
 core::PieceInfo piece_info(const arena::Manifest& manifest);
 
-// A piece that somebody may be reading: its slot keeps its bytes, and its segment stays mapped.
+// A piece that somebody may be reading. Its slot keeps its bytes, and its segment stays mapped.
 class HeldPiece {
  public:
   HeldPiece(core::SlotRef slot, std::shared_ptr<arena::Segment> segment, arena::Manifest manifest);
@@ -54,8 +54,8 @@ class PieceIndex {
   Pin find(const std::string& shard, CheckpointId checkpoint) const;
   Pin find(const core::SlotRef& slot) const;
 
-  // `on_released` runs when no pin is left, on the thread that releases the last one. If there is no such piece it runs
-  // at once.
+  // `on_released` runs when no pin is left, on the thread that releases the last one. If there is no such piece, it
+  // runs at once.
   void drop(const core::SlotRef& slot, std::function<void()> on_released);
 
  private:

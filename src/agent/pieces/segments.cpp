@@ -45,7 +45,7 @@ std::string mebibytes(std::uint64_t bytes) { return std::to_string((bytes + (1u 
 
 }  // namespace
 
-// A request on its way through the maker's thread: what it is to make, then what came of it.
+// A request on its way through the maker's thread: first what to make, then the result.
 struct Segments::Made {
   Request request;
   std::vector<std::pair<SegmentKey, arena::SegmentSpec>> specs;
@@ -67,7 +67,7 @@ core::Recovered Segments::recover(const std::vector<core::Recovered::Granted>& g
     granted_slots.insert(grant.slots.begin(), grant.slots.end());
   }
   auto found = arena_.attach_segments(notices);
-  // Where an agent died while it enlarged a segment there are two; the older one is whole until it is removed.
+  // If an agent died while it enlarged a segment, there are two. The older one is whole until it is removed.
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return number_of(a) < number_of(b); });
   core::Recovered recovered;
   bool is_damaged = false;
@@ -89,7 +89,7 @@ core::Recovered Segments::recover(const std::vector<core::Recovered::Granted>& g
         recovered.slots.back().piece = piece_info(*manifest);
       } catch (const Failure& failure) {
         notices.push_back("dropped a piece in " + shared->path() + ": " + failure.what());
-        is_damaged = true;  // of which checkpoint, nobody can tell any more
+        is_damaged = true;  // nobody can tell any more of which checkpoint
         continue;
       }
       recovered.slots.back().whole = true;
@@ -123,7 +123,7 @@ arena::SegmentSpec Segments::spec_for(const SegmentKey& key, const SlotNeed& nee
   spec.shard = key.shard;
   spec.data_capacity_bytes = need.data_bytes;
   spec.manifest_capacity_bytes = arena::manifest_bytes(need.data_bytes, need.layout_bytes);
-  // A successor holds all that its predecessor held.
+  // A successor holds everything that its predecessor held.
   if (const auto old = find(key)) {
     spec.slots = std::max(spec.slots, old->spec().slots);
     spec.data_capacity_bytes = std::max(spec.data_capacity_bytes, old->spec().data_capacity_bytes);
@@ -234,7 +234,7 @@ void Segments::adopt(const SegmentKey& key, arena::Segment segment) {
       successor->writable_slot(i).drop(manifest->checkpoint);  // dropped while it was copied
     }
   }
-  unlink_same(outgrown->path(), outgrown->fd());  // who still reads it has it mapped
+  unlink_same(outgrown->path(), outgrown->fd());  // current readers have it mapped
 }
 
 void Segments::check_space(const std::vector<arena::SegmentSpec>& specs, std::uint64_t extra_bytes) const {

@@ -1,8 +1,8 @@
-// The segments of this node's arena. They are found again at start, made and enlarged on demand, and removed when
-// nobody needs them.
+// Segments owns the segments of this node's arena. It finds them again at start, makes and enlarges them on demand, and
+// removes those that nobody needs.
 //
-// Belongs to the core thread. Only the making of a segment runs on a thread of its own and comes back as a task:
-// reserving and touching its pages, and copying the content of a segment that has become too small.
+// Belongs to the core thread. Only the making of a segment runs on another thread and comes back as a task: it reserves
+// and touches pages, and copies the content of a segment that has become too small.
 #pragma once
 
 #include <functional>
@@ -45,30 +45,29 @@ class Segments {
            std::function<bool(const SegmentKey&)> busy);
   ~Segments();
 
-  // To be called at start: finds the pieces in the arena and adds them to the index. `granted` are the grants that
-  // living trainers may be using. Their slots count neither as whole nor as free.
+  // Call this at start: it finds the pieces in the arena and adds them to the index. `granted`: grants that living
+  // trainers may be using. Their slots count neither as whole nor as free.
   core::Recovered recover(const std::vector<core::Recovered::Granted>& granted, std::vector<std::string>& notices);
 
   std::shared_ptr<arena::Segment> find(const SegmentKey& key) const;
 
-  // Makes or enlarges segments so that all needs are met; of new segments it makes all or none. `extra_bytes` must be
-  // left afterwards. Calls `done` on the core thread, at once or later, with the reason if it failed.
+  // Makes or enlarges segments until all needs are met; it makes all new segments or none. `extra_bytes` must be left
+  // afterwards. Calls `done` on the core thread, at once or later, with the reason if it failed.
   using Done = std::function<void(std::optional<Failure>)>;
   void ensure(const std::vector<std::pair<SegmentKey, SlotNeed>>& needs, std::uint64_t extra_bytes, Done done);
 
-  // A transfer has ended: requests that waited for its segment may go on.
+  // Call this when a transfer has ended. Requests that waited for its segment may go on.
   void unblock();
 
   void remove(const SegmentKey& key);
 
-  // Returns the segments whose files somebody truncated. Nobody may touch their memory any more, and find() does not
-  // return them again.
+  // Returns the segments whose files somebody truncated. Nobody may touch their memory any more, and find() no longer
+  // returns them.
   std::vector<std::pair<SegmentKey, std::shared_ptr<arena::Segment>>> take_damaged();
   // Bytes of segments whose files were unlinked.
   std::uint64_t nameless_bytes() const;
 
-  // Memory of the arena that is not in segments. check_space() throws Failure (CKPT_ERR_NO_SPACE) if `more_bytes` do
-  // not fit.
+  // Memory of the arena outside segments. check_space() throws Failure (CKPT_ERR_NO_SPACE) if `more_bytes` do not fit.
   void check_space(std::uint64_t more_bytes) const { check_space({}, more_bytes); }
   void take_besides(std::uint64_t bytes) { besides_bytes_ += bytes; }
   void give_back_besides(std::uint64_t bytes) { besides_bytes_ -= bytes; }
@@ -104,7 +103,7 @@ class Segments {
   CoreQueue& queue_;
   const std::function<bool(const SegmentKey&)> busy_;
   std::map<SegmentKey, std::shared_ptr<arena::Segment>> segments_;
-  std::deque<Request> waiting_;  // one request at a time, so that each check sees what earlier ones took
+  std::deque<Request> waiting_;  // one request at a time, so that each check counts what earlier ones took
   std::deque<Request> blocked_;  // requests to enlarge a segment that a transfer writes to
   bool making_ = false;
   std::uint64_t besides_bytes_ = 0;

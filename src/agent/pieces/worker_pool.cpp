@@ -42,7 +42,7 @@ void WorkerPool::run() {
       ++running_;
     }
     job();
-    job = nullptr;  // what it holds ends with it
+    job = nullptr;  // frees what it holds
     {
       const std::lock_guard lock(mutex_);
       --running_;

@@ -1,4 +1,4 @@
-// A few threads for work that takes time, such as digests and touching fresh memory. Jobs start in the order of
+// WorkerPool is a few threads for slow work, such as digests and touching fresh memory. Jobs start in the order of
 // submission.
 //
 // Thread-safe. The submitters bound the queue: chunks of running transfers and segments being made. Jobs must not throw
@@ -22,7 +22,7 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   void submit(std::function<void()> job);
-  // Returns when no job waits or runs, including jobs that jobs have submitted.
+  // Returns when no job waits or runs. That includes jobs that jobs have submitted.
   void drain();
 
  private:

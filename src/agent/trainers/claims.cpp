@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using core::Rank;
 
-constexpr std::int64_t longest_sweep_ms = 1000;  // an exit wakes its pidfd, a goodbye is swept at once
+constexpr std::int64_t longest_sweep_ms = 1000;  // an exit wakes the pidfd, and a goodbye is swept at once
 
 struct Record {
   LivingTrainer trainer;
@@ -73,15 +73,15 @@ Claims::Answer Claims::claim(Claimant& claimant) {
   const auto held = holders_.find(claimant.rank);
   Answer answer;
   if (claimant.incarnation != 0) {
-    // It goes on with the slots it has, so it must be the very trainer that has them.
+    // The trainer continues with the slots that it has. So it must be the same trainer that got them.
     const bool same = held != holders_.end() && held->second.instance == claimant.instance &&
                       held->second.process.pid() == claimant.process->pid();
     if (!same)
-      return {
-          Verdict::superseded,
-          "this node does not know rank " + std::to_string(claimant.rank) +
-              "'s trainer any more: the rank was claimed anew or the node's arena was replaced; restart the trainer",
-          std::nullopt};
+      return {Verdict::superseded,
+              "this node does not know rank " + std::to_string(claimant.rank) +
+                  "'s trainer any more: another trainer claimed the rank, or the node's arena was replaced; restart "
+                  "the trainer",
+              std::nullopt};
     held->second.connected = true;
     return {Verdict::admitted, "", std::nullopt};
   }
@@ -107,7 +107,7 @@ Claims::Answer Claims::claim(Claimant& claimant) {
   return answer;
 }
 
-// The same engine again, or one that its process does not have any more.
+// The same engine again, or an engine that its process has closed.
 bool Claims::is_own_past(const Holder& holder, const Claimant& claimant) {
   if (holder.process.pid() != claimant.process->pid() || holder.connected) return false;
   const auto& open = claimant.open_engines;
@@ -147,7 +147,7 @@ std::int64_t Claims::sweep_due_ms() const {
 
 std::string Claims::record_path(Rank rank) const { return directory_ + "/rank-" + std::to_string(rank) + ".trainer"; }
 
-// The rename makes it whole or absent, whenever this agent dies.
+// The rename makes the record whole or absent, whenever this agent dies.
 void Claims::record(const Claimant& claimant) const {
   const std::string path = record_path(claimant.rank), draft = path + ".new";
   const nlohmann::json body = {{"pid", claimant.process->pid()},

@@ -1,10 +1,10 @@
-// Which trainer holds which rank on this node. A rank passes to a new trainer only when the old one can no longer
-// write: its pidfd reports that it exited, or its engine said that it is closed. A closed connection proves nothing,
-// since a stopped agent loses it while the trainer still writes. If a trainer is stopped (SIGSTOP), a new claim to its
-// rank kills it.
+// Claims records which trainer holds which rank on this node. A new trainer gets a rank only when the old one can no
+// longer write: its pidfd reports that it exited, or its engine said that it is closed. A closed connection proves
+// nothing, because a stopped agent loses it while the trainer still writes. If the holder is stopped (SIGSTOP), a new
+// claim to its rank kills it.
 //
-// Each holder is also recorded in the arena (rank-<r>.trainer), so that a restarted agent knows which trainers to
-// check. Belongs to the server's thread.
+// The arena has a record of each holder, too (rank-<r>.trainer). A restarted agent reads it and so knows which trainers
+// to check. Belongs to the server's thread.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Claimant {
   std::string main_shard;
   std::string private_shard;
   std::optional<Process> process;
-  std::vector<std::uint64_t> open_engines = {};  // of the same process, by instance: engines that may still write
+  std::vector<std::uint64_t> open_engines = {};  // engines of the same process that may still write, by instance
 };
 
 // A trainer that an earlier agent recorded and that still lives. It may be writing to its slots.
@@ -47,24 +47,24 @@ class Claims {
   struct Answer {
     Verdict verdict = Verdict::wait;
     std::string why;                                // why the claim timed out or was superseded
-    std::optional<std::uint64_t> retired_instance;  // the earlier holder, if this claim found that it is gone
+    std::optional<std::uint64_t> retired_instance;  // the earlier holder, if this claim found it gone
   };
   // Claims the rank. The caller repeats the call until the claimant is admitted or gives up.
   Answer claim(Claimant& claimant);
 
-  // The holder, an engine of process `pid`, says that it is closed. The process itself may go on.
+  // The holder, an engine of process `pid`, says that it is closed. Its process may continue.
   void closed(core::Rank rank, std::uint64_t instance, pid_t pid);
-  // The holder's connection ended without a goodbye. The holder keeps its rank as long as its process lives.
+  // The holder's connection ended without a goodbye. The holder keeps its rank while its process lives.
   void disconnected(core::Rank rank, std::uint64_t instance);
 
   struct Retired {
     core::Rank rank;
     std::uint64_t instance;
   };
-  // Removes the holders that are gone, and returns them.
+  // Removes the holders that are gone and returns them.
   std::vector<Retired> sweep();
 
-  // The pidfds to wait for, and the longest time to wait, before sweep() is called again.
+  // The pidfds to poll, and how long to wait at most, before the next call of sweep().
   std::vector<int> process_fds() const;
   std::int64_t sweep_due_ms() const;
 

@@ -11,9 +11,9 @@
 namespace ckpt::agent {
 namespace {
 
-// The doorbell wakes the watcher; this only bounds the wait.
+// The doorbell wakes the watcher. This only bounds its wait.
 constexpr std::int64_t longest_wait_ms = 1000;
-// A look that is still pending when the doorbell rings again is awaited in steps of this.
+// If the doorbell rings while a look is pending, the watcher waits for it in steps of this length.
 constexpr std::chrono::milliseconds pending_pause{1};
 
 }  // namespace
@@ -23,19 +23,20 @@ std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, c
   for (const LivingTrainer& trainer : living_trainers(directory)) {
     try {
       const auto control = arena::Control::attach(directory, trainer.rank);
-      // A used grant's slots are sealed and stay so: nobody grants meanwhile. Else the trainer may be writing them.
+      // A used grant's slots are sealed and stay sealed, because nobody grants them meanwhile. Otherwise the trainer
+      // may be writing to them.
       const std::uint64_t used = control.used_grant();
       const arena::Grant grant = control.grant();
       if (grant.sequence == used) continue;
       const core::Share share = control.share();
-      if (!core::is_valid(share)) throw Failure(CKPT_ERR_CORRUPT, "its control page names an impossible share");
+      if (!core::is_valid(share)) throw Failure(CKPT_ERR_CORRUPT, "its control page names an invalid share");
       auto shards = core::parts_of(trainer.main_shard, share);
       shards.push_back(trainer.private_shard);
       OpenGrant open{grant.sequence, {}};
       for (std::size_t i = 0; i < shards.size(); ++i) open.slots.push_back({trainer.rank, shards[i], grant.slots[i]});
       grants[trainer.rank] = std::move(open);
     } catch (const Failure& failure) {
-      log->warn("rank {}: {}", trainer.rank, failure.what());  // it will be told so when it comes back
+      log->warn("rank {}: {}", trainer.rank, failure.what());  // the trainer learns of it when it comes back
     }
   }
   return grants;
@@ -86,9 +87,9 @@ void RankPort::grant(const core::Share& share, const std::vector<core::SlotRef>&
 
 RankPort::ControlChanges RankPort::look(const Segments& segments) {
   ControlChanges changes;
-  // The trainer stores `capturing` before `attempted`, and `used_grant` before it clears `capturing`. Read the other
-  // way round, an iteration that was attempted and is not being captured has either been captured, as used_grant says
-  // then, or been skipped.
+  // The trainer stores `capturing` before `attempted`, and `used_grant` before it clears `capturing`. Read in the
+  // opposite order, an iteration that was attempted and is not being captured was either captured, and used_grant says
+  // so, or skipped.
   const std::int64_t attempted = control_->attempted();
   const CheckpointId capturing_checkpoint = control_->capturing();
   const std::uint64_t used = control_->used_grant();
@@ -116,7 +117,8 @@ RankPort::ControlChanges RankPort::look(const Segments& segments) {
   return changes;
 }
 
-// All slots of the grant, whole and of one checkpoint, of the trainer's incarnation and newer than the last.
+// Checks all slots of the grant: whole, of one checkpoint, of the trainer's incarnation, and newer than the last
+// capture.
 bool RankPort::take_captured(const Segments& segments, ControlChanges& changes) const {
   core::Captured captured{hello_.rank, {}};
   decltype(changes.pieces) pieces;

@@ -1,7 +1,7 @@
-// One trainer as the agent sees it: its control page, its grant, and a thread that waits for its doorbell.
+// RankPort is one trainer as the agent sees it: its control page, its grant, and a thread that waits for its doorbell.
 //
 // Everything except that thread belongs to the core thread. The thread only posts a task that makes the core thread
-// read the control page, and only one at a time. A trainer that rings in a loop therefore costs little.
+// read the control page, and at most one at a time. So a trainer that rings in a loop costs little.
 #pragma once
 
 #include <atomic>
@@ -26,14 +26,14 @@ struct OpenGrant {
   std::vector<core::SlotRef> slots;
 };
 
-// Finds the grants that trainers of an earlier agent have and may be using, by rank: those of living trainers, in the
-// control pages of the arena in `directory`.
+// Finds the grants that trainers may still be using since an earlier agent, by rank. It looks at living trainers only,
+// in the control pages of the arena in `directory`.
 std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, const Log& log);
 
 class RankPort {
  public:
-  // `outstanding`: the grant that a re-attached trainer may be using. `look` is called on the port's own thread when
-  // the trainer rings. It must make sure that looked() is called in the end.
+  // `outstanding`: a grant that a trainer attached again with and may be using. When the trainer rings, `look` is
+  // called on the port's own thread. It must make sure that looked() is called in the end.
   RankPort(core::TrainerHello hello, arena::Control control, std::optional<OpenGrant> outstanding,
            std::function<void()> look);
   ~RankPort();  // joins the thread, which ends at once
@@ -45,14 +45,14 @@ class RankPort {
   std::shared_ptr<const arena::Control> shared_control() const { return control_; }
   const std::optional<OpenGrant>& outstanding() const { return outstanding_; }
 
-  // The rank takes part in this incarnation. From now on only its captures for this incarnation count.
+  // The rank takes part in this incarnation. From now on only captures for this incarnation count.
   void joined(std::uint64_t incarnation) { incarnation_ = incarnation; }
   void grant(const core::Share& share, const std::vector<core::SlotRef>& slots);
   void commit(CheckpointId checkpoint) { control_->committed(checkpoint); }
   void stored(CheckpointId checkpoint) { control_->stored(checkpoint); }
   void resume_at(std::int64_t iteration) { control_->resume_at(iteration); }
   void ring() const { control_->ring_trainer(); }
-  // 0: the trainer was refused, or given up as gone, without a newer incarnation.
+  // Incarnation 0: the trainer was refused or given up as gone, and there is no newer incarnation.
   void fence(std::uint64_t incarnation) {
     control_->fence(incarnation != 0 ? incarnation : arena::fenced_without_incarnation);
   }
@@ -61,13 +61,13 @@ class RankPort {
     std::optional<core::Captured> captured;
     std::vector<std::pair<core::SlotRef, arena::Manifest>> pieces;  // with captured
     std::optional<core::Progress> progress;
-    std::string complaint;    // what is impossible in what the trainer wrote
-    bool skipped = false;     // the trainer skipped the last iteration it was offered
-    std::uint8_t failed = 0;  // its ckpt_status, if it failed and did not just skip
+    std::string complaint;    // what the trainer wrote and cannot be true
+    bool skipped = false;     // the trainer skipped the last iteration that it was offered
+    std::uint8_t failed = 0;  // ckpt_status of that iteration if it failed; a skip does not count
   };
   // Reads what the trainer wrote to the control page. If a granted slot is not whole, the slots are granted again.
   ControlChanges look(const Segments& segments);
-  // To be called when the task that calls look() has run.
+  // Call this when the task that calls look() has run.
   void looked() { pending_.store(false, std::memory_order_release); }
 
  private:

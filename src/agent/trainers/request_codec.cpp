@@ -20,7 +20,7 @@ std::uint64_t number(const json& request, const char* key, std::uint64_t most = 
   const auto at = request.find(key);
   if (at == request.end() || !at->is_number_unsigned() || at->get<std::uint64_t>() > most)
     refuse_request(std::string("the request's field \"") + key +
-                   "\" is missing or no number in range; do engine and agent have the same version?");
+                   "\" is missing or not a number in range; do engine and agent have the same version?");
   return at->get<std::uint64_t>();
 }
 
@@ -28,11 +28,11 @@ std::string text(const json& request, const char* key) {
   const auto at = request.find(key);
   if (at == request.end() || !at->is_string())
     refuse_request(std::string("the request's field \"") + key +
-                   "\" is missing or no text; do engine and agent have the same version?");
+                   "\" is missing or not a text; do engine and agent have the same version?");
   return at->get<std::string>();
 }
 
-// For people; "" where there is none.
+// A text for people; "" if the field is missing.
 std::string sentence(const json& request, const char* key) {
   std::string sentence = request.contains(key) ? text(request, key) : "";
   if (sentence.size() > sentence_max_bytes)
@@ -63,7 +63,7 @@ std::vector<std::uint64_t> numbers(const json& request, const char* key, std::si
       std::all_of(at->begin(), at->end(), [](const json& value) { return value.is_number_unsigned(); });
   if (!is_list)
     refuse_request(std::string("the request's field \"") + key +
-                   "\" is no list of numbers; do engine and agent have the same version?");
+                   "\" is not a list of numbers; do engine and agent have the same version?");
   for (const json& value : *at) values.push_back(value.get<std::uint64_t>());
   return values;
 }
@@ -122,11 +122,12 @@ CorruptRequest corrupt_request(const json& request) {
   return corrupt;
 }
 
-// The segments' names are the asker's own parts and private shard, or nothing of it will ever be granted.
+// The segments' names must be the asker's own parts and private shard. Otherwise the agent would never grant them.
 ReserveRequest reserve_request(const json& request) {
   const auto slots = request.find("slots");
   if (slots == request.end() || !slots->is_array() || slots->empty() || slots->size() > core::captures_max)
-    refuse_request("the request's field \"slots\" is missing or no list of 1 to " + std::to_string(core::captures_max));
+    refuse_request("the request's field \"slots\" is missing or not a list of 1 to " +
+                   std::to_string(core::captures_max));
   ReserveRequest wanted;
   for (const json& slot : *slots)
     wanted.slots.push_back({shard_name(slot, "shard"), number(slot, "bytes", piece_max_bytes),

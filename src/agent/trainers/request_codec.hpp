@@ -1,5 +1,5 @@
 // Parses the JSON requests that trainers and tools send over the socket. It trusts nothing. If a field is missing or
-// out of range it throws Failure (CKPT_ERR_INVALID), with a sentence for whoever sent the request.
+// out of range, it throws Failure (CKPT_ERR_INVALID) with a sentence for the sender.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -25,7 +25,7 @@ std::string hello_job(const nlohmann::json& request);  // throws for an engine o
 HelloRequest hello_request(const nlohmann::json& request);
 Asker bye_request(const nlohmann::json& request);  // from an engine that has lost its connection
 RestoreRequest restore_request(const nlohmann::json& request);
-// Why it cannot take part in GPU replication; "" if it can.
+// Why the trainer cannot take part in GPU replication; "" if it can.
 std::string restored_request(const nlohmann::json& request);
 CorruptRequest corrupt_request(const nlohmann::json& request);
 ReserveRequest reserve_request(const nlohmann::json& request);

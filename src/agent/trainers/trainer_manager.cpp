@@ -22,10 +22,11 @@ UniqueFd duplicate(int fd) {
   return copy;
 }
 
-// A trainer may write what it is the writer of, and so pin it for its GPU; all else it can only read.
+// A trainer may write only to segments of which it is the writer, and so pin them for its GPU. All others it can only
+// read.
 UniqueFd descriptor_for(Rank rank, const arena::Segment& segment) {
   if (segment.spec().kind == arena::SegmentKind::local && segment.spec().rank == rank) return duplicate(segment.fd());
-  // Through the descriptor: the file may have lost its name.
+  // Opens it through the descriptor, because the file may have lost its name.
   UniqueFd fd(::open(("/proc/self/fd/" + std::to_string(segment.fd())).c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + segment.path() + " for a trainer");
   return fd;
@@ -81,7 +82,7 @@ void TrainerManager::hello(const core::TrainerHello& hello, std::int64_t pid, co
     reply.fds.push_back(duplicate(known->control().fd()));
     respond(std::move(reply));
   } catch (const Failure& failure) {
-    // Without its page it cannot go on. All else may pass: it asks again.
+    // Without its page the trainer cannot go on. Other failures may pass, and it asks again.
     const bool is_page_lost = goes_on && failure.status() == CKPT_ERR_CORRUPT;
     respond(refusal(is_page_lost ? CKPT_ERR_SUPERSEDED : failure.status(), failure.what()));
   }
@@ -89,7 +90,7 @@ void TrainerManager::hello(const core::TrainerHello& hello, std::int64_t pid, co
 
 void TrainerManager::exited(Asker asker) {
   if (RankPort* port = port_of(asker); port != nullptr) {
-    port->fence(0);  // a process that goes on without its engine is stopped here at the latest
+    port->fence(0);  // at the latest this stops a process that goes on without its engine
     unlink_same(control_path(deps_.directory, asker.rank), port->control().fd());
     trainers_.erase(asker.rank);
     deps_.scheduler.remove(asker.rank);
@@ -127,15 +128,15 @@ void TrainerManager::corrupt(Asker asker, const CorruptRequest& request, std::in
   if (refuse_unknown(asker, respond)) return;
   const SlotRef* slot = served_slot(asker.rank, request.shard);
   if (slot == nullptr)
-    return respond(refusal(CKPT_ERR_INVALID, "this rank was given no shard " + request.shard + " to restore"));
+    return respond(refusal(CKPT_ERR_INVALID, "this rank did not get shard " + request.shard + " to restore"));
   deps_.event_log.note("rank " + std::to_string(asker.rank) + " found shard " + request.shard + " damaged");
-  // Once the damaged piece is dropped, the core waits until another source has brought it home again.
+  // When the damaged piece is dropped, the core waits until another source has brought it back.
   deps_.pieces.verify(*slot, [this, asker, timeout_ms, respond] {
     if (!refuse_unknown(asker, respond)) await_restore(asker.rank, timeout_ms, respond);
   });
 }
 
-// Of what the rank was last given to restore from.
+// A slot among those that the rank last got to restore from.
 const SlotRef* TrainerManager::served_slot(Rank rank, const std::string& shard) const {
   const core::RestoreReady* ready = served(rank);
   if (ready == nullptr) return nullptr;
@@ -183,7 +184,7 @@ void TrainerManager::reserve(Asker asker, const ReserveRequest& request, const R
 void TrainerManager::look(Asker asker) {
   RankPort* port = port_of(asker);
   if (port == nullptr) return;
-  port->looked();  // before the words are read: what changes afterwards rings again
+  port->looked();  // call this before reading the words: a later change rings again
   RankPort::ControlChanges changes = port->look(deps_.segments);
   deps_.scheduler.listen();
   trace_capture(asker.rank, changes);
@@ -200,7 +201,7 @@ void TrainerManager::look(Asker asker) {
   deps_.replications.look(asker.rank);
 }
 
-// From snapshot(), which marks an iteration, until its word was heard here.
+// From snapshot(), which marks an iteration, until the agent has read its word.
 void TrainerManager::trace_capture(Rank rank, const RankPort::ControlChanges& changes) {
   if (!changes.captured) return;
   if (const auto since_us = deps_.scheduler.iteration_began_us(rank))
@@ -268,7 +269,7 @@ void TrainerManager::carry_out(const core::RestoreReady& ready) {
   }
 }
 
-// No restore fails for want of the path.
+// GPU replication never makes a restore fail.
 void TrainerManager::add_receive_buffer(Rank rank, Reply& reply) {
   const auto receive_buffer = deps_.replications.receive_buffer_fd(rank);
   if (!receive_buffer) return;

@@ -1,5 +1,5 @@
-// The agent's trainers: their control pages, their grants, and their requests that wait for an answer. Belongs to the
-// core thread.
+// TrainerManager has the agent's trainers: their control pages, their grants, and their requests that wait for an
+// answer. Belongs to the core thread.
 #pragma once
 
 #include <map>
@@ -64,21 +64,21 @@ class TrainerManager {
 
   // Reads the hooks' events.
   void tick();
-  // Restores whose deadline has passed. They end as timed out; `why` says for people what they waited for.
+  // Restores whose deadline has passed end as timed out. `why` tells people what they waited for.
   bool has_overdue_restore() const;
   void end_overdue_restores(const std::string& why);
 
   struct Trainer {
     std::unique_ptr<RankPort> port;
     std::int64_t pid = 0;
-    // Time of its last progress: it attached, was served, began an iteration or captured one.
+    // Time of its last progress: it attached, got its state, began an iteration or captured one.
     Clock::time_point progress_at = Clock::now();
-    std::string shortage = {};  // shortage of device memory that it reported
+    std::string shortage = {};  // the shortage of device memory that it reported
     bool wants_gpu_replication = false;
     std::uint8_t failed = 0;  // ckpt_status of its newest snapshot; 0 if that did not fail
   };
   const std::map<core::Rank, Trainer>& trainers() const { return trainers_; }
-  // The pieces that the rank was last given to restore from, or null. A restarted agent does not know them.
+  // The pieces that the rank last got to restore from, or null. A restarted agent does not know them.
   const core::RestoreReady* served(core::Rank rank) const;
 
  private:
@@ -103,7 +103,7 @@ class TrainerManager {
   std::map<core::Rank, OpenGrant> granted_;
   std::map<core::Rank, Trainer> trainers_;
   std::map<core::Rank, PendingRestore> restores_;
-  std::map<core::Rank, core::RestoreReady> served_;  // what each rank was last given to restore from
+  std::map<core::Rank, core::RestoreReady> served_;  // what each rank last got to restore from
 };
 
 }  // namespace ckpt::agent

@@ -1,5 +1,5 @@
-// The requests of trainers and tools to the agent. The server reads them from the socket, and the core thread answers
-// them.
+// TrainerRequests are the requests of trainers and tools to the agent. The server reads them from the socket, and the
+// core thread answers them.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@ struct Reply {
   nlohmann::json fields = nlohmann::json::object();
   std::vector<UniqueFd> fds;
 };
-// To be called once, on any thread.
+// Call it once, on any thread.
 using Respond = std::function<void(Reply)>;
 
-// The engine and the rank that ask.
+// The engine that asks, and its rank.
 struct Asker {
   core::Rank rank = 0;
   std::uint64_t instance = 0;
 };
 
-// A segment is needed for each of these, in this order: the parts of the rank's share, then its private shard.
+// Each entry needs a segment. In order: the parts of the rank's share, then its private shard.
 struct SlotRequest {
   std::string shard;
   std::uint64_t bytes = 0;
@@ -38,18 +38,18 @@ struct SlotRequest {
 };
 struct ReserveRequest {
   std::vector<SlotRequest> slots;
-  std::string shortage;  // what the trainer's device lacks memory for, for people; empty: nothing
+  std::string shortage;  // what the trainer's device lacks memory for, for people; "" if nothing
 };
 
 struct RestoreRequest {
   std::int64_t timeout_ms = 0;
-  bool wants_gpu_replication = false;  // from GPU to GPU
+  bool wants_gpu_replication = false;
 };
 
 struct CorruptRequest {
   std::string shard;
   CheckpointId checkpoint;
-  std::optional<std::int64_t> timeout_ms;  // nothing: the agent's restore_timeout_ms
+  std::optional<std::int64_t> timeout_ms;  // none: the agent's restore_timeout_ms
 };
 
 // The server's thread calls these. They return at once.
@@ -57,12 +57,12 @@ class TrainerRequests {
  public:
   virtual ~TrainerRequests() = default;
 
-  // The rank is now this trainer's. Its earlier trainer is proven dead. `pid` is for people.
+  // This trainer now has the rank. Its earlier trainer is proven dead. `pid` is for people.
   virtual void hello(const core::TrainerHello& hello, std::int64_t pid, Respond respond) = 0;
-  // It is certain that either the process or the engine is gone.
+  // It is certain that the process or the engine is gone.
   virtual void exited(Asker asker) = 0;
   virtual void restore(Asker asker, const RestoreRequest& request, Respond respond) = 0;
-  // `no_replication`: why it cannot take part in GPU replication after all; "" if it can, or has none.
+  // `no_replication`: why the trainer cannot take part in GPU replication after all. "" if it can, or did not ask.
   virtual void restored(Asker asker, std::string no_replication, Respond respond) = 0;
   virtual void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) = 0;
   virtual void reserve(Asker asker, const ReserveRequest& request, Respond respond) = 0;

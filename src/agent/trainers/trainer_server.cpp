@@ -19,7 +19,7 @@ using nlohmann::json;
 
 constexpr std::size_t connections_max = 1024;
 constexpr std::int64_t longest_poll_ms = 1000;
-constexpr std::int64_t claim_poll_ms = 20;  // a process's being stopped is not told by any descriptor
+constexpr std::int64_t claim_poll_ms = 20;  // no descriptor reports that a process is stopped
 
 }  // namespace
 
@@ -35,12 +35,12 @@ struct TrainerServer::Connection {
   const std::uint64_t id;
   FrameSocket socket;
   std::optional<Asker> asker;  // after an admitted hello
-  bool busy = false;           // a request waits for its answer; the next is not read before
+  bool busy = false;           // a request waits for its answer; the next one is not read before
   bool closing = false;
   std::optional<PendingClaim> claim;
 };
 
-// Answers from other threads, until the server's thread takes them. Outlives the server where an answer is late.
+// Answers from other threads, until the server's thread takes them. Outlives the server if an answer is late.
 class TrainerServer::Outbox {
  public:
   Outbox() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -57,7 +57,7 @@ class TrainerServer::Outbox {
   }
   void wake() const {
     const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof(one));  // full is as good
+    [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof(one));  // a full counter wakes as well
   }
   std::vector<std::pair<std::uint64_t, Reply>> take() {
     std::uint64_t count = 0;
@@ -103,8 +103,8 @@ void TrainerServer::run() {
     try {
       poll_once();
     } catch (const std::exception& error) {
-      log_->error("the trainers' socket: {}", error.what());
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // out of descriptors, most likely
+      log_->error("serving the trainers' socket failed: {}", error.what());
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // probably out of descriptors
     }
   }
   deliver();  // the answer to "stop"
@@ -128,8 +128,8 @@ void TrainerServer::poll_once() {
   for (Connection& connection : connections_) {
     const short events = (entry++)->revents;
     const bool is_left = (events & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
-    if (!connection.busy || !is_left) serve(connection);        // what it said before it left counts: a goodbye, too
-    if (connection.busy && is_left) connection.closing = true;  // nobody waits for the answer, nor for the rank
+    if (!connection.busy || !is_left) serve(connection);        // also what it sent before it left: a goodbye
+    if (connection.busy && is_left) connection.closing = true;  // nobody waits for the answer or the rank
   }
   settle_claims();
   sweep();
@@ -162,7 +162,7 @@ void TrainerServer::serve(Connection& connection) {
     }
     connection.closing = connection.closing || (connection.socket.closed() && !connection.busy);
   } catch (const Failure&) {
-    connection.closing = true;  // it is gone, or speaks something else
+    connection.closing = true;  // it is gone, or speaks another protocol
   }
 }
 
@@ -193,7 +193,7 @@ void TrainerServer::on_hello(Connection& connection, const json& request) {
   warn_of_other(hello.rank, "protection", wanted.protection, placement::name(options_.chosen_protection()));
   warn_of_other(hello.rank, "placement", wanted.placement,
                 options_.placement ? std::string(placement::name(*options_.placement)) : "auto");
-  // The kernel's word for who is there, not the trainer's.
+  // The kernel says which process this is; the trainer's word does not count.
   Claimant claimant{hello.rank,
                     hello.instance,
                     hello.incarnation,
@@ -238,7 +238,7 @@ void TrainerServer::settle_claims() {
 void TrainerServer::sweep() {
   for (const Claims::Retired& gone : claims_.sweep()) {
     requests_.exited({gone.rank, gone.instance});
-    for (Connection& connection : connections_)  // a forked child may hold it open
+    for (Connection& connection : connections_)  // a forked child may keep the connection open
       if (connection.asker && connection.asker->instance == gone.instance) connection.closing = true;
   }
 }
@@ -261,7 +261,7 @@ void TrainerServer::on_trainer_request(Connection& connection, const std::string
   } else if (type == "reserve") {
     requests_.reserve(asker, reserve_request(request), respond_to(connection));
   } else {
-    refuse_request("there is no request \"" + type + "\"");
+    refuse_request("the request \"" + type + "\" is unknown");
   }
 }
 
@@ -273,7 +273,7 @@ void TrainerServer::deliver() {
   for (auto& [id, reply] : outbox_->take()) {
     const auto asker = std::find_if(connections_.begin(), connections_.end(),
                                     [id = id](const Connection& connection) { return connection.id == id; });
-    if (asker != connections_.end()) answer(*asker, std::move(reply));  // else it is gone
+    if (asker != connections_.end()) answer(*asker, std::move(reply));  // otherwise it is gone
   }
 }
 
@@ -294,7 +294,7 @@ void TrainerServer::answer(Connection& connection, Reply reply) {
 
 void TrainerServer::close(Connection& connection) {
   if (!connection.asker) return;
-  // It may be back already, over a new connection.
+  // The trainer may be back already, over a new connection.
   const bool back = std::any_of(connections_.begin(), connections_.end(), [&](const Connection& other) {
     return &other != &connection && !other.closing && other.asker &&
            other.asker->instance == connection.asker->instance;

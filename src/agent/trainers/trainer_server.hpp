@@ -1,7 +1,7 @@
-// The agent's unix socket. It accepts trainers and tools of this user, checks their requests, passes them to
-// TrainerRequests and sends the answers. It keeps the pidfd of every trainer (claims.hpp).
+// TrainerServer serves the agent's unix socket. It accepts trainers and tools of this user, checks their requests,
+// passes them to TrainerRequests and sends the answers. It keeps the pidfd of every trainer (claims.hpp).
 //
-// Owns one thread. A connection that misbehaves is closed. Nothing that a trainer sends ends the agent.
+// Owns one thread. It closes a connection that misbehaves. Nothing that a trainer sends ends the agent.
 #pragma once
 
 #include <atomic>
@@ -56,7 +56,7 @@ class TrainerServer {
   const Log log_;
   std::unique_ptr<FrameListener> listener_;  // null until the next attempt
   Claims claims_;
-  std::shared_ptr<Outbox> outbox_;  // shared with answers that are still to come
+  std::shared_ptr<Outbox> outbox_;  // shared with answers that are still under way
   std::list<Connection> connections_;
   std::uint64_t next_connection_ = 1;
   std::atomic<bool> stop_{false};

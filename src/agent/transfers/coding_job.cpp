@@ -329,7 +329,7 @@ void CodingJob::seal(Outcome& outcome) {
     manifest.root_digest = kernels::root_digest(manifest.leaves, manifest.length_bytes);
   } else {
     manifest = *kept_.members[core::group_piece(coding_inputs_.parity_manifest, piece_.shard)->member];
-    // All leaves were compared, so their root must be the announced one.
+    // All leaves were compared, so the digest over them must be the announced one.
     if (piece_info(manifest) != piece_) {
       outcome.result = FetchResult::corrupt;
       return;

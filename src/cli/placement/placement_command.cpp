@@ -25,7 +25,7 @@ using placement::Domains;
 using placement::Placement;
 using placement::Strategy;
 
-constexpr std::uint32_t most_rows = 64;  // of a map, in a terminal
+constexpr std::uint32_t most_rows = 64;  // of a map, on a terminal
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -34,7 +34,7 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// With as many digits as tell it from 0 and from 100 %.
+// With enough digits to tell it from 0 and from 100 %.
 std::string percent(double share, double rest) {
   std::array<char, 64> text{};
   if (rest > 0 && rest < 1e-6) {
@@ -53,7 +53,7 @@ std::string shards(double count) {
 
 std::string bound_text(double bound) { return std::isnan(bound) ? "-" : percent(bound, 1 - bound); }
 
-// All that is to be said of one strategy.
+// All results for one strategy.
 struct Appraisal {
   Placement placement;
   placement::Odds odds;
@@ -281,7 +281,7 @@ Result show_placement(const PlacementOptions& options) {
   std::vector<Strategy> strategies(std::begin(placement::all_strategies), std::end(placement::all_strategies));
   const bool all = options.strategy == "all";
   if (!all) strategies = {placement::strategy_named(options.strategy)};
-  for (const auto strategy : strategies) placement::Pattern(strategy, options.nodes, options.copies);  // or say why not
+  for (const auto strategy : strategies) placement::Pattern(strategy, options.nodes, options.copies);  // or throw
   std::optional<Domains> parsed;
   if (!options.domains_path.empty()) parsed = Domains::parse(read_file(options.domains_path), options.nodes);
   const Domains* domains = parsed ? &*parsed : nullptr;

@@ -1,5 +1,5 @@
-// `ckptctl placement`: which nodes store what, and the odds of recovering it. Needs no agent; reads the files it is
-// given.
+// `ckptctl placement` shows which nodes store what, and the odds of recovering it. It needs no agent and reads the
+// files that the user names.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ namespace {
 using placement::Pattern;
 using placement::Strategy;
 
-// A curve as gnuplot's inline data, and how it is drawn.
+// A curve as gnuplot's inline data, with its style.
 struct Curve {
   std::string title;
   std::string style;
@@ -35,7 +35,7 @@ std::string panel(const std::string& title, const std::string& x_label, const st
   return script.str();
 }
 
-// Until hardly anything is survived by any of them; at most some 60 points.
+// Up to the number of losses that hardly any of them survives; at most some 60 points.
 std::string panel_against_lost(const SurvivalPlot& plot) {
   std::vector<Pattern> patterns;
   for (const auto strategy : plot.strategies) patterns.emplace_back(strategy, plot.nodes, plot.copies);
@@ -69,7 +69,7 @@ std::string panel_against_lost(const SurvivalPlot& plot) {
   return panel(std::to_string(plot.nodes) + " nodes, " + std::to_string(plot.copies) + " copies", "lost nodes", curves);
 }
 
-// GEMINI's axes: groups and ring, as many lost as there are copies and one more.
+// GEMINI's axes: groups and ring, with as many lost nodes as copies, and one more.
 std::string panel_against_nodes(const SurvivalPlot& plot) {
   std::vector<Curve> curves;
   const std::uint32_t most_nodes = std::max(128u, 8 * plot.copies);

@@ -19,7 +19,7 @@ std::string decimals(double value, int digits) {
   return text.data();
 }
 
-// A kind of replay: its name in JSON and in the table, and how many moments of one numbering were not survived.
+// A kind of replay: its name in JSON and in the table, and the moments that one numbering did not survive.
 struct Column {
   const char* key;
   const char* head;

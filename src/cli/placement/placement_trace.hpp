@@ -18,8 +18,8 @@ struct TraceStudy {
   std::uint64_t seed = 1;
 };
 
-// One row per strategy: at how many moments of the trace memory would not have been enough, as a mean over numberings
-// of the trace's nodes.
+// Returns one row per strategy: at how many moments of the trace memory would not have been enough. Each figure is a
+// mean over random numberings of the trace's nodes.
 Result study_trace(const placement::FaultTrace& trace, const TraceStudy& study,
                    const std::vector<placement::Strategy>& strategies);
 

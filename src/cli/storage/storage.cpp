@@ -9,7 +9,7 @@
 namespace ckpt::cli {
 namespace {
 
-constexpr std::size_t reading_bytes = std::size_t{64} << 20;  // between two looks at the progress
+constexpr std::size_t reading_bytes = std::size_t{64} << 20;  // read between two updates of the progress
 
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
@@ -17,7 +17,7 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-// A directory that is closed to us belongs to somebody else.
+// A directory that we may not read belongs to somebody else.
 bool has_checkpoints(persist::FileSystem& files, const std::string& directory) {
   try {
     const auto entries = files.list(directory);

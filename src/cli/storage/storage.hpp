@@ -1,4 +1,5 @@
-// Storage as ckptctl's commands see it: a location, a job, and the checkpoints that a user names.
+// Storage is the place of checkpoints as ckptctl's commands see it: a location, a job, and the checkpoints that a user
+// names.
 #pragma once
 
 #include <memory>

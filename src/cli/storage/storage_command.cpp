@@ -12,7 +12,7 @@ namespace {
 
 bool is_option(const std::string& word) { return word.find('=') != std::string::npos; }
 
-// On standard error, which a person sees even if the result goes into a file.
+// Writes to standard error, which people see even if the result goes into a file.
 Progress::Form progress_form() { return ::isatty(STDERR_FILENO) != 0 ? Progress::Form::bar : Progress::Form::lines; }
 
 bool confirmed(const std::string& question) {
@@ -92,7 +92,7 @@ std::vector<std::string> StorageCommands::stored_checkpoints() const {
 std::string StorageCommands::one_checkpoint() const {
   const auto named = stored_checkpoints();
   if (named.size() != 1)
-    throw Failure(CKPT_ERR_INVALID, "name one checkpoint, an iteration or latest; ckptctl ls shows which there are");
+    throw Failure(CKPT_ERR_INVALID, "name one checkpoint, an iteration or latest; ckptctl ls lists them");
   return named.front();
 }
 
@@ -101,7 +101,7 @@ Result StorageCommands::run() const {
   Progress progress(progress_form(), stderr);
   if (ls_->parsed()) {
     if (!stored_checkpoints().empty())
-      throw Failure(CKPT_ERR_INVALID, "\"" + stored_checkpoints().front() + "\" is no option; ls takes --job");
+      throw Failure(CKPT_ERR_INVALID, "\"" + stored_checkpoints().front() + "\" is not an option; ls takes --job");
     return ls(where);
   }
   if (inspect_->parsed()) return inspect(where, one_checkpoint(), shard_);

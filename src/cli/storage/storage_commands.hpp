@@ -1,5 +1,4 @@
-// The commands of ckptctl for storage. Like all commands they put everything they have to say into their Result. Long
-// ones also show their progress.
+// The commands of ckptctl for storage. They put all their output into their Result. Long ones also show their progress.
 #pragma once
 
 #include <functional>
@@ -23,7 +22,7 @@ Result inspect(const StorageScope& scope, const std::string& checkpoint, const s
 Result verify(const StorageScope& scope, const std::vector<std::string>& stored_checkpoints, Progress& progress);
 
 struct RemoveOptions {
-  bool force = false;  // also what a restore would use, and what somebody may be writing
+  bool force = false;  // also remove what a restore would use, and what somebody may be writing
   // Asks the user; null if there is no user to ask and nobody has agreed beforehand.
   std::function<bool(const std::string& question)> agree;
 };

@@ -1,4 +1,4 @@
-// What `ckptctl doctor` finds on storage.
+// The findings of `ckptctl doctor` about storage.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -25,21 +25,21 @@ std::string trial_name() {
   return "ckptctl-doctor." + std::to_string(::getpid()) + "." + std::to_string(random());
 }
 
-// A file that is gone with its owner.
+// A file that is removed with its owner.
 class Trial {
  public:
   explicit Trial(persist::FileSystem& files) : files_(files), path_(trial_name()) {}
   ~Trial() {
     try {
       files_.remove(path_);
-    } catch (const Failure&) {  // it was never there, or stays
+    } catch (const Failure&) {  // it never existed, or it stays
     }
   }
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
   const std::string& path() const { return path_; }
 
-  // The rate, until it is on the medium.
+  // The rate until the bytes are on the medium.
   std::string write() {
     const auto memory = files_.make_buffer(trial_bytes);
     std::mt19937_64 random(1);

@@ -1,5 +1,5 @@
-// ckptctl export: for people who take their state elsewhere. What knows torch is written in Python
-// (python/ckptengine/export.py) and reads a checkpoint's folder on a local disk; this finds or makes that folder.
+// `ckptctl export`, for people who take their state elsewhere. The code that needs torch is written in Python
+// (python/ckptengine/export.py) and reads a checkpoint's folder on a local disk. This file finds or makes that folder.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -23,7 +23,7 @@ using persist::CheckpointRecord;
 
 [[noreturn]] void refuse(const std::string& sentence) { throw Failure(CKPT_ERR_INVALID, sentence); }
 
-// A folder that is gone with its owner.
+// A folder that is removed with its owner.
 class Scratch {
  public:
   explicit Scratch(const fs::path& beside) : path_((beside / ".ckptctl-export-XXXXXX").string()) {
@@ -41,7 +41,7 @@ class Scratch {
   std::string path_;
 };
 
-// ---- copying a checkpoint as it is ----
+// ---- Copying a checkpoint as it is ----
 
 bool belongs_to(const CheckpointRecord& record, const std::string& file) {
   const bool is_whole = file.ends_with(persist::data_suffix) || file.ends_with(persist::leaves_suffix) ||
@@ -79,12 +79,12 @@ std::string checkpoint_folder(const std::string& location, const CheckpointRecor
   return location + "/" + record.job + "/" + persist::folder_name(record.checkpoint.iteration());
 }
 
-// All files of a checkpoint, the manifest last, so that `location` has this checkpoint, or it has not.
+// Copies all files of a checkpoint, the manifest last. So `location` has the whole checkpoint or none of it.
 void copy_checkpoint(Storage& storage, const CheckpointRecord& record, const std::string& location,
                      Progress& progress) {
   const std::string stored = storage.job() + "/" + persist::folder_name(record.checkpoint.iteration());
   const fs::path to = checkpoint_folder(location, record);
-  if (fs::exists(to)) refuse(to.string() + " is there already; remove it, or name another directory");
+  if (fs::exists(to)) refuse(to.string() + " already exists; remove it, or name another directory");
   std::vector<std::pair<std::string, std::uint64_t>> files;
   std::uint64_t total_bytes = 0;
   for (const persist::DirectoryEntry& entry : storage.files().list(stored)) {
@@ -119,7 +119,7 @@ int run(std::vector<std::string> words) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Before much is read: whether this Python can do it.
+// Checks early, before much is read, that this Python can do it.
 void check_python(const std::string& python) {
   constexpr const char* program =
       "import importlib.util as u, sys\n"
@@ -132,11 +132,11 @@ void check_python(const std::string& python) {
     case 4:
       refuse(python + " has no torch; install it (pip install torch), or name another Python with --python");
     default:
-      refuse(python + " is no Python that works; name one that has torch with --python");
+      refuse(python + " is not a working Python; name one that has torch with --python");
   }
 }
 
-// ---- the command ----
+// ---- The command ----
 
 const std::string& target_of(const ExportOptions& options) {
   return !options.raw.empty() ? options.raw : !options.dcp.empty() ? options.dcp : options.file;
@@ -147,15 +147,15 @@ fs::path parent_of(const std::string& path) {
   return normal.has_filename() ? normal.parent_path() : normal.parent_path().parent_path();
 }
 
-// Checks what can be checked before anything is read.
+// Checks whatever can be checked before anything is read.
 void check_targets(const ExportOptions& options) {
   const int targets = !options.file.empty() + !options.dcp.empty() + !options.raw.empty();
-  if (targets != 1) refuse("say where to: --to FILE, --dcp DIRECTORY or --raw DIRECTORY");
+  if (targets != 1) refuse("name one target: --to FILE, --dcp DIRECTORY or --raw DIRECTORY");
   if (!options.raw.empty() && !options.shard.empty()) refuse("--raw copies whole checkpoints; leave out --shard");
   if (!options.file.empty() && fs::exists(options.file))
-    refuse(options.file + " is there already; remove it, or name another file");
+    refuse(options.file + " already exists; remove it, or name another file");
   if (!options.dcp.empty() && fs::exists(options.dcp) && !(fs::is_directory(options.dcp) && fs::is_empty(options.dcp)))
-    refuse(options.dcp + " is there already; remove it, or name another directory");
+    refuse(options.dcp + " already exists; remove it, or name another directory");
   if (!options.raw.empty()) return;
   if (const fs::path parent = parent_of(target_of(options)); !fs::is_directory(parent))
     refuse("there is no directory " + parent.string() + " to export to; make it first");
@@ -172,7 +172,7 @@ void check_bytes(Storage& storage, const CheckpointRecord& record, const std::st
   if (!problems.empty()) throw Failure(CKPT_ERR_CORRUPT, problems.front() + "; nothing was exported");
 }
 
-// A copy on a local disk, which is checked there: the source is read once.
+// Makes a copy on a local disk and verifies it there, so that the source is read only once.
 void copy_checked(Storage& storage, const CheckpointRecord& record, const std::string& directory,
                   const StorageScope& scope, const ExportOptions& options, Progress& progress) {
   StorageScope local = scope;
@@ -198,7 +198,7 @@ void convert(const std::string& folder, const ExportOptions& options) {
                                        std::to_string(status) + "), and said why above");
 }
 
-// What "latest" leaves out: the checkpoints that may be newer than the one it stands for.
+// The checkpoints that "latest" leaves out although they may be newer.
 std::vector<std::string> passed_over(const std::vector<persist::StoredCheckpoint>& stored_checkpoints,
                                      const CheckpointRecord& taken) {
   std::vector<std::string> sentences;

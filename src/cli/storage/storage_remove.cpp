@@ -9,13 +9,13 @@ namespace {
 
 using persist::StoredCheckpoint;
 
-// Why it should stay; "" where it may go.
+// Why it should stay; "" if it may go.
 std::string why_keep(Storage& storage, const std::vector<StoredCheckpoint>& all, const StoredCheckpoint& stored) {
   if (&stored == newest_usable(all)) return stored_text(stored) + " is the newest usable one, which a restore takes";
   if (stored.is_withheld)
-    return "storage keeps " + stored_text(stored) + " from us, which may be whole: " + stored.problem;
+    return "storage does not let us read " + stored_text(stored) + ", which may be whole: " + stored.problem;
   if (storage.may_be_coming(storage.job(), all, stored))
-    return stored_text(stored) + " is newer than all that are usable and may just be being written";
+    return stored_text(stored) + " is newer than all usable ones, and a job may be writing it now";
   return "";
 }
 
@@ -35,13 +35,12 @@ Result rm(const StorageScope& scope, const std::vector<std::string>& words, cons
     const StoredCheckpoint* const stored = &find_checkpoint(storage, all, word);
     if (std::find(wanted.begin(), wanted.end(), stored) == wanted.end()) wanted.push_back(stored);
   }
-  if (wanted.empty())
-    throw Failure(CKPT_ERR_INVALID, "name the checkpoints to remove; ckptctl ls shows which there are");
+  if (wanted.empty()) throw Failure(CKPT_ERR_INVALID, "name the checkpoints to remove; ckptctl ls lists them");
   for (const StoredCheckpoint* stored : wanted)
     if (const std::string why = why_keep(storage, all, *stored); !why.empty() && !options.force)
       throw Failure(CKPT_ERR_INVALID, why + "; --force removes it all the same");
   if (!options.agree)
-    throw Failure(CKPT_ERR_INVALID, "nothing was removed, since nobody can be asked; agree beforehand with --yes");
+    throw Failure(CKPT_ERR_INVALID, "nothing was removed, because there is no terminal to ask on; confirm with --yes");
 
   Result result;
   result.json = {{"removed", nlohmann::json::array()}};

@@ -26,7 +26,7 @@ std::string local_time(std::int64_t unix_s) {
   return text.data();
 }
 
-// When a checkpoint became whole; nothing where it did not, or nobody knows.
+// When a checkpoint became whole. Nothing if it is not whole, or nobody knows.
 std::optional<std::int64_t> written_s(Storage& storage, const StoredCheckpoint& stored) {
   if (!stored.record) return std::nullopt;
   return storage.files().modified_s(storage.job() + "/" + persist::folder_name(stored.iteration) + "/" +
@@ -101,7 +101,7 @@ std::string hex(std::uint64_t digest) {
   return text.data();
 }
 
-// Who wrote it, each node once.
+// The nodes that wrote it, each once.
 std::string writers_of(const persist::ShardFile& shard) {
   std::set<std::string> nodes;
   for (const persist::ShardRecord* piece : shard.pieces) nodes.insert(piece->written_by);
@@ -136,7 +136,7 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return "[" + text + "]";
 }
 
-// As they lie in the shard's packed bytes.
+// In the order of the shard's packed bytes.
 arena::Layout layout_of(Storage& storage, const persist::CheckpointRecord& record, const persist::ShardFile& shard) {
   const persist::ShardReader reader(storage.files(), record, shard.pieces.front()->shard);
   const std::string& text = reader.manifest().layout;

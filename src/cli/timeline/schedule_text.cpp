@@ -24,7 +24,7 @@ std::string words(const json& of, const char* name) {
   const auto field = of.find(name);
   return field != of.end() && field->is_string() ? field->get<std::string>() : "";
 }
-// Null, if there is none.
+// Null if there is none.
 json object(const json& of, const char* name) {
   const auto field = of.find(name);
   return field != of.end() && field->is_object() ? *field : json();

@@ -1,4 +1,4 @@
-// What `ckptctl status` says about an agent's schedule. Pure.
+// The text of `ckptctl status` about an agent's schedule. Pure.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,7 +6,7 @@
 
 namespace ckpt::cli {
 
-// Formats what the agent reports under "schedule" for people. Empty if that is null. Missing fields are left out, since
+// Formats what the agent reports under "schedule" for people. "" if that is null. Leaves out missing fields, because
 // the agent may be of another version.
 std::string schedule_text(const nlohmann::json& schedule);
 

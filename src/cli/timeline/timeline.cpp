@@ -16,7 +16,7 @@ using nlohmann::json;
 constexpr std::int64_t time_max_us = std::int64_t{1} << 52;
 constexpr std::uint64_t no_rank = std::numeric_limits<std::uint64_t>::max();
 
-// Which track. Ordered as tracks are shown: rank by rank, then what belongs to none.
+// Names a track. Ordered as tracks are shown: rank by rank, then those of no rank.
 struct Key {
   std::uint64_t rank = no_rank;
   Lane lane = Lane::iteration;
@@ -168,7 +168,8 @@ Extent all_there_is(const std::vector<const Node*>& nodes) {
   return all;
 }
 
-// Of one job. Agents were asked one after another: what came after the first was asked is not known of all.
+// The timeline of one job. Agents were asked one after another. Events after the first answer are not known of all
+// agents.
 Window window_of(const std::vector<const Node*>& nodes, std::uint32_t iterations) {
   std::int64_t asked_us = time_max_us;
   for (const Node* node : nodes) asked_us = std::min(asked_us, node->asked_us);
@@ -198,7 +199,7 @@ std::vector<Extent> extents_of(const std::vector<Mark>& marks) {
   return extents;
 }
 
-// Where the rank does not communicate, each in one iteration of the rank.
+// The spans without communication of the rank, each within one of its iterations.
 std::vector<Mark> idle_spans(const Extent& shown, const Marks& marks, std::uint64_t rank) {
   std::vector<Extent> busy = extents_of(marks.at({rank, Lane::communication, ""}));
   if (const auto ends = marks.find({rank, Lane::iteration, ""}); ends != marks.end())
@@ -247,7 +248,7 @@ NodeTimeline shown_of(Node node, const Extent& shown) {
 std::vector<Extent> gaps(const Extent& shown, std::vector<Extent> busy) {
   std::sort(busy.begin(), busy.end(), [](const Extent& a, const Extent& b) { return a.begin_us < b.begin_us; });
   std::vector<Extent> gaps;
-  std::int64_t free_us = shown.begin_us;  // since when
+  std::int64_t free_us = shown.begin_us;  // free since then
   for (const Extent& extent : busy) {
     const std::int64_t until_us = std::min(extent.begin_us, shown.end_us);
     if (until_us > free_us) gaps.push_back({free_us, until_us});

@@ -1,7 +1,7 @@
-// Arranges what agents recorded of their last iterations into tracks that can be drawn. Pure functions.
+// Timeline arranges the last iterations that agents recorded into tracks that can be drawn. Pure functions.
 //
-// An agent's answer is not trusted. Events of unknown kinds are skipped, since agents may be newer. Malformed events
-// are skipped and counted. Times are in microseconds on the node's monotonic clock. All nodes of a job are assumed to
+// An agent's answer is not trusted. Events of unknown kinds are skipped, because agents may be newer. Malformed events
+// are skipped and counted. Times are in microseconds on the node's monotonic clock. The nodes of a job are assumed to
 // share one clock, as nodes on one machine do.
 #pragma once
 

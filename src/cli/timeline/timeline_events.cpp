@@ -20,7 +20,7 @@ const char* category(Lane lane) {
   return "";
 }
 
-// Names and orders a process, or one of its threads where `tid` is not 0.
+// Names and orders a process or, if `tid` is not 0, one of its threads.
 void add_metadata(json& events, std::uint32_t pid, std::uint32_t tid, const std::string& name) {
   const std::string of = tid == 0 ? "process" : "thread";
   json named = {{"ph", "M"}, {"pid", pid}, {"name", of + "_name"}, {"args", {{"name", name}}}};
@@ -49,7 +49,7 @@ json event_of(const Track& track, const Mark& mark, std::uint32_t pid, std::uint
 json trace_events(const Timeline& timeline) {
   json events = json::array();
   std::uint32_t pid = 0;
-  std::uint32_t tid = 0;  // unique in the file: some readers take threads for the machine's
+  std::uint32_t tid = 0;  // unique in the file: some readers treat threads as the machine's
   for (const NodeTimeline& node : timeline.nodes) {
     add_metadata(events, ++pid, 0, "node " + node.node + " of job " + node.job);
     for (const Track& track : node.tracks) {

@@ -10,7 +10,7 @@
 namespace ckpt::cli {
 namespace {
 
-constexpr double lane_margin = 0.14;  // above and below a lane, which is 1 high
+constexpr double lane_margin = 0.14;  // above and below a lane, which has height 1
 constexpr double header_height = 0.75;
 constexpr int width_px = 1400;
 constexpr int lane_px = 30;
@@ -22,7 +22,7 @@ struct Look {
   const char* title;
   const char* style;
 };
-// In the order in which they are drawn, one over the other.
+// In the order of drawing, one over the other.
 constexpr std::array looks = {
     Look{Lane::idle, "no training communication", "boxxyerror lc rgb '#e4f0df' fs solid 1.0 noborder"},
     Look{Lane::communication, "training communication", "boxxyerror lc rgb '#3f72af' lw 0.5 fs solid 1.0 border"},
@@ -48,7 +48,7 @@ std::vector<Extent> communications(const NodeTimeline& node) {
   return extents;
 }
 
-// Fills the lines of data of each kind of mark, node by node from above; y grows downwards.
+// Fills the data lines of each kind of mark, node by node from the top; y grows downwards.
 class Drawing {
  public:
   explicit Drawing(const Timeline& timeline) {

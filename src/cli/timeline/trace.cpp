@@ -18,7 +18,7 @@ using nlohmann::json;
 
 struct Answers {
   std::vector<Recording> recordings;
-  std::vector<std::string> failures;  // sentences, by arena without one
+  std::vector<std::string> failures;  // sentences about the arenas without a recording
 };
 
 Answers ask_all(const std::vector<Arena>& arenas) {
@@ -62,7 +62,7 @@ std::string counted(std::size_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-// A plot has one axis of time.
+// A plot has one time axis.
 void check_one_job(const Timeline& timeline) {
   std::set<std::string> jobs;
   for (const NodeTimeline& node : timeline.nodes) jobs.insert(node.job);
@@ -98,16 +98,17 @@ Result result_of(const Timeline& timeline, const Answers& answers, const TraceOp
 }  // namespace
 
 Result trace(const Scope& scope, const TraceOptions& options) {
-  if (!options.plot.empty()) gnuplot_output(options.plot, 0, 0);  // or says that it is neither .png nor .svg
+  if (!options.plot.empty()) gnuplot_output(options.plot, 0, 0);  // throws if it is neither .png nor .svg
   const auto arenas = find_arenas(scope);
   if (arenas.empty()) throw Failure(CKPT_ERR_NO_AGENT, nothing_found(scope, "arena"));
   const Answers answers = ask_all(arenas);
   if (answers.recordings.empty()) throw Failure(CKPT_ERR_NO_AGENT, answers.failures.front());
   const Timeline timeline = timeline_of(answers.recordings, options.iterations);
   if (timeline.nodes.empty())
-    throw Failure(CKPT_ERR_INVALID,
-                  "there is nothing to show yet: an agent records what its ranks' communication hooks tell, snapshots, "
-                  "the chunks it sends, and commits");
+    throw Failure(
+        CKPT_ERR_INVALID,
+        "there is nothing to show yet: an agent records what its ranks' communication hooks report, snapshots, "
+        "the chunks it sends, and commits");
   if (!options.plot.empty()) check_one_job(timeline);
   write_file(options.output, trace_events(timeline).dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
   if (!options.plot.empty()) run_gnuplot(timeline_script(timeline, options.plot), options.plot);

@@ -10,8 +10,8 @@ namespace ckpt::core {
 
 void AdmissionControl::reconcile(TimeMs now, Effects& effects) {
   refresh_bindings();
-  // Members of this incarnation that a new leader has not met yet come first, then newcomers, then those who wait since
-  // an incarnation that was never decided: they are carried over.
+  // Order: first members of this incarnation that a new leader has not met yet, then newcomers, then trainers that wait
+  // since an incarnation that was never decided. The last ones are carried over.
   for (const auto& [node, peer] : view_.peers) {
     if (!view_.is_present(peer, now)) continue;
     for (const RankReport& rank : peer.report.ranks) {
@@ -52,14 +52,15 @@ void AdmissionControl::refresh_bindings() {
     });
     if (entry != report.ranks.end()) binding.rank = *entry;
     const bool gone = report.epoch == view_.epoch && (entry == report.ranks.end() || serves_older_incarnation(*entry));
-    // Before the decision a trainer that is gone makes room for the next one; after it the incarnation keeps its shape.
+    // Before the decision, a trainer that is gone makes room for the next one. After it, the incarnation does not
+    // change.
     const bool leaves = undecided ? gone : is_misplaced(*binding.peer, binding.rank);
     it = leaves ? bindings_.erase(it) : std::next(it);
   }
 }
 
-// A decision may be written late, when a rank has moved since: its node is then none of the incarnation's. It needs an
-// incarnation of its own.
+// A decision may be written late, after a rank has moved to another node. That node does not belong to the incarnation,
+// so the rank needs a new incarnation.
 bool AdmissionControl::is_misplaced(const Peer& peer, const RankReport& rank) const {
   if (!view_.has_begun()) return false;
   if (rank.rank >= view_.assignment_table.assignments().size()) return true;
@@ -69,7 +70,7 @@ bool AdmissionControl::is_misplaced(const Peer& peer, const RankReport& rank) co
   return !has_its_place || !view_.assignment_table.is_member(peer.report.node, peer.report.arena_id);
 }
 
-// It was given an older incarnation's checkpoint before it could be carried over into this one.
+// It got the checkpoint of an older incarnation before it could be carried over into this one.
 bool AdmissionControl::serves_older_incarnation(const RankReport& rank) const {
   return rank.incarnation != 0 && rank.incarnation < view_.record->incarnation && !rank.waiting;
 }
@@ -79,7 +80,7 @@ void AdmissionControl::admit_newcomer(const Peer& peer, const RankReport& rank, 
   if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) return;
   const bool second_hello = bound != bindings_.end();
   const bool decided = view_.record->decision.verdict != Verdict::undecided;
-  // A job without a record may have checkpoints on storage, and its incarnations must be newer than those.
+  // A job without a record may have checkpoints on storage. Its incarnations must be newer than those.
   if (view_.record->incarnation == 0 && view_.config.storage && !storage_.knows_incarnations()) return;
   if (view_.record->incarnation == 0 || second_hello || decided) {
     open_incarnation(rank, now, effects);
@@ -101,8 +102,8 @@ void AdmissionControl::open_next(std::uint32_t world_size, TimeMs now, Effects& 
   IncarnationRecord next = *view_.record;
   next.incarnation = std::max({view_.record->incarnation, newest_written(), newest_served()}) + 1;
   if (next.incarnation > CheckpointId::incarnation_max) {
-    alarm_ = "no incarnation of the job can follow incarnation " + std::to_string(view_.record->incarnation) +
-             ": it is the last number there is. Give the job another name";
+    alarm_ = "the job cannot begin another incarnation: " + std::to_string(view_.record->incarnation) +
+             " is the highest number. Give the job another name";
     return;
   }
   next.world_size = world_size;
@@ -135,7 +136,7 @@ std::uint64_t AdmissionControl::newest_served() const {
   return newest;
 }
 
-// The newest incarnation that was decided, as far as any node was told.
+// The newest decided incarnation that any node knows of.
 std::uint64_t AdmissionControl::newest_notified() const {
   std::uint64_t newest = 0;
   for (const auto& [node, peer] : view_.peers)
@@ -144,8 +145,8 @@ std::uint64_t AdmissionControl::newest_notified() const {
   return newest;
 }
 
-// The record is older than what nodes know: it was lost or set back, and who led by the newer one is gone. The
-// incarnation that it should tell of cannot be led; the next one restores what that has captured.
+// The record is older than what nodes know: it was lost or set back, and the leader that knew the newer one is gone.
+// Nobody can lead the incarnation that is missing. The next one restores what that one captured.
 bool AdmissionControl::is_outlived() const {
   const bool was_decided = view_.record->decision.verdict == Verdict::undecided && view_.record->incarnation != 0 &&
                            newest_notified() == view_.record->incarnation;
@@ -154,10 +155,11 @@ bool AdmissionControl::is_outlived() const {
 
 bool AdmissionControl::follow_outlived(TimeMs now, Effects& effects) {
   if (!record_writer_.may_swap(now) || newest_world_size() == 0 || !is_outlived()) return false;
-  effects.push_back(Notice{"the coordination store lost the record of incarnation " +
-                           std::to_string(std::max(view_.record->incarnation, newest_served())) +
-                           " of the job, or has an older one, and no agent that is left knows who took part in it; the "
-                           "job goes on with a new incarnation"});
+  effects.push_back(
+      Notice{"the coordination store lost the record of incarnation " +
+             std::to_string(std::max(view_.record->incarnation, newest_served())) +
+             " of the job, or has an older one, and no remaining agent knows its ranks; the job continues with a new "
+             "incarnation"});
   open_next(newest_world_size(), now, effects);
   return true;
 }
@@ -179,16 +181,15 @@ std::optional<Refusal> AdmissionControl::refusal_of(NodeId node, const RankRepor
   const bool newcomer = rank.incarnation == 0;
   if (newcomer && undecided && view_.record->incarnation != 0 && rank.world_size != view_.record->world_size) {
     return Refusal{rank.rank, rank.instance, false, view_.record->incarnation,
-                   "rank " + std::to_string(rank.rank) + " on node " + std::to_string(node) + " says the job has " +
-                       std::to_string(rank.world_size) + " ranks, the others say " +
+                   "rank " + std::to_string(rank.rank) + " on node " + std::to_string(node) +
+                       " says that the job has " + std::to_string(rank.world_size) + " ranks, the others say " +
                        std::to_string(view_.record->world_size) + ": start all ranks with one world_size"};
   }
   const bool outlived = !newcomer && rank.incarnation < view_.record->incarnation && !(rank.waiting && undecided);
   if (outlived || superseded_.contains(rank.instance)) {
     return Refusal{rank.rank, rank.instance, true, view_.record->incarnation,
                    "rank " + std::to_string(rank.rank) + " was superseded by incarnation " +
-                       std::to_string(view_.record->incarnation) +
-                       " of the job: this process takes no further part, end it"};
+                       std::to_string(view_.record->incarnation) + " of the job: stop this process"};
   }
   return std::nullopt;
 }

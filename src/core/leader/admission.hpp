@@ -1,4 +1,4 @@
-// Which trainers make up the incarnation, and when the next incarnation begins.
+// AdmissionControl decides which trainers belong to the incarnation, and when the next incarnation begins.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace ckpt::core {
 
 class AdmissionControl {
  public:
-  // It alone changes `bindings`, which are the view's.
+  // It alone changes `bindings`, a field of the view.
   AdmissionControl(const JobView& view, std::map<Rank, Binding>& bindings, std::string& alarm,
                    RecordWriter& record_writer, const JobStorage& storage)
       : view_(view), bindings_(bindings), alarm_(alarm), record_writer_(record_writer), storage_(storage) {}
@@ -21,18 +21,18 @@ class AdmissionControl {
   void on_new_incarnation() { bindings_.clear(); }
   void reconcile(TimeMs now, Effects& effects);
 
-  // Opens the next incarnation, with a number above all that are known.
+  // Opens the next incarnation, with a number above all known ones.
   void open_next(std::uint32_t world_size, TimeMs now, Effects& effects);
-  // The same, if nodes know of a later incarnation than the record does. True: they do.
+  // Opens the next incarnation if nodes know of a later one than the record does. Returns whether they do.
   bool follow_outlived(TimeMs now, Effects& effects);
-  // By the record, or, where that is lost, by the ranks; 0 where there are none: then the first of them opens an
-  // incarnation.
+  // The world size from the record or, if that is lost, from the ranks. 0 if there are no ranks: then the first rank to
+  // come opens an incarnation.
   std::uint32_t newest_world_size() const;
-  // The newest incarnation of which anything is known to have been captured. The store says so, unless its records were
-  // lost or are older ones again: then an incarnation might get a number for the second time, or one below what is to
-  // be restored.
+  // The newest incarnation that may have captured anything. The store normally knows it. If its records were lost or
+  // set back, an incarnation might get a number twice, or one below what must be restored. So this asks all other
+  // sources, too.
   std::uint64_t newest_written() const;
-  // Why this trainer takes no part in the incarnation; none if it does, or may yet.
+  // Why this trainer takes no part in the incarnation. None if it takes part or may still do so.
   std::optional<Refusal> refusal_of(NodeId node, const RankReport& rank) const;
 
  private:
@@ -50,7 +50,7 @@ class AdmissionControl {
   std::string& alarm_;
   RecordWriter& record_writer_;
   const JobStorage& storage_;
-  std::set<std::uint64_t> superseded_;  // instances whose rank another instance has claimed since
+  std::set<std::uint64_t> superseded_;  // instances whose rank another instance has claimed later
 };
 
 }  // namespace ckpt::core

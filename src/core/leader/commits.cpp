@@ -21,16 +21,17 @@ void Commits::on_record() {
   if (view_.record->decision.verdict == Verdict::restore) commit_to(std::max(committed_, view_.record->base));
 }
 
-// What older commits free cannot be had again.
+// Pieces that older commits free cannot be had again.
 void Commits::commit_to(CheckpointId checkpoint) {
   invariant(checkpoint >= committed_, "the leader took back a commit");
   invariant(!contains(abandoned_, checkpoint), "the leader committed a checkpoint that it had abandoned");
   committed_ = checkpoint;
 }
 
-// Nodes may come back with what the incarnation went on without, and differ from what it restored: they were compared
-// with nobody. So whoever took no part in it is left out where it contradicts a member or a replacement, and a
-// replacement where it contradicts a member; and what none of these has is ordered from nobody while the others differ.
+// Nodes may come back with pieces that differ from what the incarnation restored, because nobody compared them. So
+// leave out a node that took no part in the incarnation if it contradicts a member or a replacement. Leave out a
+// replacement if it contradicts a member. If members and replacements have no piece, and the other nodes differ on it,
+// order it from nobody.
 void Commits::leave_out_outsiders() {
   const auto restored = inventory_.find(view_.record->restored);
   if (restored == inventory_.end()) return;
@@ -50,8 +51,8 @@ void Commits::leave_out_outsiders() {
   if (view_.has_begun()) notify(leave_out_disputed(restored->second));
 }
 
-// What ranks that name one shard captured differently. All of them were compared before it could be committed, so who
-// is missing, and what of it an earlier leader has committed, changes nothing.
+// Abandons what ranks that name one shard captured differently. A commit needs all of them to be compared first. So
+// missing ranks, and commits of an earlier leader, change nothing here.
 void Commits::abandon_disagreeing() {
   for (const auto& [checkpoint, pieces] : view_.inventory) {
     if (checkpoint.incarnation() != view_.record->incarnation || checkpoint <= committed_) continue;
@@ -62,8 +63,8 @@ void Commits::abandon_disagreeing() {
   }
 }
 
-// Its holders do not agree, or some rank has moved past the checkpoint without having it: it skipped it, discarded it,
-// or never tried.
+// Its holders disagree, or some rank has moved past the checkpoint without having it: it skipped it, discarded it, or
+// never tried.
 bool Commits::never_complete(CheckpointId checkpoint, const Pieces& pieces) const {
   if (!std::all_of(pieces.begin(), pieces.end(), [](const auto& entry) { return agree(entry.second); })) return true;
   for (const auto& [rank, binding] : view_.bindings) {
@@ -77,8 +78,8 @@ bool Commits::never_complete(CheckpointId checkpoint, const Pieces& pieces) cons
   return false;
 }
 
-// Nothing while a replacement has the place of a member: what it helps to commit, the member would not have, and after
-// the next loss it would bear witness that nothing of the kind was committed.
+// Commits nothing while a replacement has a member's place. The member would not have such a commit. After the next
+// loss it would wrongly prove that nothing newer was committed.
 void Commits::reconcile(TimeMs now, Effects& effects) {
   if (!view_.has_begun() || !view_.is_complete_incarnation() || !view_.record->replacements.empty()) return;
   for (const auto& [rank, binding] : view_.bindings) {
@@ -86,12 +87,12 @@ void Commits::reconcile(TimeMs now, Effects& effects) {
     if (!view_.is_present(peer, now)) return;
     const CheckpointId known = peer.report.highest_commit;
     if (known.incarnation() == view_.record->incarnation) committed_ = std::max(committed_, known);
-    resume_at_ = std::max(resume_at_, binding.rank.resume_at);  // as an earlier leader has named it
+    resume_at_ = std::max(resume_at_, binding.rank.resume_at);  // as an earlier leader named it
   }
 
   const CheckpointId restored = view_.record->decision.checkpoint;
   const auto its_pieces = view_.inventory.find(restored);
-  // On record first: what was committed before goes with it, and the next incarnation must not look for that.
+  // Write the record first. The commit frees all older ones, and the next incarnation must not look for those.
   if (record_writer_.may_swap(now) && restored > committed_ && its_pieces != view_.inventory.end() &&
       is_complete(its_pieces->second, view_.places.of(restored))) {
     IncarnationRecord record = *view_.record;
@@ -119,13 +120,14 @@ void Commits::reconcile(TimeMs now, Effects& effects) {
     add_once(abandoned_, checkpoint);
     abandoned = checkpoint;
   }
-  // Once, however many are given up at a time, as by a new leader that hears the last member: nobody was told between.
+  // Counts once, however many are abandoned at a time, as by a new leader that hears the last member: nobody learned of
+  // it in between.
   if (abandoned > newest_abandoned_) name_next_iteration(abandoned, now);
   record_first_commit(now, effects);
 }
 
-// What anybody knows to be committed, by this leader, by one that was lost before it said so, or before the store's
-// record was lost or set back: those who know may be lost next.
+// Records a commit that anybody knows of: made by this leader, by one that was lost before it announced it, or before
+// the store's record was lost or set back. The nodes that know may be lost next.
 void Commits::record_first_commit(TimeMs now, Effects& effects) {
   CheckpointId newest = committed_;
   for (const Report* report : view_.present) {
@@ -138,9 +140,9 @@ void Commits::record_first_commit(TimeMs now, Effects& effects) {
   record_writer_.swap(std::move(record), now, effects);
 }
 
-// The iteration that all ranks take again. Ranks that are told too late take another one first and miss this one: from
-// one that they missed to the next it lies further ahead, until a commit shows that they meet, or so much time has
-// passed that whoever is here was told. What is given up before they come to the named one says nothing about it.
+// Names the iteration that all ranks take again. Ranks that learn too late miss it and take another one first. From one
+// miss to the next, the named iteration lies further ahead, until a commit shows that the ranks meet, or until enough
+// time has passed for all present ranks to learn of it. Iterations abandoned before the named one say nothing about it.
 void Commits::name_next_iteration(CheckpointId abandoned, TimeMs now) {
   newest_abandoned_ = abandoned;
   if (abandoned.iteration() < resume_at_) return;

@@ -1,4 +1,4 @@
-// When a checkpoint counts as committed, or never will.
+// Commits finds out when a checkpoint is committed, and when it never will be.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@ namespace ckpt::core {
 
 class Commits {
  public:
-  // It leaves out of `inventory`, the view's, what contradicts the incarnation's members.
+  // It removes from `inventory` (a field of the view) what contradicts the incarnation's members.
   Commits(const JobView& view, Inventory& inventory, std::string& alarm, RecordWriter& record_writer)
       : view_(view), inventory_(inventory), alarm_(alarm), record_writer_(record_writer) {}
 
   void on_new_incarnation();
-  void on_record();  // the view has another one
+  void on_record();  // the view has a new record
 
-  // Each of these reconciles one thing, in the order in which the leader calls them.
+  // The leader calls these in this order. Each reconciles one thing.
   void leave_out_outsiders();
   void record_first_commit(TimeMs now, Effects& effects);
   void abandon_disagreeing();
@@ -27,15 +27,15 @@ class Commits {
 
   CheckpointId committed() const { return committed_; }
   CheckpointId own_commit() const { return own_commit_; }
-  // As far as those who are here have heard. A new leader does not announce it: there may be a newer one.
+  // The newest commit that the present nodes know of. A new leader does not announce it, because a newer one may exist.
   CheckpointId newest_known() const;
   const std::vector<CheckpointId>& abandoned() const { return abandoned_; }
   std::int64_t resume_at() const { return resume_at_; }
 
-  // Of the newest known commit: the fewest copies of any shard, and how many members any parity group can still lose.
+  // At the newest known commit: the fewest copies of any shard, and how many members any parity group can still lose.
   std::uint32_t copies_now() const;
   std::uint32_t parity_now() const;
-  // Some piece of the checkpoint has fewer holders left than it was given.
+  // Whether some piece of the checkpoint has fewer holders left than it was given.
   bool is_short(CheckpointId checkpoint) const;
 
  private:
@@ -48,12 +48,12 @@ class Commits {
   std::string& alarm_;
   RecordWriter& record_writer_;
   CheckpointId committed_;
-  CheckpointId own_commit_;  // newest one that this leader committed itself
+  CheckpointId own_commit_;  // newest commit that this leader made itself
   std::vector<CheckpointId> abandoned_;
   std::int64_t resume_at_ = 0;
   CheckpointId newest_abandoned_;
   TimeMs named_at_ = 0;      // when resume_at_ was last set
-  std::int64_t margin_ = 0;  // how far resume_at_ lies ahead of the furthest rank's next iteration
+  std::int64_t margin_ = 0;  // distance of resume_at_ from the furthest rank's next iteration
 };
 
 }  // namespace ckpt::core

@@ -33,19 +33,19 @@ void DecisionMaker::reconcile(TimeMs now, Effects& effects) {
     ++roll_call_;
   }
   if (!all_answered(now) || !others_.record_writer.may_swap(now)) return;
-  // As said by nodes that were heard since it was opened.
+  // As reported by nodes that were heard since the incarnation was opened.
   if (others_.admission.newest_written() >= view_.record->incarnation) {
     others_.admission.open_next(view_.record->world_size, now, effects);
     return;
   }
 
-  // What storage has may be newer than what is left in memory, and it is not to be taken for empty when it is silent;
-  // but what there is to go on from does not wait for it for ever.
+  // Storage may have something newer than memory, and silence does not mean that it is empty. But a restore that is
+  // possible does not wait for storage for ever.
   const TimeMs waited_ms = now - *all_waiting_since_;
   const bool is_untold = !others_.storage.why_unknown(view_.present).empty();
   const bool storage_is_late = waited_ms >= view_.config.storage_wait_ms;
   RecoveryQuestion asked = question(!is_untold || storage_is_late);
-  // Only damage claims checkpoints of incarnations that are to come.
+  // Only damage names checkpoints of future incarnations.
   const auto is_of_the_future = [&](CheckpointId checkpoint) {
     return checkpoint.incarnation() >= view_.record->incarnation;
   };
@@ -64,12 +64,12 @@ void DecisionMaker::write(const RecoveryAnswer& answer, TimeMs now, Effects& eff
   const bool can_restore = answer.decision.verdict == Verdict::restore;
   IncarnationRecord decided = *view_.record;
   decided.decision = answer.decision;
-  // Where nothing was decided for good, the nodes that might still complete it stay the ones to wait for.
+  // If nothing was decided for good, wait for the same nodes as before: they may still complete it.
   if (!can_restore && answer.decision.verdict != Verdict::fresh) {
     others_.record_writer.swap(std::move(decided), now, effects);
     return;
   }
-  // The ranks as they sit now are the incarnation's, and so is what this leader was told of placement.
+  // The ranks' present nodes become those of the incarnation. So do this leader's options for placement.
   const AssignmentTable& drafted =
       others_.assignments.draft(decided.incarnation, assignments_now(std::exchange(decided.decision.cuts, {})));
   decided.restored = answer.decision.checkpoint;
@@ -81,7 +81,7 @@ void DecisionMaker::write(const RecoveryAnswer& answer, TimeMs now, Effects& eff
   others_.record_writer.swap(std::move(decided), now, effects, drafted.assignments());
 }
 
-// The ranks as they sit now, by rank. `cuts` of the checkpoint that they restore, by shard.
+// The ranks on their present nodes, by rank. `cuts`: of the checkpoint that they restore, by shard.
 std::vector<RankAssignment> DecisionMaker::assignments_now(const std::vector<Cut>& cuts) const {
   std::vector<RankAssignment> assignments;
   assignments.reserve(view_.bindings.size());
@@ -95,8 +95,8 @@ std::vector<RankAssignment> DecisionMaker::assignments_now(const std::vector<Cut
   return assignments;
 }
 
-// Checkpoints that lie in all their places. Whoever led that incarnation may have committed them, and told nobody who
-// is heard.
+// Checkpoints that are whole in all their places. The leader of that incarnation may have committed them without
+// telling any node that is present now.
 std::vector<CheckpointId> DecisionMaker::whole_of_last_incarnation() {
   if (view_.record->assignments.incarnation == 0 || view_.has_lost_assignments()) return {};
   if (last_placed_ != view_.record->assignments) {
@@ -117,7 +117,7 @@ RecoveryQuestion DecisionMaker::question(bool with_storage) const {
   question.reports = view_.present;
   question.world_size = view_.record->world_size;
   question.missing = view_.missing;
-  // They may be the last that have what they were given.
+  // They may be the last that have their pieces.
   for (const Replacement& each : view_.record->replacements) {
     if (std::none_of(view_.present.begin(), view_.present.end(), [&](const Report* report) {
           return report->node == each.by.node && report->arena_id == each.by.arena_id;
@@ -147,8 +147,8 @@ RecoveryQuestion DecisionMaker::question(bool with_storage) const {
   return question;
 }
 
-// A node counts as present for a while after its death. So that the decision does not count on such a one, every node
-// is heard once more; a dead one drops out in time.
+// A node counts as present for a while after its death. So every node must report once more before the decision. A dead
+// node drops out in time.
 bool DecisionMaker::all_answered(TimeMs now) const {
   return std::all_of(view_.peers.begin(), view_.peers.end(), [&](const auto& entry) {
     return !view_.is_present(entry.second, now) || entry.second.report.roll_call == roll_call_;

@@ -1,5 +1,4 @@
-// When the leader decides from which checkpoint the incarnation goes on. Which checkpoint that is, restore_decision.hpp
-// says.
+// DecisionMaker says when the leader decides which checkpoint to restore. restore_decision.hpp chooses the checkpoint.
 #pragma once
 
 #include <optional>
@@ -18,7 +17,7 @@ namespace ckpt::core {
 
 class DecisionMaker {
  public:
-  // What the parts are that it asks, or that carry out what it decides.
+  // The other parts of the leader that it asks or that carry out its decision.
   struct Others {
     RecordWriter& record_writer;
     KnownAssignments& assignments;
@@ -26,17 +25,17 @@ class DecisionMaker {
     const Losses& losses;
     const JobStorage& storage;
   };
-  // It may take `inventory`, the view's: then nothing else is concluded from that in this reconciliation.
+  // It may consume `inventory` (a field of the view). Then no other part uses the inventory in this reconciliation.
   DecisionMaker(const JobView& view, Inventory& inventory, std::string& alarm, const Others& others)
       : view_(view), inventory_(inventory), alarm_(alarm), others_(others) {}
 
   void on_pause() { all_waiting_since_.reset(); }
-  // `before`: the places of the incarnation before, if that had any.
+  // `before`: the places of the previous incarnation, if it had any.
   void on_new_incarnation(IncarnationPlacement before);
   void on_placed();  // the incarnation has begun
   void reconcile(TimeMs now, Effects& effects);
 
-  // The number of the newest roll call, made when all ranks wait.
+  // The number of the newest roll call. The leader calls the roll when all ranks wait.
   std::uint64_t roll_call() const { return roll_call_; }
 
  private:
@@ -52,7 +51,7 @@ class DecisionMaker {
   Others others_;
   std::optional<TimeMs> all_waiting_since_;
   std::uint64_t roll_call_ = 0;
-  IncarnationPlacement last_places_;  // of the incarnation before, if known
+  IncarnationPlacement last_places_;  // of the previous incarnation, if known
   AssignmentsName last_placed_;       // the rank assignments of last_places_
 };
 

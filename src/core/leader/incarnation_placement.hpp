@@ -1,5 +1,5 @@
 // The placement of one incarnation, by shard and by node. It is computed once, from the incarnation's record.
-// Replacements take places in it, and nothing is computed anew.
+// Replacements take places in it; nothing is computed anew.
 #pragma once
 
 #include <map>
@@ -25,29 +25,29 @@ Role role_of(NodeId node, const Place& place);
 class IncarnationPlacement {
  public:
   struct Task {
-    const Places::value_type* place = nullptr;  // with the part's name
+    const Places::value_type* place = nullptr;  // with the name of the part
     Role role;
   };
   using Tasks = std::vector<Task>;
 
-  IncarnationPlacement() = default;  // of no incarnation yet
+  IncarnationPlacement() = default;  // no incarnation yet
   IncarnationPlacement(const IncarnationRecord& record, const AssignmentTable& assignment_table);
   IncarnationPlacement(IncarnationPlacement&&) = default;
   IncarnationPlacement& operator=(IncarnationPlacement&&) = default;
 
-  // These replace all earlier replacements.
+  // Replaces all earlier replacements.
   void put_in_replacements(const std::vector<Replacement>& replacements);
 
   bool is_arranged() const { return !own_.arranged.empty(); }
   const std::string& notice() const { return notice_; }
   const Share* share_of(Rank rank) const;                   // null before is_arranged()
-  const ReplicationGroup* replication_of(Rank rank) const;  // likewise, and for ranks that did not ask for it
+  const ReplicationGroup* replication_of(Rank rank) const;  // likewise; also null for ranks that did not ask for it
 
-  // own(): the places of what the incarnation captures. of(): those of any checkpoint; the restored one may have been
-  // cut otherwise.
+  // own(): the places of what this incarnation captures. of(): the places of any checkpoint, because the restored one
+  // may be cut differently.
   const Places& own() const { return own_.now(); }
   const Places& of(CheckpointId checkpoint) const { return layout_of(checkpoint).now(); }
-  // The parts that the node holds or captures, or from which its ranks restore, by name.
+  // By name: the parts that the node holds or captures, or that its ranks restore.
   const Tasks& own_of(NodeId node) const { return own_.tasks_of(node); }
   const Tasks& of(NodeId node, CheckpointId checkpoint) const { return layout_of(checkpoint).tasks_of(node); }
 
@@ -66,7 +66,7 @@ class IncarnationPlacement {
   }
 
   Layout own_;
-  std::optional<Layout> restored_;  // only if the restored checkpoint was cut otherwise
+  std::optional<Layout> restored_;  // only if the restored checkpoint was cut differently
   CheckpointId began_from_;
   std::unordered_map<Rank, Share> shares_;
   std::map<Rank, ReplicationGroup> replications_;

@@ -1,5 +1,5 @@
-// What the leader knows now. Its parts share this: each part changes only the fields that it owns, by the references
-// that its constructor takes, and reads the others.
+// JobView is what the leader knows now. The parts of the leader share it. Each part changes only the fields that it
+// owns, through references that its constructor takes, and reads the others.
 #pragma once
 
 #include <map>
@@ -14,19 +14,19 @@
 
 namespace ckpt::core {
 
-// A node, as last heard.
+// A node as the leader last heard it.
 struct Peer {
   Report report;
-  NodeId via = no_node;      // which node brought it: the answer goes there
-  TimeMs received_at = 0;    // or when this leader's own pause ended, if it was not missed before
-  std::uint64_t obeyed = 0;  // newest directive that the node reports to have
+  NodeId via = no_node;      // the node that brought the report; the answer goes there
+  TimeMs received_at = 0;    // or the end of the leader's own pause, if the node was not missing before it
+  std::uint64_t obeyed = 0;  // newest directive that the node says it has
   TimeMs obeyed_at = 0;      // when it first reported that
 };
 
 // A rank's trainer in this incarnation, and its node.
 struct Binding {
   NodeId node = 0;
-  const Peer* peer = nullptr;  // that node; borrowed from JobView::peers, which never drops one
+  const Peer* peer = nullptr;  // that node; borrowed from JobView::peers, which never removes one
   RankReport rank;
 };
 
@@ -37,9 +37,9 @@ struct JobView {
   const Config config;
   const std::uint64_t epoch;
   const TimeMs elected_at;
-  std::optional<IncarnationRecord> record;  // none: not read yet; where a query needs it, it must be there
-  AssignmentTable assignment_table;         // of the newest incarnation that began, once `record` names that one
-  AssignmentsName given_up_assignments;     // these have not come back in time
+  std::optional<IncarnationRecord> record;  // none: not read yet; most queries need it
+  AssignmentTable assignment_table;         // of the newest incarnation that began, once `record` names it
+  AssignmentsName given_up_assignments;     // the leader no longer waits for these to come back
   std::map<NodeId, Peer> peers;
   std::vector<const Report*> present;  // reports of the present nodes, as of this reconciliation
   std::vector<NodeId> missing;         // members that are not present
@@ -65,7 +65,7 @@ struct JobView {
   std::int64_t furthest_attempted() const;  // -1: no rank offered an iteration yet
 };
 
-// All places have their piece, and the pieces of a shard agree.
+// Whether all places have their piece, and the pieces of each shard agree.
 bool is_complete(const Pieces& pieces, const Places& places);
 
 }  // namespace ckpt::core

@@ -16,8 +16,8 @@ void KnownAssignments::on_record(const IncarnationRecord& next) {
   if (view_.record && next.assignments != view_.record->assignments) asked_at_.reset();
 }
 
-// Asks again after a while: what it asked for may have been removed for an incarnation that it has yet to hear of.
-// Where none comes they are lost, or the record is an older one again: then nobody is known to have been a member.
+// Asks again after a while: the assignments may have been removed for an incarnation that this leader has not heard of
+// yet. If none comes, they are lost, or the record was set back. Then nobody is known to have been a member.
 bool KnownAssignments::reconcile(TimeMs now, Effects& effects) {
   if (is_known()) return true;
   if (drafted_.name() == view_.record->assignments) {

@@ -1,4 +1,4 @@
-// What the leader knows of who runs where: it wrote that itself, or reads it from the store.
+// KnownAssignments has the rank assignments that the leader wrote itself or read from the store.
 #pragma once
 
 #include <optional>
@@ -11,17 +11,17 @@ namespace ckpt::core {
 
 class KnownAssignments {
  public:
-  // It alone changes `table` and `given_up`, which are the view's.
+  // It alone changes `table` and `given_up`, fields of the view.
   KnownAssignments(const JobView& view, AssignmentTable& table, AssignmentsName& given_up)
       : view_(view), table_(table), given_up_(given_up) {}
 
   void on(const AssignmentsRead& read);
-  void on_record(const IncarnationRecord& next);  // before it becomes the view's
-  // Whether the view has the assignments that the record names, or they are lost for good.
+  void on_record(const IncarnationRecord& next);  // call this before the record becomes the view's
+  // Returns true if the view has the assignments that the record names, or if they are lost for good.
   bool reconcile(TimeMs now, Effects& effects);
-  // The assignments of the next incarnation, which this leader is about to write.
+  // Prepares the assignments of the next incarnation, which this leader is about to write.
   const AssignmentTable& draft(std::uint64_t incarnation, std::vector<RankAssignment> assignments);
-  // Former members that are none any more, since it was asked last.
+  // The nodes that stopped being members since the last call.
   std::vector<NodeId> take_released();
 
  private:
@@ -33,10 +33,10 @@ class KnownAssignments {
   const JobView& view_;
   AssignmentTable& table_;
   AssignmentsName& given_up_;
-  AssignmentTable drafted_;  // written last by this leader
+  AssignmentTable drafted_;  // the ones that this leader wrote last
   std::optional<TimeMs> asked_at_;
   bool have_vanished_ = false;  // the newest read found none
-  AssignmentsName vanished_;    // this leader asked for these, and they were not there
+  AssignmentsName vanished_;    // this leader asked for these, and the store did not have them
   TimeMs vanished_since_ = 0;
   std::vector<NodeId> released_;
 };

@@ -11,7 +11,7 @@ constexpr TimeMs reconcile_gap_ms_max = 1000;
 
 }  // namespace
 
-// ---- What it hears ----
+// ---- Reports ----
 
 void Leader::on(const IncarnationRecordRead& read) {
   if (!record_writer_.accept(read)) return;
@@ -32,7 +32,8 @@ void Leader::on(const IncarnationRecordRead& read) {
 void Leader::on(NodeId from, const Report& report, TimeMs now) {
   Peer& peer = view_.peers[report.node];
   const Report& known = peer.report;
-  // One of the node's former agent may arrive late; a clock that was set back must not silence the next agent for ever.
+  // A report of the node's previous agent may arrive late. But a clock that was set back must not silence the next
+  // agent for ever.
   const bool is_silent = now - peer.received_at > view_.config.node_timeout_ms;
   const bool overtaken = report.agent_id == known.agent_id ? report.sequence <= known.sequence
                                                            : report.agent_id < known.agent_id && !is_silent;
@@ -50,9 +51,8 @@ void Leader::on(NodeId from, const Report& report, TimeMs now) {
   }
 }
 
-// Whoever was not missed before the pause is not missed after it, until it has been silent for as long as ever. The
-// roll is called again: those who answered it before may be gone. What was told to be waited for is waited for once
-// more.
+// A node that was not missed before the pause is not missed after it, until it has been silent for the full time again.
+// The leader calls the roll again, because nodes that answered may be gone. All waits start again.
 void Leader::on_pause(TimeMs before, TimeMs now) {
   for (auto& [node, peer] : view_.peers) {
     if (before - peer.received_at <= view_.config.node_timeout_ms) peer.received_at = now;
@@ -76,7 +76,7 @@ std::vector<NodeId> Leader::nodes_present(TimeMs now) const {
   return nodes;
 }
 
-// Who is here, through whom, and which members are not.
+// Finds the nodes that are present, their relays, and the missing members.
 void Leader::receive_roll_call(TimeMs now) {
   view_.present.clear();
   for (const auto& [node, peer] : view_.peers) {
@@ -92,10 +92,10 @@ void Leader::receive_roll_call(TimeMs now) {
   }
 }
 
-// ---- What it concludes ----
+// ---- Conclusions ----
 
-// A conclusion is drawn from all reports anew, which takes the longer the more they say. So where that is much it is
-// drawn now and then, for all that came in between: the leader's work is bounded, however many reports there are.
+// Conclusions are drawn from all reports again, which takes longer the more they contain. With many, the leader draws
+// them only now and then, for all news since. So its work is bounded, however many reports come.
 TimeMs Leader::reconcile_gap_ms() const {
   const auto gap_ms = static_cast<TimeMs>((view_.peers.size() + pieces_received_) / view_.config.pieces_per_ms);
   return std::min(gap_ms, reconcile_gap_ms_max);
@@ -118,7 +118,7 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
     led_since_ = now;
     losses_.begin_to_listen(now);
   }
-  // What is outlived is led until another incarnation is opened, if anybody knows who is in it.
+  // An outlived incarnation is led until another one is opened, if anybody knows its ranks.
   if (view_.has_begun() && view_.has_lost_assignments())
 
     return admission_.open_next(admission_.newest_world_size(), now, effects);
@@ -150,7 +150,7 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
 void Leader::reconcile_storage(TimeMs now, Effects& effects) {
   if (!view_.config.storage_writes || !view_.places.is_arranged()) return;
   const CheckpointId committed = commits_.newest_known();
-  // Before a new leader has heard the nodes that are there, all of them seem to have lost their copies.
+  // Until a new leader has heard the nodes that are present, all of them seem to have lost their copies.
   const bool has_listing = view_.missing.empty() || losses_.has_listened_long(now);
   if (!committed || !has_listing) return;
   storage_.reconcile_writes(

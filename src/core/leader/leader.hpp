@@ -1,10 +1,11 @@
-// The leader: it computes from all nodes' newest reports what each node shall do, and sends directives. It keeps almost
-// no state of its own, so a newly elected leader computes the same from the same reports. It has a part for each thing
-// that it concludes; they share the JobView, and Leader says in which order they work.
+// The leader computes from all nodes' newest reports what each node shall do, and sends directives. It keeps almost no
+// state of its own, so a newly elected leader computes the same from the same reports. Each part of it concludes one
+// thing. The parts share the JobView, and Leader says in which order they work.
 //
 // Why an older leader does no harm:
-// - It changes the incarnation record only by compare-and-swap, which fails once the newer leader's epoch is there.
-// - Every node that obeys the newer epoch ignores its directives.
+// - The older leader can change the incarnation record only by compare-and-swap. That fails once the newer leader's
+//   epoch is in it.
+// - Every node that obeys the newer epoch ignores the older leader's directives.
 // - The newer leader commits or abandons only with reports of *all* nodes of the incarnation at its own epoch. So it
 //   knows whatever the older one had committed. Exception: it abandons a checkpoint at once if its ranks captured
 //   different bytes, because nobody can have committed that.
@@ -46,17 +47,18 @@ class Leader {
   void on(const IncarnationRecordRead& read);
   void on(const AssignmentsRead& read) { assignments_.on(read); }
   void on(NodeId from, const Report& report, TimeMs now);  // `from`: the node itself, or its relay
-  // it still takes itself for the leader
+  // `other` still believes that it leads.
   void on_directive_of(NodeId other, TimeMs now) { losses_.on_directive_of(other, now); }
   void on(const StorageListed& listed, TimeMs now) { storage_.on(listed, now); }
   void on(const FinalizeEnded& ended, TimeMs now) { storage_.on(ended, now); }
-  // This node did nothing between `before` and `now`. Silence in that time counts against nobody, and waits start anew.
+  // This node did nothing between `before` and `now`. Silence in that time counts against nobody, and every wait starts
+  // again.
   void on_pause(TimeMs before, TimeMs now);
   // These nodes' listeners refused this node's token.
   void distrust(const std::vector<NodeId>& nodes) { distrusted_ = nodes; }
 
-  // Compares what is with what should be. Adds to `effects` the writes to the store and the directives that are due.
-  // With many pieces it runs only now and then, for everything that came since.
+  // Compares the reports with what should be. Adds the writes to the store and the directives that are due. With many
+  // pieces it runs only now and then, and then handles all news since.
   void reconcile(TimeMs now, Effects& effects);
   std::optional<TimeMs> reconcile_wanted_at() const;  // none: nothing new to reconcile
   TimeMs reconcile_gap_ms() const;
@@ -65,8 +67,8 @@ class Leader {
   bool in_charge() const { return record_writer_.in_charge(); }
   std::vector<NodeId> nodes_present(TimeMs now) const;
 
-  // Whether another node obeys this leader, or may still be about to find it. If not, the leader may be cut off from
-  // all others, even if it can write to the store. It then lets its lease run out, so that another node can take over.
+  // Whether another node obeys this leader, or may be about to. If not, the leader may be cut off from all others,
+  // although it can write to the store. It then lets its lease run out, so that another node can take over.
   bool is_obeyed(TimeMs now) const;
 
  private:
@@ -94,7 +96,7 @@ class Leader {
   };
   struct Lack {
     NodeId node = no_node;
-    bool is_capture = false;  // else a copy or parity is missing
+    bool is_capture = false;  // false: a copy or parity is missing
   };
   void reconcile_health(TimeMs now);
   void time_commit(TimeMs now);
@@ -118,20 +120,20 @@ class Leader {
   DecisionMaker decision_{
       view_, view_.inventory, view_.alarm, {record_writer_, assignments_, admission_, losses_, storage_}};
   RestoreProgress restore_progress_{view_, record_writer_, storage_};
-  std::optional<TimeMs> led_since_;  // when it could first send directives
+  std::optional<TimeMs> led_since_;  // when it could send its first directive
 
   std::size_t pieces_received_ = 0;  // of all peers
   std::map<CheckpointId, std::map<std::string, CodedPiece>>
       decodable_;                                    // from inventory_, for checkpoints that may still be needed
-  std::map<NodeId, std::vector<FetchOrder>> reads_;  // from storage, by the node that reads
-  TimeMs called_at_ = view_.elected_at;              // members that were never heard
+  std::map<NodeId, std::vector<FetchOrder>> reads_;  // orders to read from storage, by the node that reads
+  TimeMs called_at_ = view_.elected_at;              // when it last called members that it never heard
   NodeId called_last_ = no_node;
   CommitClock clock_;
   SnapshotInterval snapshot_interval_;
   Health health_;
   TimeMs standing_since_ = 0;
   std::vector<NodeId> distrusted_;
-  // The times of one checkpoint on its way to the commit, to find the slowest part.
+  // Times of one checkpoint on its way to the commit. They show the slowest part.
   struct Timing {
     CheckpointId checkpoint;
     TimeMs begun_at = 0;
@@ -142,7 +144,7 @@ class Leader {
   std::optional<Timing> timing_;
   struct Answer {
     Directive last;
-    bool is_due = false;  // a report came: repeat the directive even if nothing changed
+    bool is_due = false;  // a report came: repeat the directive even without a change
   };
   std::map<NodeId, Answer> answers_;
   std::uint64_t directive_sequence_ = 0;

@@ -1,4 +1,4 @@
-// What the leader tells each node: what it knows, and which pieces the node should fetch from where.
+// The leader's directives: what it tells each node, and which pieces the node should fetch from where.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -10,21 +10,21 @@ namespace ckpt::core {
 
 namespace {
 
-constexpr std::size_t listed_max = 64;  // of those that are waited for: people need not see them all
-constexpr std::size_t orders_max = 64;  // for a node at a time: the next ones come as it reports
-constexpr std::size_t calls_max = 64;   // at a time: the next ones are called the next time
+constexpr std::size_t listed_max = 64;  // of nodes or ranks that are waited for; people need not see all
+constexpr std::size_t orders_max = 64;  // for one node at a time; the next ones follow as it reports
+constexpr std::size_t calls_max = 64;   // at a time; the next ones are called next time
 
 }  // namespace
 
 void Leader::send_directives(TimeMs now, Effects& effects) {
   const Directive common = common_directive();
-  std::map<NodeId, DirectiveBatch> batches;  // by who hands them out
+  std::map<NodeId, DirectiveBatch> batches;  // by the relay that hands them out
   for (auto& [node, peer] : view_.peers) {
     if (now - peer.received_at > view_.config.node_timeout_ms) continue;
     Answer& answer = answers_[node];
     Directive directive = directive_for(peer, common, now);
-    directive.sequence = answer.last.sequence;  // for the comparison
-    // Its times change with every look: they go with whatever else there is to say.
+    directive.sequence = answer.last.sequence;  // equal, so that the comparison ignores it
+    // Its times change at every look, so they travel only with other news.
     if (health_.says_the_same(answer.last.health)) directive.health = answer.last.health;
     if (directive == answer.last && !answer.is_due) continue;
     directive.sequence = ++directive_sequence_;
@@ -38,7 +38,7 @@ void Leader::send_directives(TimeMs now, Effects& effects) {
 }
 
 // A member that was never heard in this term may be unable to read the store, and still lead by itself or report to a
-// former leader. It learns from a directive who leads now.
+// former leader. A directive tells it who leads now.
 void Leader::call_absent(const Directive& common, TimeMs now, Effects& effects) {
   if (now - std::max(called_at_, *led_since_) < view_.config.node_timeout_ms / 4) return;
   called_at_ = now;
@@ -60,7 +60,7 @@ void Leader::call_absent(const Directive& common, TimeMs now, Effects& effects) 
   }
 }
 
-// Who reported by itself is answered by itself.
+// Answers a node directly if it reported directly.
 void Leader::send_batch(NodeId via, std::vector<DirectiveBatch::Item> items, Effects& effects) {
   DirectiveBatch batch;
   std::size_t batch_size = 0;
@@ -78,7 +78,7 @@ void Leader::send_batch(NodeId via, std::vector<DirectiveBatch::Item> items, Eff
   if (!batch.items.empty()) effects.push_back(Send{via, std::move(batch)});
 }
 
-// What it tells all nodes alike.
+// The part of the directive that is the same for all nodes.
 Directive Leader::common_directive() const {
   Directive directive;
   directive.leader = view_.config.node;
@@ -135,7 +135,7 @@ Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs no
   for (const auto& [place, role] : view_.places.own_of(node)) {
     if (role.holds) directive.wanted.push_back(place->first);
   }
-  if (peer.report.epoch != view_.epoch) return directive;  // what it has is not known yet
+  if (peer.report.epoch != view_.epoch) return directive;  // its pieces are not known yet
   // A node that replaced a member waits for the incarnation in which it gets a rank.
   if (!view_.assignment_table.is_member(node, peer.report.arena_id) && !view_.is_replacement(peer.report))
     return directive;
@@ -145,9 +145,9 @@ Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs no
     directive.fetches.assign(reads->second.begin(), reads->second.begin() + static_cast<std::ptrdiff_t>(count));
   }
   if (base) add_fetches(node, base, now, directive);
-  // Oldest first, so that all nodes have the same checkpoints in their last slots: whoever has not heard every member
-  // knows less of one checkpoint than of another, and might order the newer one alone. But what some node knows to be
-  // committed, and this leader has yet to see whole, is protected at once.
+  // Oldest first, so that all nodes have the same checkpoints in their last slots. A leader that has not heard every
+  // member knows less of some checkpoints than of others, and might order only the newer one. But a commit that some
+  // node knows of is protected at once, even if this leader does not see it whole yet.
   const CheckpointId newest = view_.missing.empty() ? CheckpointId::from_word(UINT64_MAX) : commits_.newest_known();
   for (const auto& [checkpoint, pieces] : view_.inventory) {
     if (checkpoint > newest) break;
@@ -159,8 +159,8 @@ Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs no
   return directive;
 }
 
-// A checkpoint that is to be restored goes to all who restore from it; one that is committed to whoever must hold it
-// and has lost it; one on its way there to those who do not capture it themselves.
+// A checkpoint to be restored goes to all nodes that restore from it. A committed one goes to nodes that must hold it
+// and have lost it. One on its way to a commit goes to nodes that do not capture it themselves.
 bool Leader::should_have(const Role& role, CheckpointId checkpoint) const {
   if (checkpoint == view_.record->decision.checkpoint) return role.holds || role.owns;
   const bool has_it_soon = checkpoint > commits_.committed() && role.captures;
@@ -188,8 +188,8 @@ void Leader::add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Direc
   }
 }
 
-// A few sources are enough. Those that captured it come first, then others from the node's neighbour on, so that not
-// everybody asks the same ones.
+// A few sources are enough. First those that captured it, then others, starting with the node's neighbour, so that not
+// all nodes ask the same ones.
 FetchOrder Leader::fetch_of(NodeId node, const Place& place, const Holders& holders) {
   FetchOrder order{*holders.front().piece, {}, {}};
   for (const NodeId preferred : place.capturers) {
@@ -204,7 +204,7 @@ FetchOrder Leader::fetch_of(NodeId node, const Place& place, const Holders& hold
   return order;
 }
 
-// What is lost is decoded by one node, from which the others then get it.
+// One node decodes a lost piece. The others then fetch it from there.
 NodeId Leader::encoder_of(const Place& place, CheckpointId checkpoint, TimeMs now) const {
   for (const auto* nodes : {&place.owners, &place.holders}) {
     for (const NodeId node : *nodes) {

@@ -1,4 +1,4 @@
-// The leader's verdict on the whole job: what holds commits up, and what protects less than was asked for.
+// The leader's verdict on the whole job: what delays commits, and where protection is less than asked for.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +10,7 @@ namespace ckpt::core {
 void Leader::reconcile_health(TimeMs now) {
   const CheckpointId commit = commits_.newest_known();
   const std::uint64_t incarnation_before = clock_.incarnation();
-  // What it learns from others was committed before its term.
+  // Commits that it learns of from others were made before its term.
   clock_.observe(view_.has_begun() ? view_.record->incarnation : 0, commits_.own_commit(), now);
   if (clock_.incarnation() != incarnation_before) snapshot_interval_.forget();
   snapshot_interval_.reached(view_.furthest_attempted(), now);
@@ -44,7 +44,7 @@ void Leader::reconcile_health(TimeMs now) {
   health_ = std::move(next);
 }
 
-// Null: it has no trainer any more, or its node does not answer.
+// Null: the rank has no trainer any more, or its node does not answer.
 const RankReport* Leader::report_of(Rank rank) const {
   const auto bound = view_.bindings.find(rank);
   if (bound == view_.bindings.end()) return nullptr;
@@ -54,7 +54,7 @@ const RankReport* Leader::report_of(Rank rank) const {
   return nullptr;
 }
 
-// ---- What holds commits up ----
+// ---- Causes that delay commits ----
 
 Leader::Obstacle Leader::find_obstacle(TimeMs now, bool is_overdue) const {
   const bool has_ranks = std::any_of(view_.present.begin(), view_.present.end(),
@@ -74,7 +74,7 @@ Leader::Obstacle Leader::obstacle_of_restore() const {
   const Decision& decision = view_.record->decision;
   if (decision.verdict == Verdict::lost || decision.verdict == Verdict::mismatch)
     return {Cause::state_lost, no_node, no_rank, decision.text};
-  // A node that nobody lets in is where a rank that nobody heard of is likely to be.
+  // A rank that nobody heard of is probably on a node whose token others refuse.
   if (!view_.is_complete_incarnation() && !distrusted_.empty()) return {Cause::wrong_token, distrusted_.front()};
   if (view_.record->incarnation == 0) return {Cause::no_trainers};
   for (Rank rank = 0; rank < view_.record->world_size; ++rank) {
@@ -90,7 +90,7 @@ Leader::Obstacle Leader::obstacle_of_restore() const {
   return {Cause::waits_for_state};
 }
 
-// A new leader hears its members one by one: whom it has not heard yet is no news.
+// A new leader hears its members one after the other. A member that it has not heard yet is no news.
 Leader::Obstacle Leader::obstacle_of_members(TimeMs now) const {
   if (!view_.missing.empty() && losses_.has_listened(now)) {
     if (contains(distrusted_, view_.config.node)) return {Cause::wrong_token, view_.config.node};
@@ -131,7 +131,7 @@ Leader::Obstacle Leader::obstacle_of_trainers() const {
   return find(Cause::rank_fails, [](const RankReport& rank) { return rank.failed != 0; });
 }
 
-// Of what all ranks have captured: who does not have its copy.
+// Among checkpoints that all ranks have captured: the node that lacks its copy.
 Leader::Obstacle Leader::obstacle_of_copies() const {
   const CheckpointId commit = commits_.newest_known();
   for (const auto& [checkpoint, pieces] : view_.inventory) {
@@ -167,7 +167,7 @@ Leader::Obstacle Leader::obstacle_of_progress() const {
   return {Cause::stalled};
 }
 
-// It commits, and yet protects less than was asked for.
+// The job commits, but its protection is less than asked for.
 Leader::Obstacle Leader::lesser_trouble(TimeMs now) const {
   for (const Report* report : view_.present) {
     if (!view_.assignment_table.is_member(report->node, report->arena_id)) continue;
@@ -186,7 +186,7 @@ Leader::Obstacle Leader::lesser_trouble(TimeMs now) const {
     const bool is_known = health_.slowest_node != no_node;
     return {Cause::too_slow, is_known ? health_.slowest_node : no_node};
   }
-  // Before a new leader has heard the nodes that are there, all of them seem to have lost their copies.
+  // Until a new leader has heard the nodes that are present, all of them seem to have lost their copies.
   const bool has_listing = view_.missing.empty() || now - view_.elected_at > view_.config.node_timeout_ms;
   if (!has_listing || !view_.inventory.contains(commits_.newest_known())) return {};
   if (health_.copies_now < view_.record->protection.copies) return {Cause::fewer_copies};
@@ -194,7 +194,7 @@ Leader::Obstacle Leader::lesser_trouble(TimeMs now) const {
   return {};
 }
 
-// ---- What took longest ----
+// ---- The slowest step ----
 
 // The first place that does not have the checkpoint yet.
 std::optional<Leader::Lack> Leader::first_lack(CheckpointId checkpoint, const Pieces& pieces) const {
@@ -212,7 +212,7 @@ std::optional<Leader::Lack> Leader::first_lack(CheckpointId checkpoint, const Pi
   return copy;
 }
 
-// One checkpoint at a time: from the moment its first piece was heard of.
+// Times one checkpoint at a time, from its first reported piece on.
 void Leader::time_commit(TimeMs now) {
   if (!view_.has_begun() || !view_.places.is_arranged()) return timing_.reset();
   if (timing_ && timing_->checkpoint.incarnation() != view_.record->incarnation) timing_.reset();

@@ -28,8 +28,8 @@ bool Losses::misses_only_its_predecessor(TimeMs now) const {
                      [&](const Replacement& each) { return view_.is_here(each.by.node, now); });
 }
 
-// A leader that was just elected, or was stopped itself, has yet to hear who is there. Its predecessor was silent for
-// the length of a lease before. If all others are here, it only needs the time to find the new leader.
+// A leader that was just elected or stopped must first hear who is present. But its predecessor was already silent
+// during the lease. If all others are present, this node only gives the predecessor the time to find the new leader.
 bool Losses::has_listened(TimeMs now) const {
   const TimeMs listened_ms = now - listening_since_;
   if (has_listened_long(now)) return true;
@@ -37,8 +37,8 @@ bool Losses::has_listened(TimeMs now) const {
          misses_only_its_predecessor(now);
 }
 
-// A report may have been held up: whoever obeys a directive has followed this leader since that was sent, and no longer
-// than that is certain.
+// A report may have been delayed. A node that obeys a directive has followed this leader since that directive was sent;
+// nothing later is certain.
 bool Losses::was_followed_since(TimeMs since, std::uint64_t newest_directive, TimeMs now) {
   if (sent_.empty() || now - sent_.back().at >= view_.config.report_ms / 4) sent_.push_back({now, newest_directive});
   while (sent_.size() > 1 && sent_.front().at < since) sent_.pop_front();
@@ -47,9 +47,9 @@ bool Losses::was_followed_since(TimeMs since, std::uint64_t newest_directive, Ti
   });
 }
 
-// Whether nobody but the lost ones themselves can be at fault for their silence. A leader that no other node follows
-// may be the one that is cut off: then it is replaced before long. Nodes turn to another leader one after the other, so
-// it does not count that one of them still followed before the silence of the first had lasted long.
+// Whether only the lost nodes themselves can be the reason for their silence. A leader that no other node follows may
+// itself be cut off, and is then replaced soon. Nodes turn to another leader one after the other. So it does not count
+// if one of them still followed shortly after the first fell silent.
 bool Losses::knows_who_is_lost(std::uint64_t newest_directive, TimeMs gap_ms, TimeMs now) {
   if (was_followed_since(now - view_.config.node_timeout_ms / 2 - gap_ms, newest_directive, now)) followed_at_ = now;
   return has_listened(now) && (followed_at_ == now || now - followed_at_ > 3 * view_.config.lease_ms);
@@ -69,8 +69,8 @@ void Losses::reconcile(std::uint64_t newest_directive, TimeMs gap_ms, TimeMs now
   record_writer_.swap(std::move(record), now, effects);
 }
 
-// Those without their memory, and those that are silent for so long that none would follow this node any more if it
-// were itself that is cut off from all.
+// Members without their memory, and members that are silent for too long. That time is long enough that no node would
+// still follow this leader if it were cut off from all.
 std::set<NodeId> Losses::lost_members(TimeMs now) const {
   std::set<NodeId> lost;
   for (const Member& member : view_.assignment_table.members()) {
@@ -83,7 +83,7 @@ std::set<NodeId> Losses::lost_members(TimeMs now) const {
   return lost;
 }
 
-// One that is absent replaces nobody.
+// An absent node replaces nobody.
 void Losses::notify_changes(const std::set<NodeId>& lost, TimeMs now, Effects& effects) {
   std::map<NodeId, NodeId> replacements;
   for (const Replacement& each : view_.record->replacements)
@@ -104,7 +104,7 @@ void Losses::notify_changes(const std::set<NodeId>& lost, TimeMs now, Effects& e
   });
 }
 
-// The job has gone on without them. Whoever does not answer is told as lost first, in case that was not known yet.
+// The job continued without them. Reports a node as lost first, in case nobody knew that yet.
 void Losses::notify_released(bool knows_who_is_lost, TimeMs now, Effects& effects) {
   std::erase_if(released_, [&](NodeId node) {
     const auto peer = view_.peers.find(node);
@@ -129,7 +129,7 @@ std::vector<RankAssignment> Losses::assignments_of(const std::set<NodeId>& nodes
 std::vector<StandbyNode> Losses::standbys() const {
   std::vector<StandbyNode> here;
   for (const Report* report : view_.present) {
-    // A machine that came back without its memory may replace what it was.
+    // A machine that came back without its memory may become its own replacement.
     if (report->standby && report->ranks.empty() && !view_.assignment_table.is_member(report->node, report->arena_id))
       here.push_back({{report->node, report->arena_id}, report->domain});
   }

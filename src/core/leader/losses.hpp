@@ -1,5 +1,5 @@
-// Which members are lost: who is told of it, and who replaces them. It also knows for how long the leader has listened,
-// because a leader that has just begun to listen must call nobody lost.
+// Losses finds out which members are lost, tells the operator, and chooses replacements. It also knows how long the
+// leader has listened, because a leader that has just begun to listen must not call anybody lost.
 #pragma once
 
 #include <deque>
@@ -21,17 +21,17 @@ class Losses {
       : view_(view), record_writer_(record_writer), predecessor_(predecessor) {}
 
   void on_report_of(NodeId node);
-  void on_directive_of(NodeId other, TimeMs now);  // it still takes itself for the leader
-  void on_pause(TimeMs now);                       // it ends now
+  void on_directive_of(NodeId other, TimeMs now);  // `other` still believes that it leads
+  void on_pause(TimeMs now);                       // the pause ends now
   void begin_to_listen(TimeMs now) { listening_since_ = followed_at_ = now; }
   void release(const std::vector<NodeId>& former_members);
 
-  // `newest_directive`: the number of the last one that was sent. `gap_ms`: the leader's own delay.
+  // `newest_directive`: number of the last directive sent. `gap_ms`: how long the leader delays its own work.
   void reconcile(std::uint64_t newest_directive, TimeMs gap_ms, TimeMs now, Effects& effects);
 
-  // Another node has obeyed this leader in the last `within_ms`.
+  // Whether another node has obeyed this leader in the last `within_ms`.
   bool is_followed(TimeMs now, TimeMs within_ms) const;
-  // Long enough to say that a member does not answer.
+  // Whether the leader has listened long enough to say that a member does not answer.
   bool has_listened(TimeMs now) const;
   bool has_listened_long(TimeMs now) const { return now - listening_since_ > view_.config.node_timeout_ms; }
 
@@ -48,11 +48,11 @@ class Losses {
   const JobView& view_;
   RecordWriter& record_writer_;
   Predecessor predecessor_;                    // none once it has reported
-  TimeMs listening_since_ = view_.elected_at;  // since when it hears nodes, without a pause of its own
+  TimeMs listening_since_ = view_.elected_at;  // since when it hears nodes without a pause of its own
   TimeMs followed_at_ = view_.elected_at;
-  std::map<NodeId, NodeId> notified_lost_;  // lost members that were announced, with the announced replacement
+  std::map<NodeId, NodeId> notified_lost_;  // members announced as lost, with their announced replacements
   std::vector<NodeId> released_;            // former members to announce as released
-  // The number of the newest directive at some times, not more often than reports come.
+  // The number of the newest directive at some points in time, at most one per report.
   struct Sent {
     TimeMs at = 0;
     std::uint64_t sequence = 0;

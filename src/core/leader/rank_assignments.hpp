@@ -1,6 +1,6 @@
-// The rank assignments of an incarnation: which rank runs on which node. They may not fit into one record of the store.
-// So they have records of their own, and the incarnation's record names them. The name follows from their content. So a
-// reader can verify them, and nobody ever writes others under that name. Pure.
+// The rank assignments of an incarnation: which rank runs on which node. They may not fit into one record of the store,
+// so they have records of their own, and the incarnation's record names them. The name follows from their content, so a
+// reader can verify them, and nobody ever writes other assignments under that name. Pure.
 #pragma once
 
 #include <unordered_map>
@@ -34,7 +34,7 @@ class AssignmentTable {
 
 AssignmentsName name_of(std::uint64_t incarnation, const std::vector<RankAssignment>& assignments);
 
-// How a checkpoint has cut the main shard; null if not at all. `cuts` in order of shards.
+// How a checkpoint has cut the main shard; null if it is not cut. `cuts` are in order of shards.
 const Cut* find_cut(const std::vector<Cut>& cuts, const std::string& main_shard);
 
 // Whether these are the rank assignments with that name: complete and unchanged.

@@ -6,8 +6,8 @@
 
 namespace ckpt::core {
 
-// Nobody else writes the record in this leader's term. So what is neither the record that it knows nor one that it
-// wrote since is older: the store lost the newer one, was set back, or an answer was overtaken, and then a swap fails.
+// Only this leader writes the record in its term. So a record that it neither knows nor wrote since is older: the store
+// lost the newer one, was set back, or an answer was overtaken. In the last case a swap fails.
 bool RecordWriter::is_set_back(const IncarnationRecordRead& read) const {
   const bool is_own = contains(swapped_, read.record);
   return in_charge() && read.record.epoch <= view_.epoch && read.record != *view_.record && !is_own;
@@ -20,20 +20,20 @@ bool RecordWriter::accept(const IncarnationRecordRead& read) {
     return false;
   }
   is_set_back_ = false;
-  if (view_.record && read.record != *view_.record) swapped_.clear();  // an unchanged one may have overtaken a write
+  if (view_.record && read.record != *view_.record) swapped_.clear();  // an unchanged record may have overtaken a write
   if (!view_.record || read.revision != revision_) swap_pending_ = false;
   revision_ = read.revision;
   return true;
 }
 
 void RecordWriter::take_charge(TimeMs now, Effects& effects) {
-  if (view_.record->epoch > view_.epoch || !may_swap(now)) return;  // a newer leader is at work, or this one begins
+  if (view_.record->epoch > view_.epoch || !may_swap(now)) return;  // a newer leader works, or a swap is pending
   IncarnationRecord record = *view_.record;
   record.epoch = view_.epoch;
   swap(std::move(record), now, effects);
 }
 
-// With its rank assignments, which may be gone as well.
+// With its rank assignments, because these may be lost, too.
 void RecordWriter::put_back(TimeMs now, Effects& effects) {
   if (!is_set_back_ || !in_charge() || !may_swap(now)) return;
   is_set_back_ = false;

@@ -1,5 +1,5 @@
-// How the leader writes the incarnation's record: one compare-and-swap at a time, always with its epoch. It also
-// notices that the store lost the newest record, or has an older one, and writes that again.
+// RecordWriter writes the incarnation's record: one compare-and-swap at a time, always with the leader's epoch. It also
+// notices if the store lost the newest record or has an older one, and then writes the newest one again.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ class RecordWriter {
  public:
   explicit RecordWriter(const JobView& view) : view_(view) {}
 
-  // False: the record that was read is older than the one in the view, which stays.
+  // Returns false if the record that was read is older than the view's record. The view's record then stays.
   bool accept(const IncarnationRecordRead& read);
 
   bool in_charge() const { return view_.record && view_.record->epoch == view_.epoch; }
@@ -29,7 +29,7 @@ class RecordWriter {
   const JobView& view_;
   std::uint64_t revision_ = 0;
   bool swap_pending_ = false;
-  std::vector<IncarnationRecord> swapped_;  // records it has asked to write since the view's was read
+  std::vector<IncarnationRecord> swapped_;  // records whose writing it ordered since the view's record was read
   bool is_set_back_ = false;                // the store has an older record than the view
   TimeMs swapped_at_ = 0;
 };

@@ -1,8 +1,8 @@
-// Replacements: which standby node takes the places of which lost member, and what that changes. Pure.
+// Replacements: which standby node takes the places of which lost member, and what this changes. Pure.
 //
-// The incarnation stays as it is. Nobody captures for a lost member, so nothing new is committed before the job starts
+// The incarnation stays the same. Nobody captures for a lost member, so nothing new is committed before the job starts
 // again. But committed checkpoints get their copies back at once. And if the lost member's ranks start again on the
-// replacement, its pieces are there already.
+// replacement, their pieces are there already.
 #pragma once
 
 #include <string>

@@ -39,8 +39,9 @@ class Grouping {
       if (is_shared(peer)) return refused(rank + ", which belongs to its group, shares its main shard");
       if (holders_of(peer) != nodes)
         return refused("copies of " + rank +
-                       " lie on other nodes than its own; groups are complete where the option copies divides the "
-                       "number of nodes, with the placements group and auto");
+                       " are on nodes outside its group; groups are complete if the option copies divides the number "
+                       "of nodes and the "
+                       "placement is group or auto");
       group.members.push_back({peer.node, peer.rank, peer.main_shard});
     }
     const auto by_rank = [](const ReplicationMember& a, const ReplicationMember& b) { return a.rank < b.rank; };
@@ -63,8 +64,8 @@ class Grouping {
 
   const JobPlacement& arrangement_;
   std::unordered_map<NodeId, std::vector<const RankAssignment*>> by_node_;  // in the order of their ranks
-  std::unordered_map<Rank, std::size_t> nth_;                               // of its node
-  std::unordered_map<std::string_view, std::size_t> naming_;                // ranks, by main shard
+  std::unordered_map<Rank, std::size_t> nth_;                               // the rank's position on its node
+  std::unordered_map<std::string_view, std::size_t> naming_;                // number of ranks, by main shard
 };
 
 }  // namespace
@@ -79,7 +80,7 @@ std::map<Rank, ReplicationGroup> replication_groups(const std::vector<RankAssign
   for (const RankAssignment& assignment : assignments) {
     if (!asks(assignment)) continue;
     groups[assignment.rank] = protection.has_parity()
-                                  ? ReplicationGroup{{}, 0, "parity is kept, which is made on hosts"}
+                                  ? ReplicationGroup{{}, 0, "the job uses parity, which is encoded on hosts"}
                                   : grouping.group_of(assignment);
   }
   return groups;

@@ -39,7 +39,7 @@ bool usable(const Pieces& pieces, std::string_view part, std::uint32_t world_siz
   return it != pieces.end() && agree(it->second) && it->second.front().piece->world_size == world_size;
 }
 
-// In how many parts there is some of each shard that is cut.
+// In how many parts any pieces of each cut shard exist.
 using Cuts = std::map<std::string, std::set<std::uint32_t>, std::less<>>;
 Cuts cuts_in(const Pieces& pieces) {
   Cuts cuts;
@@ -51,7 +51,7 @@ Cuts cuts_in(const Pieces& pieces) {
   return cuts;
 }
 
-// In how many parts the shard can be had, 0: not at all.
+// In how many parts the shard is available; 0: it is not.
 std::uint32_t usable_cut(const Pieces& pieces, const Cuts& cuts, std::string_view shard, std::uint32_t world_size) {
   if (usable(pieces, shard, world_size)) return 1;
   const auto found = cuts.find(shard);
@@ -102,9 +102,9 @@ CheckpointId newest_solvable(const Inventory& inventory, const RecoveryQuestion&
 }
 
 // Returns the newest checkpoint up to `limit` that is known as committed. It need not be complete here: a node that
-// does not answer may have the rest. If the job goes on from the last incarnation, or from what that one restored, then
-// its base counts: commits of older incarnations beyond the base are void. A complete checkpoint may be a commit that
-// only a dead leader knew of. The limit itself has to be placed anew first.
+// does not answer may have the rest. If the job continues from the last incarnation, or from the checkpoint that it
+// restored, its base counts: commits of older incarnations beyond the base are void. A complete checkpoint may be a
+// commit that only a dead leader knew of. The limit itself must first get its copies again.
 CheckpointId newest_commit_until(CheckpointId limit, const RecoveryQuestion& question) {
   const bool goes_on = limit.incarnation() == question.members_incarnation || limit == question.restored;
   CheckpointId newest = question.base <= limit ? question.base : CheckpointId();
@@ -120,7 +120,7 @@ CheckpointId newest_commit_until(CheckpointId limit, const RecoveryQuestion& que
   return newest;
 }
 
-// A world size other than the job's among the stored pieces, or 0.
+// A world size in the stored pieces that differs from the job's, or 0.
 std::uint32_t foreign_world_size(const Inventory& inventory, std::uint32_t world_size) {
   for (auto it = inventory.rbegin(); it != inventory.rend(); ++it) {
     for (const auto& [shard, holders] : it->second) {
@@ -130,7 +130,7 @@ std::uint32_t foreign_world_size(const Inventory& inventory, std::uint32_t world
   return 0;
 }
 
-// Who took part in the last incarnation and still has what it had then.
+// The members of the last incarnation that still have the memory they had then.
 std::vector<const Report*> witnesses(const RecoveryQuestion& question) {
   std::unordered_map<NodeId, std::uint64_t> arenas(question.members.size());
   for (const Member& member : question.members) arenas[member.node] = member.arena_id;
@@ -142,9 +142,8 @@ std::vector<const Report*> witnesses(const RecoveryQuestion& question) {
   return found;
 }
 
-// The newest checkpoint of any shard that the node has at `checkpoint`. A commit of the last incarnation that is newer
-// would have left that shard there, unless damage has taken it: a node that has thrown away anything newer does not
-// know.
+// The newest checkpoint of any shard that the node has at `checkpoint`. A newer commit of the last incarnation would
+// have left that shard there, unless damage took it. So a node that lost anything newer to damage proves nothing.
 bool holds_nothing_newer(const Report& report, CheckpointId checkpoint) {
   if (report.newest_damaged > checkpoint) return false;
   return std::any_of(report.pieces.begin(), report.pieces.end(), [&](const PieceInfo& piece) {
@@ -155,11 +154,11 @@ bool holds_nothing_newer(const Report& report, CheckpointId checkpoint) {
   });
 }
 
-// Whether the witnesses exclude that the last incarnation committed anything newer.
+// Whether the witnesses prove that the last incarnation committed nothing newer.
 bool excludes_newer(const std::vector<const Report*>& witnesses, CheckpointId chosen, CheckpointId newest_seen,
                     std::uint64_t last_incarnation) {
   if (witnesses.empty()) return false;
-  if (chosen >= newest_seen) return true;  // it would have been seen
+  if (chosen >= newest_seen) return true;  // otherwise somebody would have seen it
   return chosen.incarnation() == last_incarnation &&
          std::any_of(witnesses.begin(), witnesses.end(),
                      [&](const Report* witness) { return holds_nothing_newer(*witness, chosen); });
@@ -185,7 +184,7 @@ std::string give_up_text(const RecoveryQuestion& question) {
   return question.asks_storage ? "'ckptctl gc', and 'ckptctl rm' on storage" : "'ckptctl gc'";
 }
 
-// The last incarnation went on from it, and those who could have told whether it had been committed may be gone.
+// The last incarnation went on from it. The nodes that knew whether it was committed may be gone.
 bool is_in_doubt(CheckpointId restored, CheckpointId chosen, CheckpointId base) {
   return restored > std::max(chosen, base);
 }
@@ -194,11 +193,11 @@ std::string cannot_tell_text(const RecoveryQuestion& question, CheckpointId chos
   if (is_in_doubt(question.restored, chosen, question.base))
     return describe(question.restored) + ", from which the last incarnation went on, is lost and may have been one";
   const auto& trouble = question.storage_trouble;
-  return trouble.empty() ? "not every node of the last incarnation is left to tell"
-                         : "storage does not tell all that it has (" + trouble + ")";
+  return trouble.empty() ? "some nodes of the last incarnation are gone"
+                         : "storage does not list all that it has (" + trouble + ")";
 }
 
-// What a node says of the bytes of a captured shard: it has it, or parity of it.
+// What a node knows about the bytes of a captured shard: it has the shard, or parity of it.
 struct Claim {
   std::string_view shard;  // borrowed
   NodeId node = 0;
@@ -225,7 +224,7 @@ Pieces pieces_of(const Pieces& all, IsKept is_kept) {
   return kept;
 }
 
-// What can be decoded counts as being there.
+// A piece that can be decoded counts as present.
 void add_decodable(Inventory& inventory, std::vector<std::map<std::string, CodedPiece>>& owned) {
   owned.reserve(inventory.size());  // borrowed from
   for (auto& [checkpoint, pieces] : inventory) {
@@ -273,7 +272,7 @@ std::optional<Disagreement> find_disagreement(const Pieces& pieces) {
   return std::nullopt;
 }
 
-// It tells what was captured, where all nodes that had it are gone.
+// Parity tells what was captured if all nodes that had the shard are gone.
 std::optional<Disagreement> find_contradicting_parity(const Pieces& pieces) {
   for (const auto& [name, holders] : pieces) {
     for (const Holder& holder : holders) {
@@ -329,12 +328,12 @@ std::string explain(const Disagreement& disagreement, CheckpointId checkpoint) {
 
 std::string explain_stranded(CheckpointId checkpoint, const std::set<std::string>& shards,
                              const std::vector<NodeId>& missing) {
-  return describe(checkpoint) + " was to be restored, but no node that answers can give shards " + join(shards) +
+  return describe(checkpoint) + " was to be restored, but no node that answers has shards " + join(shards) +
          " of it any more" + missing_text(missing) + "; start the job again to restore what is left";
 }
 
 RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory inventory) {
-  std::vector<std::map<std::string, CodedPiece>> decoded;  // what the inventory borrows
+  std::vector<std::map<std::string, CodedPiece>> decoded;  // borrowed by the inventory
   add_decodable(inventory, decoded);
   CheckpointId newest_commit = std::max(question.first_commit, question.base);
   CheckpointId newest_seen;
@@ -363,19 +362,19 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
     }
   } else if (const std::uint32_t stored = foreign_world_size(inventory, question.world_size); stored != 0) {
     decision.verdict = Verdict::mismatch;
-    decision.text = "what is stored is of a job of " + std::to_string(stored) + " ranks, this one has " +
+    decision.text = "the stored checkpoints are of a job of " + std::to_string(stored) + " ranks, this one has " +
                     std::to_string(question.world_size) + ": start it with " + std::to_string(stored) +
-                    " ranks, or remove what is stored ('ckptctl gc', and 'ckptctl rm' on storage)";
+                    " ranks, or remove these checkpoints ('ckptctl gc', and 'ckptctl rm' on storage)";
   } else if (newest_commit) {
     decision.verdict = Verdict::lost;
     decision.text = "beyond tolerance: " + describe(newest_commit) + " was committed, but " +
                     lacking_text(question, unusable(inventory, newest_commit, question)) +
-                    "; bring nodes back that had them and restart, or give up with " + give_up_text(question);
+                    "; bring back nodes that had them and restart, or give up with " + give_up_text(question);
   } else if (!question.unusable.empty()) {
     decision.verdict = Verdict::lost;
-    decision.text = "no node that answers has anything, and no checkpoint on storage can be used (" +
+    decision.text = "no node that answers has a checkpoint, and no checkpoint on storage can be used (" +
                     join(question.unusable, 3) + missing_text(question.missing) +
-                    "); mend one of them and restart, or give up with " + give_up_text(question);
+                    "); repair one of them and restart, or give up with " + give_up_text(question);
   } else {
     decision.verdict = Verdict::fresh;
   }
@@ -393,7 +392,7 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
       !nothing_newer && (in_doubt || testifying.size() < question.members.size() || none_is_known);
   if (decision.status_unknown && decision.text.empty()) {
     decision.text =
-        "a newer commit cannot be excluded, for " + cannot_tell_text(question, chosen) + missing_text(question.missing);
+        "a newer commit may exist, because " + cannot_tell_text(question, chosen) + missing_text(question.missing);
   }
   return answer;
 }

@@ -1,5 +1,5 @@
-// The decision which checkpoint to restore: the newest one for which *every* shard has a source, never a maximum over
-// nodes. Pure functions of what the nodes report.
+// Decides which checkpoint to restore: the newest one for which *every* shard has a source, never a maximum over nodes.
+// Pure functions of the nodes' reports.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ namespace ckpt::core {
 
 using Inventory = std::map<CheckpointId, Pieces>;
 
-// An order to fetch names at most so many sources.
+// An order to fetch names at most this many sources.
 inline constexpr std::size_t sources_max = 4;
 
 bool is_held_by(const Holders& holders, NodeId node);
@@ -29,7 +29,7 @@ Inventory take_inventory(const std::vector<const Report*>& reports);
 const Holder* dissenter(const Holders& holders);
 inline bool agree(const Holders& holders) { return dissenter(holders) == nullptr; }
 
-// Two nodes that differ: one has other bytes of a captured shard than the other, or parity computed from other bytes.
+// Two nodes that differ: they have different bytes of a captured shard, or one has parity of different bytes.
 struct Disagreement {
   std::string_view shard;  // borrowed
   NodeId node = 0;
@@ -39,7 +39,7 @@ std::optional<Disagreement> find_disagreement(const Pieces& pieces);
 std::optional<Disagreement> find_contradicting_parity(const Pieces& pieces);
 // Removes all pieces of those `outsiders` that contradict a node outside that set. Returns one contradiction.
 std::optional<Disagreement> leave_out_contradicting(Pieces& pieces, const std::set<NodeId>& outsiders);
-// Removes the shards of which nodes have different bytes, and parity computed from them. Returns one disagreement.
+// Removes the shards that differ between nodes, and parity computed from them. Returns one disagreement.
 std::optional<Disagreement> leave_out_disputed(Pieces& pieces);
 // For people.
 std::string explain(const Disagreement& disagreement, CheckpointId checkpoint);
@@ -51,26 +51,26 @@ struct RecoveryQuestion {
   std::vector<NodeId> missing;            // members of the last incarnation that are not present
   std::vector<Member> members;            // of the last incarnation
   std::uint64_t members_incarnation = 0;  // the last incarnation
-  bool members_are_lost = false;          // there was one, but its rank assignments are lost
-  CheckpointId restored;                  // the checkpoint from which it went on
-  CheckpointId base;                      // newest commit from which it went on
-  std::vector<CheckpointId> whole;        // its checkpoints of which every place still has its piece
+  bool members_are_lost = false;          // the last incarnation's rank assignments are lost
+  CheckpointId restored;                  // the checkpoint that it restored
+  CheckpointId base;                      // newest commit that it restored or kept
+  std::vector<CheckpointId> whole;        // its checkpoints that are still whole in all places
   CheckpointId first_commit;              // from the incarnation record
   bool asks_storage = false;              // there is persistent storage
   std::vector<PieceInfo> stored;          // pieces on storage
-  std::set<CheckpointId> damaged;         // checkpoints there that proved damaged when read
-  std::vector<std::string> unusable;      // further checkpoints there that cannot be used, a sentence each
+  std::set<CheckpointId> damaged;         // checkpoints on storage that proved damaged when read
+  std::vector<std::string> unusable;      // other checkpoints on storage that cannot be used, a sentence each
   std::string storage_trouble;            // why `stored` may be incomplete, "" if it is complete
 };
 
 struct RecoveryAnswer {
   Decision decision;
-  CheckpointId base;   // newest commit up to the checkpoint: kept until the checkpoint has all its copies
-  bool final = false;  // nothing that missing nodes may hold can change it
-  std::string alarm;   // a newer checkpoint was passed over: its ranks captured different bytes; "" if none
+  CheckpointId base;   // newest commit up to the checkpoint; kept until the checkpoint has all its copies
+  bool final = false;  // no missing node can change the answer
+  std::string alarm;   // why a newer checkpoint was passed over: its ranks captured different bytes; "" if none was
 };
 
-// `inventory` is of the question's reports and borrows from them.
+// `inventory` has the question's reports and borrows from them.
 RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory inventory);
 inline RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
   return plan_recovery(question, take_inventory(question.reports));

@@ -16,7 +16,7 @@ void RestoreProgress::on_pause(TimeMs now) {
   if (unreadable_since_) unreadable_since_ = now;
 }
 
-// Of the checkpoint to be restored: the shards that no node has, and that cannot be decoded.
+// The shards of the checkpoint to restore that no node has and that nobody can decode.
 std::set<std::string> RestoreProgress::lacking_in_memory() const {
   static const Pieces none;
   const auto found = view_.inventory.find(view_.record->decision.checkpoint);
@@ -24,22 +24,22 @@ std::set<std::string> RestoreProgress::lacking_in_memory() const {
   const auto decoded = decodable(pieces);
   std::set<std::string> lacking;
   for (const auto& [shard, place] : view_.places.of(view_.record->decision.checkpoint)) {
-    if (place.parity) continue;  // nobody restores from that
+    if (place.parity) continue;  // nobody restores from parity
     if (!pieces.contains(shard) && !decoded.contains(shard)) lacking.insert(shard);
   }
   return lacking;
 }
 
-// The decision stands, but what it needs may be lost before every rank has it: then those who wait are told, after as
-// long as the decision itself would have waited for a node. A checkpoint that proved damaged when it was read is passed
-// over at once, in an incarnation of its own, as long as nobody has gone on from it.
+// The decision stands, but its pieces may be lost before every rank has them. Then the waiting ranks learn of it, after
+// as long as the decision itself would have waited for a node. A checkpoint that proved damaged when read is passed
+// over at once, by a new incarnation, unless a rank has already gone on from it.
 void RestoreProgress::reconcile(TimeMs now, Effects& effects) {
   std::set<std::string> lacking;
   reading_storage_ = false;
   const bool waiting = std::any_of(view_.bindings.begin(), view_.bindings.end(),
                                    [](const auto& entry) { return entry.second.rank.waiting; });
   if (waiting && view_.record->decision.verdict == Verdict::restore) {
-    // A new leader that has yet to hear every rank, or storage, does not know whether all of it is in memory.
+    // A new leader that has not heard every rank, or storage, does not know yet whether all of it is in memory.
     const auto stored = storage_.pieces_of(view_.record->decision.checkpoint);
     const bool knows =
         view_.is_complete_incarnation() && (!view_.config.storage || storage_.knows_all() || !stored.empty());
@@ -61,8 +61,8 @@ void RestoreProgress::reconcile(TimeMs now, Effects& effects) {
   stranded_ = explain_stranded(view_.record->decision.checkpoint, lacking, view_.missing);
 }
 
-// What is read from storage proved damaged, or nobody can read it for so long that something older is better. True: the
-// next incarnation decides anew.
+// The checkpoint on storage proved damaged, or nobody could read it for so long that an older one is better. Returns
+// true if the next incarnation decides again.
 bool RestoreProgress::pass_over_checkpoint(bool is_lacking, TimeMs now, Effects& effects) {
   const CheckpointId checkpoint = view_.record->decision.checkpoint;
   const bool is_damaged = is_lacking && storage_.is_unusable(checkpoint);
@@ -80,7 +80,7 @@ bool RestoreProgress::pass_over_checkpoint(bool is_lacking, TimeMs now, Effects&
   return true;
 }
 
-// The first that is there and has not failed to read.
+// The first node that is present and has not failed to read.
 NodeId RestoreProgress::reader_of(const Place& place, TimeMs now) const {
   for (const NodeId node : place.holders) {
     const auto peer = view_.peers.find(node);

@@ -1,5 +1,5 @@
-// How the ranks get the decided checkpoint: which pieces must be read from storage, and whether some can no longer be
-// had at all.
+// RestoreProgress watches how the ranks get the decided checkpoint: which pieces must be read from storage, and whether
+// some cannot be had any more.
 #pragma once
 
 #include <map>
@@ -21,14 +21,14 @@ class RestoreProgress {
       : view_(view), record_writer_(record_writer), storage_(storage) {}
 
   void on_new_incarnation();
-  void on_pause(TimeMs now);  // it ends now: waits start anew
+  void on_pause(TimeMs now);  // the pause ends now; waits start again
   void reconcile(TimeMs now, Effects& effects);
 
-  // Why the decided checkpoint cannot be restored any more, "" while it can.
+  // Why the decided checkpoint can no longer be restored; "" while it can.
   const std::string& stranded() const { return stranded_; }
   bool is_reading_storage() const { return reading_storage_; }
-  // What no node has of the checkpoint to be restored is read from storage: by one node, from which the others then get
-  // it. By the node that reads.
+  // Plans the reads from storage, by node. One node reads each piece that no node has. The others then fetch it from
+  // there.
   std::map<NodeId, std::vector<FetchOrder>> plan_reads(CheckpointId committed, TimeMs now) const;
 
  private:

@@ -11,7 +11,7 @@ namespace {
 
 constexpr TimeMs retry_ms = 2000;
 
-// Preferably one that captured it: there a slot more is kept for this.
+// Prefers a node that captured it, because that node has one more slot for this.
 NodeId writer_of(const Place& place, const Holders& holders) {
   for (const NodeId preferred : place.capturers) {
     if (is_held_by(holders, preferred)) return preferred;
@@ -21,7 +21,7 @@ NodeId writer_of(const Place& place, const Holders& holders) {
 
 }  // namespace
 
-// ---- What is there ----
+// ---- Content ----
 
 void JobStorage::on(const StorageListed& listed, TimeMs now) {
   listing_ = false;
@@ -35,7 +35,7 @@ void JobStorage::on(const StorageListed& listed, TimeMs now) {
   take(listed);
 }
 
-// What an answer with trouble leaves out may be there all the same.
+// A piece that an incomplete answer leaves out may exist all the same.
 void JobStorage::take(const StorageListed& listed) {
   const auto before = std::exchange(known_listing_, listed);
   if (listed.trouble.empty() || !before) return;
@@ -89,18 +89,18 @@ std::map<std::string, const PieceInfo*> JobStorage::pieces_of(CheckpointId check
 
 std::string JobStorage::why_unknown(const std::vector<const Report*>& present) const {
   if (config_.storage && !has_listing()) return "it has not answered yet";
-  if (config_.storage && is_finishing()) return "a checkpoint of the incarnation before is being made whole";
+  if (config_.storage && is_finishing()) return "a checkpoint of the previous incarnation is still being completed";
   if (config_.storage) return known_listing().trouble;
   for (const Report* report : present) {
     if (report->storage) {
-      return "node " + std::to_string(config_.node) + " (the leader) was told of none, node " +
-             std::to_string(report->node) + " was; give all agents of the job the same option storage";
+      return "node " + std::to_string(config_.node) + " (the leader) has no option storage, but node " +
+             std::to_string(report->node) + " has one; give all agents of the job the same option storage";
     }
   }
   return "";
 }
 
-// ---- What goes there ----
+// ---- Writing ----
 
 void JobStorage::on(const Report& report) {
   reported_[report.node] = report.written;
@@ -110,7 +110,7 @@ void JobStorage::on(const Report& report) {
 
 void JobStorage::on(const FinalizeEnded& ended, TimeMs now) {
   if (!writing_ || ended.checkpoint != writing_->checkpoint) return;
-  if (writing_->is_of_older_incarnation) {  // what was heard in this incarnation is from before it was there
+  if (writing_->is_of_older_incarnation) {  // this incarnation's listing is older than it
     known_listing_.reset();
     listing_is_stale_ = listing_;
   }
@@ -127,10 +127,10 @@ void JobStorage::fail(const std::string& trouble, TimeMs now) {
   writing_.reset();
 }
 
-// How many multiples of storage_every lie between what is stored and the newest commit.
+// How many multiples of storage_every lie between the stored checkpoint and the newest commit.
 std::int64_t JobStorage::periods_passed(const CommitState& state) const {
   if (config_.storage_every == 0) return 0;
-  // What older incarnations stored beyond it is not this incarnation's.
+  // Checkpoints that older incarnations stored beyond it do not belong to this incarnation.
   const bool is_own = stored_.incarnation() == state.committed.incarnation();
   const CheckpointId base = is_own ? stored_ : state.began_from;
   const std::int64_t since = base ? base.iteration() : 0;
@@ -138,7 +138,7 @@ std::int64_t JobStorage::periods_passed(const CommitState& state) const {
 }
 
 bool JobStorage::is_due(const CommitState& state, TimeMs now) const {
-  // What a newer incarnation left there, whatever it is, does not stand for this one's.
+  // Files of a newer incarnation there do not count as this one's.
   if (state.committed <= stored_ && stored_.incarnation() <= state.committed.incarnation()) return false;
   const bool is_time = config_.storage_interval_ms != 0 && now - stored_at_ >= config_.storage_interval_ms;
   return state.is_short || is_time || periods_passed(state) > 0;
@@ -153,7 +153,7 @@ void JobStorage::begin(const CommitState& state) {
   }
 }
 
-// Every piece that is not written yet needs a node that has it. False where one has none any more.
+// Every unwritten piece needs a node that has it. Returns false if no node has one of them any more.
 bool JobStorage::assign(const CommitState& state) {
   const auto pieces = state.inventory.find(writing_->checkpoint);
   if (pieces == state.inventory.end()) return false;
@@ -189,7 +189,7 @@ void JobStorage::reconcile_writes(const CommitState& state, TimeMs now, Effects&
   effects.push_back(std::move(commit));
 }
 
-// What keeps the job from restoring comes first.
+// Trouble that prevents restores comes first.
 std::string JobStorage::trouble() const {
   if (known_listing_ && !known_listing_->trouble.empty()) return known_listing_->trouble;
   for (const auto& [node, trouble] : read_troubles_) {

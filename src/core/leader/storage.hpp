@@ -1,9 +1,9 @@
-// The leader's part of persistent storage: what is there, and which committed checkpoint goes there next. It writes one
-// checkpoint at a time. When that is complete or has failed, the then newest commit is next, so that slow storage gets
-// the newest one.
+// JobStorage is the leader's part of persistent storage: what is there, and which committed checkpoint goes there next.
+// It writes one checkpoint at a time. When that is complete or has failed, it takes the newest commit. So slow storage
+// gets the newest one.
 //
-// Nothing here survives a change of leader. The next leader asks storage what is there and starts over. It has pieces
-// of an unfinished checkpoint written again. A checkpoint that was never completed counts for nothing.
+// Nothing here survives a change of leader. The next leader asks storage and starts over. It has the pieces of an
+// unfinished checkpoint written again. A checkpoint that was never completed does not count.
 #pragma once
 
 #include <map>
@@ -26,8 +26,8 @@ class JobStorage {
   void on(const FinalizeEnded& ended, TimeMs now);
   // From any node, present or not.
   void on(const Report& report);
-  // The new incarnation's decision asks storage anew. Writing a checkpoint of the incarnation before stops. If the
-  // checkpoint is already being completed, that goes on, and nothing else is written until it has ended.
+  // The decision of the new incarnation asks storage again. Writing a checkpoint of the previous incarnation stops. But
+  // if that checkpoint is already being completed, this goes on, and nothing else is written until it has ended.
   void on_new_incarnation();
 
   // Asks storage what is there, until the answer is complete.
@@ -38,11 +38,11 @@ class JobStorage {
   bool knows_all() const { return known_listing_ && known_listing_->trouble.empty() && !is_finishing(); }
   bool knows_incarnations() const { return known_listing_ && known_listing_->knows_incarnations; }
   const StorageListed& known_listing() const { return *known_listing_; }
-  // A checkpoint of the incarnation before is being completed.
+  // A checkpoint of the previous incarnation is being completed.
   bool is_finishing() const { return writing_ && writing_->is_of_older_incarnation; }
 
   // Unusable checkpoints: those that proved damaged when read, and one that this incarnation passes over because it
-  // could not be read for too long. `pass_over` names that one for the next incarnation.
+  // could not be read for too long. pass_over() names that one for the next incarnation.
   bool is_unusable(CheckpointId checkpoint) const { return unusable().contains(checkpoint); }
   std::set<CheckpointId> unusable() const;
   void pass_over(CheckpointId checkpoint) { passed_over_next_ = checkpoint; }
@@ -50,11 +50,11 @@ class JobStorage {
   bool has_read_trouble(NodeId node) const;
   // The pieces of a usable checkpoint on storage, by shard. Empty if it is not usable.
   std::map<std::string, const PieceInfo*> pieces_of(CheckpointId checkpoint) const;
-  // Why it is not known what storage has; "" where it is, or where no present node has any.
+  // Why nobody knows what storage has. "" if it is known, or if no present node has storage.
   std::string why_unknown(const std::vector<const Report*>& present) const;
   std::uint64_t newest_incarnation() const { return newest_incarnation_; }
 
-  // The state of the incarnation, as far as it matters here.
+  // The facts about the incarnation that matter here.
   struct CommitState {
     CheckpointId committed;   // newest commit that is known
     CheckpointId began_from;  // the restored checkpoint
@@ -93,7 +93,7 @@ class JobStorage {
   std::optional<StorageListed> known_listing_;
   std::uint64_t newest_incarnation_ = 0;
   bool listing_ = false;
-  bool listing_is_stale_ = false;  // the answer on its way was asked for in the incarnation before
+  bool listing_is_stale_ = false;  // the answer on its way was asked for in the previous incarnation
   TimeMs list_again_at_ = 0;
   std::set<CheckpointId> damaged_;
   std::optional<CheckpointId> passed_over_;       // in this incarnation

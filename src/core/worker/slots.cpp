@@ -33,7 +33,7 @@ std::optional<SlotRef> SlotTable::find_free(Rank rank, const std::string& shard)
   return std::nullopt;
 }
 
-// Rank by rank, from one's segment for the shard to the next one's: a node has few ranks, and may have many shards.
+// Goes from rank to rank, to each rank's segment for the shard: a node has few ranks and may have many shards.
 template <class Predicate>
 const SlotTable::Entry* SlotTable::first_of(const std::string& shard, const Predicate& is_wanted) const {
   for (auto it = slots_.begin(); it != slots_.end();) {
@@ -117,7 +117,7 @@ std::vector<PieceInfo> SlotTable::whole_pieces() const {
 
 Slot& SlotTable::move(const SlotRef& ref, SlotState from, SlotState to) {
   Slot& slot = slots_.at(ref);
-  invariant(slot.state == from, "a slot is not in the state that its move needs");
+  invariant(slot.state == from, "a slot is not in the state from which this change is allowed");
   slot.state = to;
   if (to == SlotState::free) slot = Slot{};
   return slot;

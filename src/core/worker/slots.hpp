@@ -1,11 +1,11 @@
-// The slots of a node, and the use of each. A slot has one state, and only these moves are possible:
+// The slots of a node, and the state of each. Only these changes are possible:
 //
 //   free -> granted -> whole     a trainer captures into it
-//   free -> filling -> whole     a fetch fills it (or -> free when it fails)
+//   free -> filling -> whole     a fetch fills it (back to free if that fails)
 //   granted -> free              its writer is proven dead
 //   whole -> draining -> free    its piece is dropped; free once no transfer reads it
 //
-// Nobody is ever given a slot that is not free. That keeps committed pieces, readers and late writers safe.
+// Only a free slot is ever given out. That protects committed pieces, readers and late writers.
 #pragma once
 
 #include <cstdint>
@@ -39,11 +39,11 @@ class SlotTable {
   bool is_filling(const std::string& shard, CheckpointId checkpoint) const;
 
   void grant(const SlotRef& ref);
-  void take_back(const SlotRef& ref);  // the grant of a dead writer
+  void take_back(const SlotRef& ref);  // from a dead writer
   void fill(const SlotRef& ref, const PieceInfo& piece);
   void abandon_fill(const SlotRef& ref);
   void captured(const SlotRef& ref, const PieceInfo& piece);
-  // `made`: the piece, if it was not known before the transfer.
+  // `made`: the piece, if nobody knew it before the transfer.
   void fetched(const SlotRef& ref, Tier from, std::uint64_t incarnation, const PieceInfo* made = nullptr);
   void drain(const SlotRef& ref);
   void release(const SlotRef& ref);  // no-op unless draining
@@ -51,7 +51,7 @@ class SlotTable {
   void for_each(const std::function<void(const SlotRef&, const Slot&)>& visit) const;
   // (rank, shard) of the segments that have only free slots.
   std::vector<std::pair<Rank, std::string>> empty_segments() const;
-  std::vector<PieceInfo> whole_pieces() const;  // without repetitions
+  std::vector<PieceInfo> whole_pieces() const;  // each (shard, checkpoint) once
 
  private:
   using Entry = std::map<SlotRef, Slot>::value_type;

@@ -56,14 +56,15 @@ Worker::Worker(const Config& config, std::uint64_t agent_id, const Recovered& re
 void Worker::on(const TrainerHello& hello) {
   Trainer trainer;
   if (const auto old = trainers_.find(hello.rank); old != trainers_.end()) {
-    if (old->second.hello.instance == hello.instance) return;  // repeated
+    if (old->second.hello.instance == hello.instance) return;  // a repeated hello
     take_back_grant(old->second);
   }
   trainer.hello = hello;
   trainer.incarnation = hello.incarnation;
   trainer.served_in = hello.incarnation;
   trainer.restored = hello.incarnation != 0;
-  // In a new incarnation of the rank whoever held the grant is proven dead; else its holder has come back.
+  // In a new incarnation of the rank, the writer that held the grant is proven dead. Otherwise that writer has come
+  // back.
   if (hello.incarnation == 0) take_back_orphan(hello.rank);
   if (const auto orphan = orphaned_grants_.find(hello.rank); orphan != orphaned_grants_.end()) {
     trainer.granted = orphan->second.slots;
@@ -88,7 +89,7 @@ void Worker::take_back_grant(Trainer& trainer) {
   trainer.granted.clear();
 }
 
-// The grant of a writer that never came back, proven dead by now.
+// Takes back the grant of a writer that never came back and is now proven dead.
 void Worker::take_back_orphan(Rank rank) {
   const auto orphan = orphaned_grants_.find(rank);
   if (orphan == orphaned_grants_.end()) return;
@@ -126,7 +127,7 @@ void Worker::on(const Captured& captured) {
   const auto it = trainers_.find(captured.rank);
   if (it == trainers_.end() || it->second.granted.empty()) return;
   Trainer& trainer = it->second;
-  if (captured.pieces.size() != trainer.granted.size()) return;  // not what it was granted
+  if (captured.pieces.size() != trainer.granted.size()) return;  // not the slots that it was granted
   for (std::size_t i = 0; i < captured.pieces.size(); ++i) slots_.captured(trainer.granted[i], captured.pieces[i]);
   trainer.granted.clear();
   trainer.capturing = -1;
@@ -179,7 +180,7 @@ void Worker::on(const FetchEnded& ended, TimeMs now) {
   fetch_failures_[fetch.piece.shard] = {trouble_of(ended.result), fetch.source};
   Failures& failures = failures_[{fetch.piece.shard, fetch.piece.checkpoint, fetch.source}];
   ++failures.count;
-  // Once may have been on the way.
+  // A single failure may have happened on the way.
   const bool is_corrupt = fetch.source == storage_node && ended.result == FetchResult::corrupt;
   if (is_corrupt && ++failures.corrupt > 1) damaged_.insert(fetch.piece.checkpoint);
   failures.retry_at = now + config_.report_ms * std::min(failures.count, 8);
@@ -207,12 +208,12 @@ void Worker::on(const WriteEnded& ended) {
   writing_.reset();
 }
 
-// ---- The leader's will ----
+// ---- The leader's orders ----
 
 void Worker::on_epoch(std::uint64_t epoch) { epoch_ = std::max(epoch_, epoch); }
 
 void Worker::on(const Directive& directive) {
-  if (directive.epoch < epoch_) return;  // of a leader that was replaced
+  if (directive.epoch < epoch_) return;  // from a leader that was replaced
   if (directive.epoch == directive_.epoch && directive.sequence <= directive_.sequence) return;  // overtaken
   epoch_ = directive.epoch;
   if (directive.incarnation != directive_.incarnation) read_trouble_.clear();
@@ -226,13 +227,13 @@ bool Worker::decided() const {
 }
 
 // While an incarnation is undecided, or its state lost, nothing is dropped: a node that comes back may still complete
-// it. Nor before storage has kept its word.
+// it. The same holds while the decided checkpoint is read from storage.
 bool Worker::keeps(CheckpointId checkpoint) const { return directive_.reading_storage || is_current(checkpoint); }
 
 bool Worker::is_current(CheckpointId checkpoint) const {
   if (!decided() || checkpoint == directive_.committed) return true;
   if (checkpoint == directive_.decision.checkpoint && checkpoint > directive_.committed)
-    return true;  // not all copies yet
+    return true;  // it does not have all copies yet
   if (checkpoint < directive_.committed || checkpoint.incarnation() < directive_.incarnation) return false;
   return !contains(directive_.abandoned, checkpoint);
 }
@@ -248,14 +249,14 @@ bool Worker::is_member(const Trainer& trainer) const {
   return !trainer.refusal && trainer.incarnation != 0 && trainer.incarnation == directive_.incarnation;
 }
 
-// By the very directive that brings the decision: the decision may be one in which the rank has no place any more.
+// Applies the directive that brings the decision: by that decision the rank may have no place any more.
 bool Worker::is_admitted(const Trainer& trainer) const {
   return std::any_of(directive_.admitted.begin(), directive_.admitted.end(), [&](const Admission& admission) {
     return admission.rank == trainer.hello.rank && admission.instance == trainer.hello.instance;
   });
 }
 
-// ---- Settling ----
+// ---- Reconciliation ----
 
 void Worker::reconcile(TimeMs now, Effects& effects) {
   persist_if_newer(effects);
@@ -324,8 +325,8 @@ void Worker::reconcile_drops(Effects& effects) {
   });
 }
 
-// Oldest first, and no newer piece of a shard takes the slot that an older one waits for: were two nodes to hold
-// different checkpoints in their last slots, neither checkpoint would ever have all its copies.
+// Oldest first, and no newer piece of a shard takes the slot that an older one waits for. If two nodes held different
+// checkpoints in their last slots, neither checkpoint would ever have all its copies.
 void Worker::reconcile_fetches(TimeMs now, Effects& effects) {
   if (!knows_what_is_here()) return;
   std::set<std::string> waiting;
@@ -337,14 +338,14 @@ void Worker::reconcile_fetches(TimeMs now, Effects& effects) {
   }
 }
 
-// A slot that damage has freed, before or after this agent started, belongs to what lay there. A leader that has not
-// heard of the damage may order something newer: were it obeyed, the older checkpoint would find no slot here, the
-// newer one none elsewhere, and neither would ever be complete.
+// A slot that damage has freed, before or after this agent started, is kept for the piece that was in it. A leader that
+// has not heard of the damage may order something newer. If the node obeyed, the older checkpoint would find no slot
+// here, the newer one none elsewhere, and neither would ever be complete.
 bool Worker::knows_what_is_here() const {
   return directive_.acknowledged_agent == agent_id_ && directive_.acknowledged_report >= orders_from_;
 }
 
-// False when it has to wait: for a source after a failure, or for a slot. The order stands.
+// Returns false if it has to wait: for a source after a failure, or for a slot. The order stands.
 bool Worker::start_fetch(const FetchOrder& order, TimeMs now, Effects& effects) {
   const auto source = pick_source(order, now);
   if (!source) return false;
@@ -361,8 +362,8 @@ bool Worker::start_fetch(const FetchOrder& order, TimeMs now, Effects& effects) 
   return true;
 }
 
-// While storage is read nothing is dropped but for what is read: then the newest goes first, for what may be chosen
-// instead is older.
+// While storage is read, a piece is dropped only to make room for one that is read. The newest piece goes first,
+// because only an older checkpoint can still be chosen instead.
 void Worker::make_room(const std::string& shard, Effects& effects) {
   const Trainer* owner = home_of(shard);
   const Rank rank = owner == nullptr ? held_rank : owner->hello.rank;
@@ -377,7 +378,7 @@ void Worker::make_room(const std::string& shard, Effects& effects) {
   effects.push_back(DropSlot{*newest});
 }
 
-// The source that failed least, in the order given; none while all of them have to wait after a failure.
+// The source that failed least often, in the order given. None while all of them have to wait after a failure.
 std::optional<NodeId> Worker::pick_source(const FetchOrder& order, TimeMs now) const {
   std::optional<NodeId> best;
   int best_count = 0;
@@ -392,7 +393,7 @@ std::optional<NodeId> Worker::pick_source(const FetchOrder& order, TimeMs now) c
   return best;
 }
 
-// A shard of this node's own ranks goes home into their segment, a peer's into the one in which the agent holds it.
+// A shard of this node's own ranks goes into their segment, a peer's shard into the one in which the agent holds it.
 std::optional<SlotRef> Worker::destination(const std::string& shard) {
   const Trainer* owner = home_of(shard);
   const Rank rank = owner == nullptr ? held_rank : owner->hello.rank;
@@ -400,7 +401,7 @@ std::optional<SlotRef> Worker::destination(const std::string& shard) {
   return slots_.find_free(rank, shard);
 }
 
-// What the trainer captures in this incarnation, in the order of its segments.
+// The shards that the trainer captures in this incarnation, in the order of its segments.
 std::vector<std::string> Worker::captures(const Trainer& trainer) {
   std::vector<std::string> shards;
   if (trainer.share) shards = parts_of(trainer.hello.main_shard, *trainer.share);
@@ -416,7 +417,7 @@ std::uint32_t Worker::parts_stored(const std::string& main_shard) const {
   return 1;
 }
 
-// At the decided checkpoint; nothing unless all are here.
+// The pieces of the decided checkpoint. None unless all of them are here.
 std::optional<std::vector<RestoreSource>> Worker::find_sources(const std::vector<std::string>& shards) const {
   std::vector<RestoreSource> sources;
   for (const std::string& shard : shards) {
@@ -427,7 +428,7 @@ std::optional<std::vector<RestoreSource>> Worker::find_sources(const std::vector
   return sources;
 }
 
-// The member on this node that captures the shard, or null.
+// The trainer on this node that captures the shard, or null.
 const Worker::Trainer* Worker::home_of(const std::string& shard) const {
   for (const auto& [rank, trainer] : trainers_) {
     if (!is_member(trainer)) continue;
@@ -465,9 +466,9 @@ void Worker::reconcile_restore(Trainer& trainer, Effects& effects) {
       const std::string& main_shard = trainer.hello.main_shard;
       const auto main = find_sources(parts_of(main_shard, parts_stored(main_shard)));
       const auto private_ = find_sources({trainer.hello.private_shard});
-      if (directive_.reading_storage && directive_.stranded.empty()) return;  // it may prove damaged
+      if (directive_.reading_storage && directive_.stranded.empty()) return;  // the checkpoint may still prove damaged
       if (!main || !private_) {
-        if (directive_.stranded.empty()) return;  // on their way home
+        if (directive_.stranded.empty()) return;  // the pieces are on their way here
         effects.push_back(RestoreFailed{rank, RestoreError::lost, directive_.stranded});
         break;
       }
@@ -515,8 +516,8 @@ void Worker::reconcile_words(Trainer& trainer, Effects& effects) {
   }
 }
 
-// Memory goes back once the new incarnation has a commit of its own: until then placement may still change with a
-// restart.
+// Frees memory only once the new incarnation has a commit of its own. Until then a restart may change the placement
+// again.
 void Worker::reconcile_segments(Effects& effects) {
   if (!decided() || directive_.committed.incarnation() != directive_.incarnation) return;
   for (const auto& [rank, shard] : slots_.empty_segments()) {
@@ -535,9 +536,9 @@ void Worker::reconcile_writes(Effects& effects) {
   const WriteOrder& order = directive_.write;
   if (writing_ || order.shards.empty()) return;
   if (!config_.storage_writes) {
-    written_ = {order.checkpoint, order.attempt, order.shards,
-                "node " + std::to_string(config_.node) +
-                    " was told of no storage; give all agents of the job the same option storage"};
+    written_ = {
+        order.checkpoint, order.attempt, order.shards,
+        "node " + std::to_string(config_.node) + " has no option storage; give all agents of the job the same one"};
     written_epoch_ = directive_.epoch;
     return;
   }
@@ -546,15 +547,15 @@ void Worker::reconcile_writes(Effects& effects) {
   Writing writing{{order.checkpoint, order.attempt, order.shards, ""}, directive_.epoch, {}};
   for (const std::string& shard : order.shards) {
     const SlotRef* ref = slots_.find_whole(shard, order.checkpoint);
-    if (ref == nullptr) return;  // the leader will hear that it is not here
+    if (ref == nullptr) return;  // the leader will learn that the piece is not here
     writing.slots.push_back(*ref);
   }
   effects.push_back(StartWrite{order.checkpoint, writing.slots, is_void() ? written_ : Written{}});
   writing_ = std::move(writing);
 }
 
-// What was written last will not become whole. The leader that ordered it knows; another one may not know yet what that
-// one has made of it, unless there was trouble here.
+// The checkpoint that was written last will not become whole. The leader that ordered it knows that. Another leader may
+// not know what the first one did with it, unless there was trouble here.
 bool Worker::is_void() const {
   const bool is_notified = written_epoch_ == directive_.epoch || !written_.trouble.empty();
   return is_notified && written_.checkpoint > directive_.stored && written_.checkpoint != directive_.write.checkpoint;
@@ -582,7 +583,7 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.read_trouble = read_trouble_;
   report.protection = config_.protection;
   if (!fetch_failures_.empty()) {
-    // What does not fit explains more than what failed.
+    // A lack of memory explains more than a failed transfer.
     const auto worst = std::find_if(fetch_failures_.begin(), fetch_failures_.end(),
                                     [](const auto& entry) { return entry.second.trouble == FetchTrouble::no_space; });
     const LastFailure& failure = (worst != fetch_failures_.end() ? worst : fetch_failures_.begin())->second;
@@ -591,7 +592,7 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   }
   report.coordination_fails = observed_.coordination_fails;
   report.roll_call = directive_.epoch == epoch_ ? directive_.roll_call : 0;
-  report.directive = last_report_.directive;  // as in the last one, for the comparison
+  report.directive = last_report_.directive;  // as in the last report, so that the comparison ignores it
   report.sequence = report_sequence_;
   const bool due = report_sequence_ == 0 || now - last_report_at_ >= config_.report_ms;
   if (!due && report == last_report_) return std::nullopt;

@@ -1,4 +1,4 @@
-// The worker: what a node does for its own trainers and its peers. It grants slots, keeps pieces, fetches what the
+// The worker is what a node does for its own trainers and its peers. It grants slots, keeps pieces, fetches what the
 // leader orders, restores, and reports. reconcile() derives everything anew from the newest directive and the slots, so
 // a lost or repeated event does no harm.
 #pragma once
@@ -33,7 +33,7 @@ class Worker {
   void on(const WriteEnded& ended);
   void on(const Observed& observed) { observed_ = observed; }
   void on(const Directive& directive);
-  void on_epoch(std::uint64_t epoch);  // of a newer leader: the node obeys nothing older from now on
+  void on_epoch(std::uint64_t epoch);  // a newer leader's epoch: from now on the node obeys nothing older
   void on_decided_incarnation(std::uint64_t incarnation) {
     newest_known_incarnation_ = std::max(newest_known_incarnation_, incarnation);
   }
@@ -41,17 +41,17 @@ class Worker {
     notified_commit_ = std::max(notified_commit_, commit);
   }  // read in the incarnation's record
 
-  // This node did nothing for a while. A directive that acknowledges only earlier reports may be as old as the pause.
+  // This node did nothing for a while. A directive that acknowledges only earlier reports may be as old as that pause.
   void on_pause() { fresh_from_ = report_sequence_ + 1; }
   bool hears_of_now() const {
     return fresh_from_ == 0 ||
            (directive_.acknowledged_agent == agent_id_ && directive_.acknowledged_report >= fresh_from_);
   }
 
-  // Compares what is with what should be, and orders the difference. Idempotent.
+  // Compares the slots and trainers with the directive, and orders what is missing. Idempotent.
   void reconcile(TimeMs now, Effects& effects);
 
-  // The report, if there is news or the heartbeat is due.
+  // Returns the report if it has news or the heartbeat is due.
   std::optional<Report> report_if_due(TimeMs now);
 
   std::uint64_t epoch() const { return epoch_; }
@@ -64,11 +64,11 @@ class Worker {
  private:
   struct Trainer {
     TrainerHello hello;
-    std::uint64_t incarnation = 0;   // to which it is admitted, 0: none yet
-    std::uint64_t served_in = 0;     // the incarnation whose decision it received: it takes part in no other
+    std::uint64_t incarnation = 0;   // incarnation that admitted it; 0: none yet
+    std::uint64_t served_in = 0;     // incarnation whose decision it received; it takes part in no other
     bool asked = false;              // waits for the answer to restore()
     bool restored = false;           // it may take snapshots
-    std::optional<Refusal> refusal;  // why it takes no further part
+    std::optional<Refusal> refusal;  // why it no longer takes part
     std::optional<Share> share;      // of the main shard that it captures in this incarnation
     bool wants_gpu_replication = false;
     std::uint64_t notified_replication_in = 0;  // incarnation
@@ -132,7 +132,7 @@ class Worker {
   const std::uint64_t agent_id_;
   SlotTable slots_;
   std::map<Rank, Trainer> trainers_;
-  std::map<Rank, Recovered::Granted> orphaned_grants_;  // their writers may still live and come back
+  std::map<Rank, Recovered::Granted> orphaned_grants_;  // their writers may still be alive and come back
   std::map<std::uint64_t, Fetch> fetches_;
   std::map<Attempt, Failures> failures_;
   struct LastFailure {
@@ -158,8 +158,8 @@ class Worker {
   Persist persisted_;
 
   std::uint64_t report_sequence_ = 0;
-  std::uint64_t orders_from_ = 1;  // a leader's orders count only once it has heard this report
-  std::uint64_t fresh_from_ = 0;   // the first report since a pause; 0: there was no pause
+  std::uint64_t orders_from_ = 1;  // obey orders only of a leader that has heard this report
+  std::uint64_t fresh_from_ = 0;   // first report after a pause; 0: there was no pause
   TimeMs last_report_at_ = 0;
   Report last_report_;
 };

@@ -9,6 +9,7 @@
 extern "C" {
 #endif
 
+/* NOLINTNEXTLINE(modernize-use-using): C reads it, too */
 typedef enum ckpt_double_work {
   CKPT_DOUBLE_TO_HOST = 0, /* copies from the device */
   CKPT_DOUBLE_TO_DEVICE = 1,
@@ -17,6 +18,7 @@ typedef enum ckpt_double_work {
   CKPT_DOUBLE_WORK_KINDS = 4
 } ckpt_double_work;
 
+/* NOLINTNEXTLINE(modernize-use-using): C reads it, too */
 typedef enum ckpt_double_calls {
   CKPT_DOUBLE_CALLS_RETURN = 0,
   CKPT_DOUBLE_CALLS_HELD = 1,

@@ -1,0 +1,258 @@
+"""Accelerate: captures what accelerator.prepare() has prepared, and the position in the data.
+
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    with Checkpointer(accelerator, job="run1") as checkpointer:
+        for epoch in checkpointer.epochs(3):            # goes on in the epoch where training was
+            for batch in checkpointer.batches(loader):  # goes on behind the batches that were seen
+                with accelerator.accumulate(model):
+                    accelerator.backward(loss(model, batch))
+                    optimizer.step()
+                    scheduler.step()
+                    optimizer.zero_grad()
+
+A snapshot follows each real step of an optimizer, when the loop asks for the next batch. A step that only accumulates
+gradients has none. After a restart the loop repeats nothing that was committed. Evaluation after the batches of an
+epoch runs again if no later update was committed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import accelerate
+
+from ..torch import Checkpointer as TorchCheckpointer
+from ..torch import _rng
+from ._common import (
+    Wrapped,
+    one_or_all,
+    refuse,
+    refuse_distribution,
+    refuse_forgotten_scheduler,
+    say_where,
+    torch_optimizer,
+    with_rank,
+)
+
+
+class Checkpointer:
+    """Captures the state of an Accelerator after each update. The constructor restores, so create it after all
+    accelerator.prepare() and before the loop.
+
+    model       Models that accelerator.prepare() did not get, because they are spread by other means.
+    schedulers  Further schedulers, besides the prepared ones.
+    extra       As in ckptengine.torch.Checkpointer. What accelerator.register_for_checkpointing() got is captured, too.
+    more        Options, and arguments of ckptengine.torch.Checkpointer.
+
+    Before your own code changes weights other than by optimizer.step(), call before_update().
+    """
+
+    def __init__(
+        self,
+        accelerator: accelerate.Accelerator,
+        *,
+        model: Any = None,
+        schedulers: Iterable[Any] = (),
+        extra: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        self.accelerator = accelerator
+        self._wrapped = Wrapped()
+        self._updated = False  # since the last snapshot
+        self._position = _Position(accelerator)
+        self._prepared = _prepared(accelerator)
+        schedulers = [*accelerator._schedulers, *schedulers]
+        models = [*accelerator._models, *([] if model is None else [model])]
+        _refuse(accelerator, models, schedulers)
+        registered = {f"registered{i}": item for i, item in enumerate(accelerator._custom_objects)}
+        self.inner = TorchCheckpointer(
+            one_or_all(models),
+            one_or_all([torch_optimizer(one) for one in accelerator._optimizers]),
+            schedulers=one_or_all(schedulers),
+            scaler=accelerator.scaler,
+            extra={"accelerate": self._position, **registered, **(extra or {})},
+            rng=False,  # it is part of the position
+            **with_rank(more, accelerator.process_index, accelerator.num_processes),
+        )
+        self.restored = self.inner.restore()
+        for optimizer in accelerator._optimizers:
+            self._wrapped.around(optimizer, "step", self._step)
+        say_where(self.restored.found, str(self._position))
+
+    def epochs(self, count: int | None) -> Iterator[int]:
+        """The epochs that are left of `count`, or epochs without end."""
+        position = self._position
+        for epoch in itertools.count(position.epoch) if count is None else range(position.epoch, count):
+            position.begin_epoch(epoch)
+            yield epoch
+            position.end_epoch()
+            self._snapshot()
+
+    def batches(self, loader: Any) -> Iterator[Any]:
+        """The batches of an epoch that are left. One loader for each epoch, inside of epochs()."""
+        position = self._position
+        if not position.in_epoch or position.has_iterated:
+            refuse("batches() is called once in each epoch: use `for epoch in checkpointer.epochs(n)` around it")
+        for batch in position.iterate(loader):
+            yield batch
+            self._snapshot()
+        self.before_update()  # evaluation may change weights for a while
+
+    def before_update(self) -> bool:
+        """Finishes the pending capture. optimizer.step() calls it, too."""
+        return self.inner.before_update()
+
+    def close(self) -> None:
+        """Captures the last update, if the loop was left right after it."""
+        if self._updated:
+            self._snapshot()
+        self._close()
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self._wrapped.undo()
+        self.inner.close()
+
+    def _step(self, original: Any, *arguments: Any, **options: Any) -> Any:
+        if self.accelerator.sync_gradients:
+            self._updated = True
+            self.before_update()
+        return original(*arguments, **options)
+
+    def _snapshot(self) -> None:
+        if _prepared(self.accelerator) != self._prepared:
+            refuse("accelerator.prepare() was called after the Checkpointer was created: create it after that")
+        if not self._updated:
+            return
+        self._updated = False
+        self._position.updates += 1
+        self.inner.snapshot(self._position.updates - 1)
+
+
+def _prepared(accelerator: accelerate.Accelerator) -> tuple[int, ...]:
+    kinds = (accelerator._models, accelerator._optimizers, accelerator._schedulers, accelerator._custom_objects)
+    return tuple(map(len, kinds))
+
+
+def _refuse(accelerator: accelerate.Accelerator, models: list[Any], schedulers: list[Any]) -> None:
+    refuse_distribution(accelerator)
+    for what, found in (("a model", models), ("an optimizer", accelerator._optimizers)):
+        if not found:
+            refuse(f"accelerator.prepare() has not got {what}, which would not be captured: give it to prepare() first")
+    for optimizer in accelerator._optimizers:
+        refuse_forgotten_scheduler(optimizer, schedulers, "give it to accelerator.prepare(), or as `schedulers`")
+
+
+class _Position:
+    """Where training is in the data: part of each snapshot, with the random number generators."""
+
+    def __init__(self, accelerator: accelerate.Accelerator) -> None:
+        self._accelerator = accelerator
+        self.updates = 0
+        self.epoch = 0
+        self.batches = 0  # of the epoch, that the loop has had
+        self.in_epoch = False
+        self.has_iterated = False
+        self._rng_of_epoch: dict[str, Any] = {}  # when iteration of the loader began
+        self._loaders_of_epoch: list[dict[str, Any]] = []
+        self._restored: dict[str, Any] | None = None  # until iteration goes on
+
+    def __str__(self) -> str:
+        return f"training goes on after {self.updates} updates, in epoch {self.epoch} after {self.batches} batches"
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.epoch, self.in_epoch, self.has_iterated = epoch, True, False
+        if self._restored is not None and self.batches == 0:
+            _rng.write(self._restored["rng"])
+            self._restored = None
+
+    def end_epoch(self) -> None:
+        self.epoch, self.batches, self.in_epoch = self.epoch + 1, 0, False
+
+    def iterate(self, loader: Any) -> Iterator[Any]:
+        self.has_iterated = True
+        restored, self._restored = self._restored, None
+        if restored is None:
+            self.batches = 0
+            self._rng_of_epoch, self._loaders_of_epoch = _rng.read(), self._loaders()
+        else:
+            _rng.write(self._rng_of_epoch)
+            self._put_loaders(self._loaders_of_epoch)
+        iteration = getattr(loader, "iteration", None)
+        skipped = self.batches
+        if skipped and iteration is not None:
+            loader.set_epoch(iteration)  # the loader that skips does not tell the sampler
+        batches = iter(accelerate.skip_first_batches(loader, skipped) if skipped else loader)
+        first = list(itertools.islice(batches, 1))
+        if restored is not None:  # whose next batch was loaded when the snapshot was taken
+            self._put_moment(restored, but=loader)
+        for batch in itertools.chain(first, batches):
+            self.batches += 1
+            yield batch
+        if skipped and iteration is not None:
+            loader.iteration = iteration + 1
+
+    # ---- as it is captured ----
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "updates": self.updates,
+            "epoch": self.epoch,
+            "batches": self.batches,
+            "step": self._accelerator.step,
+            "rng": _rng.read(),
+            "loaders": self._loaders(),
+            "rng_of_epoch": self._rng_of_epoch,
+            "loaders_of_epoch": self._loaders_of_epoch,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.updates, self.epoch, self.batches = state["updates"], state["epoch"], state["batches"]
+        self._rng_of_epoch, self._loaders_of_epoch = state["rng_of_epoch"], state["loaders_of_epoch"]
+        self._put_moment(state)
+        self._restored = state
+
+    def _put_moment(self, state: dict[str, Any], but: Any = None) -> None:
+        self._accelerator.step = state["step"]
+        self._put_loaders(state["loaders"], but)
+        _rng.write(state["rng"])
+
+    def _loaders(self) -> list[dict[str, Any]]:
+        """Of each prepared DataLoader: its epoch, and what its order comes from."""
+        found = []
+        for loader in self._accelerator._dataloaders:
+            generator = getattr(loader, "synchronized_generator", None)
+            found.append(
+                {
+                    "iteration": getattr(loader, "iteration", None),
+                    "generator": None if generator is None else generator.get_state(),
+                    "seed": getattr(_sampler(loader), "initial_seed", None),
+                }
+            )
+        return found
+
+    def _put_loaders(self, states: list[dict[str, Any]], but: Any = None) -> None:
+        for loader, state in zip(self._accelerator._dataloaders, states, strict=True):
+            if loader is but:
+                continue
+            if state["iteration"] is not None:
+                loader.iteration = state["iteration"]
+            if state["generator"] is not None:
+                loader.synchronized_generator.set_state(state["generator"])
+            if state["seed"] is not None:
+                _sampler(loader).initial_seed = state["seed"]
+
+
+def _sampler(loader: Any) -> Any:
+    find = getattr(loader, "get_sampler", None)
+    return None if find is None else find()
