@@ -1,0 +1,1 @@
+"""The ways to checkpoint that bench/rivals.py compares, and what drives each of them."""
