@@ -68,7 +68,7 @@ class SegmentsTest : public ::testing::Test {
   }
   Segments& segments() { return agent_run_->segments; }
 
-  testing::ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   std::set<SegmentKey> busy_;
   std::vector<core::Recovered::Granted> granted_;
   std::vector<std::string> notices_;

@@ -10,13 +10,13 @@
 
 #include "base/error.hpp"
 #include "pieces.hpp"
-#include "temp_arena.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::arena {
 namespace {
 
+using test::TemporaryDirectory;
 using testing::HasSubstr;
-using testing_support::TempDirectory;
 using Access = Segment::Access;
 
 SegmentSpec small_spec() { return {SegmentKind::local, 3, 3, "rank3", 200'000, manifest_bytes(200'000, 1000)}; }
@@ -33,7 +33,7 @@ std::string refusal_to_open(const std::string& path) {
 
 class SegmentTest : public testing::Test {
  protected:
-  TempDirectory directory_;
+  TemporaryDirectory directory_{test::in_memory};
   std::string path_ = directory_ / "0.segment";
   Segment segment_ = Segment::create(path_, small_spec(), 2);
 };
@@ -232,7 +232,7 @@ TEST_F(SegmentTest, RandomFilesNeverCrashTheReader) {
 }
 
 TEST(SegmentCreate, MoreThanTheFileSystemHasFailsAtOnceAndLeavesNothing) {
-  const TempDirectory directory;
+  const TemporaryDirectory directory{test::in_memory};
   SegmentSpec spec = small_spec();
   spec.data_capacity_bytes = std::uint64_t{1} << 46;
   try {

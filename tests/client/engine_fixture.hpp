@@ -6,10 +6,10 @@
 
 #include <map>
 
-#include "../arena/temp_arena.hpp"
 #include "client/engine.hpp"
 #include "device/host_device.hpp"
 #include "fake_agent.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::client {
 
@@ -136,7 +136,7 @@ class EngineTest : public testing::Test {
     return {};
   }
 
-  testing_support::TempDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   std::optional<FakeAgent> agent_;
 };
 
