@@ -37,7 +37,7 @@ class Capture {
 
   // The agent's grant, if there is one that was not used. Throws Failure (CKPT_ERR_INTERNAL) for a grant that names no
   // slot.
-  std::optional<arena::Grant> unused_grant() const;
+  std::optional<arena::Grant> unused_grant();
   // Nothing if the state fits the slots; otherwise a sentence that says why not.
   std::optional<std::string> misfit(const RankState& state) const;
 
@@ -68,8 +68,9 @@ class Capture {
     const RankState* state;
   };
   // Which layout text this engine wrote to each slot, so that each is written once and not in every iteration.
-  using WrittenLayouts = std::array<std::uint64_t, arena::slots_max>;
+  using WrittenLayouts = std::array<std::uint64_t, arena::segment_slots_max>;
 
+  void follow_growth(arena::Segment& segment);
   void over(bool whole);
   bool seal();
   void publish(arena::WritableSlot slot, const PieceState& piece, std::uint64_t& written_layout) const;

@@ -62,7 +62,7 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
   const core::StartFetch& order = fetch.order;
   const auto segment = segments_.find({order.slot.rank, order.slot.shard});
   if (failure) callbacks_.notice(failure->what());
-  if (failure || fetch.cancelled || segment == nullptr || order.slot.slot >= segment->spec().slots)
+  if (failure || fetch.cancelled || segment == nullptr || order.slot.slot >= segment->slots())
     return end(id, failure && failure->status() == CKPT_ERR_NO_SPACE ? FetchResult::no_space : FetchResult::failed,
                std::nullopt);
   fetch.writes = true;
