@@ -70,7 +70,7 @@ class Slot {
         size_bytes_((plan.leaves() + 1) * kernels::leaf_size_bytes),
         file_(memory_file(size_bytes_)),
         mapping_(map(Mapping::Access::write)) {
-    mapping_.populate(1);
+    mapping_.populate(0, size_bytes_, 1);
   }
   Range range() const { return {data(), size_bytes_}; }
   Range digests() { return {reinterpret_cast<std::byte*>(digests_.data()), digests_.size() * sizeof(digests_[0])}; }

@@ -140,6 +140,7 @@ ckpt_restored Engine::restore(device::Stream stream) {
   if (const std::string news = join_replication(std::move(stored_->receive_buffer), deadline); !news.empty())
     warnings_.add(CKPT_WARNING_REPLICATION, news);
   stored_.reset();  // unmaps the pieces that were restored
+  if (!registry_.empty()) begin_reserving();
   return result;
 }
 

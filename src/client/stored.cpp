@@ -22,7 +22,7 @@ StoredPiece take_piece(const nlohmann::json& json, std::vector<UniqueFd>& fds) {
   if (fd >= fds.size() || !fds[fd]) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a segment");
   const auto access = access_of(fds[fd]);
   auto segment = arena::Segment::attach(std::move(fds[fd]), access, "a segment that the agent sent");
-  if (index >= segment.spec().slots) throw Failure(CKPT_ERR_INTERNAL, "the agent named a slot that does not exist");
+  if (index >= segment.slots()) throw Failure(CKPT_ERR_INTERNAL, "the agent named a slot that does not exist");
   const arena::Slot slot = segment.slot(index);
   auto manifest = slot.read();
   if (!manifest) throw CorruptPiece{segment.spec().shard, slot.checkpoint(), 0};

@@ -69,10 +69,12 @@ Settings draw_settings(std::uint64_t seed) {
   settings.racks = random.chance(300);
   if (random.chance(400)) {
     settings.core.storage = settings.core.storage_writes = true;
-    settings.core.local_slots = 4;
+    ++settings.core.local_slots;
+    ++settings.core.local_slots_max;
     settings.core.storage_every = random.between(0, 8);
     settings.core.storage_interval_ms = settings.core.storage_every == 0 ? 3000 : 0;
   }
+  if (Random(mix(seed, hash_of("slots"))).chance(200)) settings.core.local_slots = settings.core.local_slots_max;
   settings.core.report_ms = 250;
   settings.core.node_timeout_ms = 2000;
   settings.core.lease_ms = 2000;

@@ -18,6 +18,7 @@ class LateDevice : public device::Device {
  public:
   void reach(ckpt_memory memory, const void* data) override { host_.reach(memory, data); }
   void attach(std::vector<device::Range>) override {}
+  void attach_also(device::Range) override {}
   bool broken() const override { return false; }
   std::string failure() const override { return {}; }
   void start(std::span<const Copy> overlapped, const Copy& synchronous, device::Stream stream) override {

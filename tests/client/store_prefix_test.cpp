@@ -63,6 +63,7 @@ class InlineDevice : public device::Device {
   }
   void reach(ckpt_memory, const void*) override {}
   void attach(std::vector<device::Range>) override {}
+  void attach_also(device::Range) override {}
   bool broken() const override { return false; }
   std::string failure() const override { return {}; }
   void start(std::span<const Copy> overlapped, const Copy& synchronous, device::Stream) override {

@@ -48,7 +48,7 @@ void Fetches::transfer(std::uint64_t id, const std::optional<Failure>& failure) 
   const core::SlotRef& slot = fetch.order.slot;
   const auto segment = segments_.find({slot.rank, slot.shard});
   if (failure) callbacks_.notice(failure->what());
-  if (failure || fetch.cancelled || segment == nullptr || slot.slot >= segment->spec().slots)
+  if (failure || fetch.cancelled || segment == nullptr || slot.slot >= segment->slots())
     return end(id,
                failed(failure && failure->status() == CKPT_ERR_NO_SPACE ? FetchResult::no_space : FetchResult::failed));
   fetch.writes = true;
