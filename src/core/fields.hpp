@@ -201,6 +201,7 @@ void visit_fields(auto& v, Is<Admission> auto& admission) {
   v.field("rank", admission.rank);
   v.field("instance", admission.instance);
   v.field("share", admission.share);
+  v.shard_or_none("adopts", admission.adopts);
   v.field("replication", admission.replication);
 }
 
@@ -313,6 +314,7 @@ void visit_fields(auto& v, Is<IncarnationRecord> auto& record) {
   v.field("strategy", record.strategy);
   v.field("protection", record.protection);
   v.field("restored", record.restored);
+  v.field("restored_ranks", record.restored_ranks);
   v.field("base", record.base);
   v.field("first_commit", record.first_commit);
 }

@@ -41,8 +41,9 @@ JobPlacement arrange(const std::vector<RankAssignment>& assignments, std::option
 
 // The places of a checkpoint that was stored with these cuts. A shard that is cut as in `placement_of_job` has its
 // places there. Any other shard stays, whole, on the nodes that restore from it until the incarnation has a commit of
-// its own. Nothing if all shards have their places in `placement_of_job`.
-std::optional<Places> places_with(const std::vector<Cut>& cuts, const std::vector<RankAssignment>& assignments,
-                                  const JobPlacement& placement_of_job);
+// its own. From rank `own_ranks` on, ranks have no private shard in it: they restore from rank 0's. Nothing if all
+// shards have their places in `placement_of_job`.
+std::optional<Places> places_with(const std::vector<Cut>& cuts, std::uint32_t own_ranks,
+                                  const std::vector<RankAssignment>& assignments, const JobPlacement& placement_of_job);
 
 }  // namespace ckpt::core

@@ -130,6 +130,7 @@ struct Admission {
   Rank rank = 0;
   std::uint64_t instance = 0;
   std::optional<Share> share = {};                   // once the incarnation is decided and placed
+  std::string adopts = {};  // the private shard that it restores instead of one of its own, "": it has its own
   std::optional<ReplicationGroup> replication = {};  // likewise, if the rank asked for it
   bool operator==(const Admission&) const = default;
 };
@@ -281,6 +282,7 @@ struct IncarnationRecord {
   std::optional<placement::Strategy> strategy;
   placement::Protection protection;
   CheckpointId restored;  // the checkpoint from which it went on, commit or not
+  std::uint32_t restored_ranks = 0;  // so many private shards of it went on: those of ranks 0 to restored_ranks - 1
   CheckpointId base;      // newest commit from which it went on: the restored checkpoint, once that has all its copies
   CheckpointId first_commit;  // first commit known in the newest incarnation that has any: proof that state existed
   bool operator==(const IncarnationRecord&) const = default;

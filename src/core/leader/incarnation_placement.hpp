@@ -42,9 +42,11 @@ class IncarnationPlacement {
   const std::string& notice() const { return notice_; }
   const Share* share_of(Rank rank) const;                   // null before is_arranged()
   const ReplicationGroup* replication_of(Rank rank) const;  // likewise, and for ranks that did not ask for it
+  // The private shard that the rank restores instead of one of its own, "": it has its own.
+  std::string adopted_by(Rank rank) const { return rank < own_ranks_ ? "" : adopted_; }
 
   // own(): the places of what the incarnation captures. of(): those of any checkpoint; the restored one may have been
-  // cut otherwise.
+  // cut otherwise, or captured by another number of ranks.
   const Places& own() const { return own_.now(); }
   const Places& of(CheckpointId checkpoint) const { return layout_of(checkpoint).now(); }
   // The parts that the node holds or captures, or from which its ranks restore, by name.
@@ -66,8 +68,10 @@ class IncarnationPlacement {
   }
 
   Layout own_;
-  std::optional<Layout> restored_;  // only if the restored checkpoint was cut otherwise
+  std::optional<Layout> restored_;  // only if the restored checkpoint was cut otherwise, or by fewer ranks
   CheckpointId began_from_;
+  std::uint32_t own_ranks_ = 0;  // so many ranks restore a private shard of their own
+  std::string adopted_;          // rank 0's, which the others restore
   std::unordered_map<Rank, Share> shares_;
   std::map<Rank, ReplicationGroup> replications_;
   std::vector<Replacement> replacements_;

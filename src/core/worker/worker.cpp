@@ -289,7 +289,10 @@ void Worker::reconcile_admissions(Effects& effects) {
     if (trainer.served_in != 0 && trainer.served_in != directive_.incarnation) continue;
     if (trainer.incarnation != directive_.incarnation) trainer.share.reset();
     trainer.incarnation = directive_.incarnation;
-    if (admission.share) trainer.share = admission.share;
+    if (admission.share) {
+      trainer.share = admission.share;
+      trainer.adopts = admission.adopts;
+    }
     if (admission.replication &&
         std::exchange(trainer.notified_replication_in, trainer.incarnation) != trainer.incarnation)
       effects.push_back(NotifyReplicationGroup{admission.rank, trainer.incarnation, *admission.replication});
@@ -464,7 +467,7 @@ void Worker::reconcile_restore(Trainer& trainer, Effects& effects) {
     case Verdict::restore: {
       const std::string& main_shard = trainer.hello.main_shard;
       const auto main = find_sources(parts_of(main_shard, parts_stored(main_shard)));
-      const auto private_ = find_sources({trainer.hello.private_shard});
+      const auto private_ = find_sources({trainer.adopts.empty() ? trainer.hello.private_shard : trainer.adopts});
       if (directive_.reading_storage && directive_.stranded.empty()) return;  // it may prove damaged
       if (!main || !private_) {
         if (directive_.stranded.empty()) return;  // on their way home
