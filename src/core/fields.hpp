@@ -201,8 +201,8 @@ void visit_fields(auto& v, Is<Admission> auto& admission) {
   v.field("rank", admission.rank);
   v.field("instance", admission.instance);
   v.field("share", admission.share);
-  v.shard_or_none("adopts", admission.adopts);
   v.field("replication", admission.replication);
+  v.shard_or_none("adopts", admission.adopts);
 }
 
 void visit_fields(auto& v, Is<CodingInputs::Source> auto& source) {

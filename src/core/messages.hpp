@@ -130,8 +130,8 @@ struct Admission {
   Rank rank = 0;
   std::uint64_t instance = 0;
   std::optional<Share> share = {};                   // once the incarnation is decided and placed
-  std::string adopts = {};  // the private shard that it restores instead of one of its own, "": it has its own
   std::optional<ReplicationGroup> replication = {};  // likewise, if the rank asked for it
+  std::string adopts = {};  // the private shard that it restores instead of one of its own; "": its own
   bool operator==(const Admission&) const = default;
 };
 

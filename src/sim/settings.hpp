@@ -20,6 +20,7 @@ struct Settings {
   NodeId nodes = 3;    // 2..64
   Rank ranks = 3;      // 1 or 2 per node, or fewer than nodes: the rest are spares
   Rank sharers = 1;    // so many ranks name one main shard (data parallelism)
+  bool elastic = false;  // all ranks name one, and the job may restart with another number of them
   core::Config core;   // as every node is configured, but for its name and arena
   bool racks = false;  // two nodes each, as failure domains
   TimeMs iteration_ms = 200;
@@ -34,9 +35,10 @@ struct Settings {
   TimeMs fault_gap_ms = 4000;                        // up to so long between a fault and the next
 
   std::string main_shard(Rank rank) const;
-  std::uint32_t parts(Rank rank) const;  // in which its main shard is stored
+  std::uint32_t parts(Rank rank, Rank world_size) const;  // in which its main shard is stored
   std::string private_shard(Rank rank) const;
-  std::vector<std::string> shards() const;  // of all ranks, each once; by part where they are cut
+  // What a job of `world_size` ranks captures, each once: main shards by part, and private shards of the first `own`.
+  std::vector<std::string> shards(Rank world_size, Rank own) const;
 };
 
 // The bytes of a part of a main shard whose state is `main`, and back.
