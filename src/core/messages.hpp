@@ -281,9 +281,9 @@ struct IncarnationRecord {
   AssignmentsName assignments;
   std::optional<placement::Strategy> strategy;
   placement::Protection protection;
-  CheckpointId restored;  // the checkpoint from which it went on, commit or not
+  CheckpointId restored;             // the checkpoint from which it went on, commit or not
   std::uint32_t restored_ranks = 0;  // so many private shards of it went on: those of ranks 0 to restored_ranks - 1
-  CheckpointId base;      // newest commit from which it went on: the restored checkpoint, once that has all its copies
+  CheckpointId base;  // newest commit from which it went on: the restored checkpoint, once that has all its copies
   CheckpointId first_commit;  // first commit known in the newest incarnation that has any: proof that state existed
   bool operator==(const IncarnationRecord&) const = default;
 };

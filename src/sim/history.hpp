@@ -23,12 +23,12 @@ class History {
   explicit History(const Settings& settings) : settings_(&settings) {}
 
   using Shards = std::vector<std::string>;
-  // What the checkpoint has, with the private shards of the first `own` ranks; by default, of those whose private shards
-  // it still has: fewer ranks may have restored it.
+  // What the checkpoint has, with the private shards of the first `own` ranks; by default, of those whose private
+  // shards it still has: fewer ranks may have restored it.
   const Shards& shards(CheckpointId checkpoint, std::optional<core::Rank> own = {}) const;
   core::Rank world_size(std::uint64_t incarnation) const;
   core::Rank world_size(CheckpointId checkpoint) const { return world_size(checkpoint.incarnation()); }
-  core::Rank own_ranks(CheckpointId checkpoint) const;   // so many private shards it still has
+  core::Rank own_ranks(CheckpointId checkpoint) const;  // so many private shards it still has
 
   // A trainer sealed it.
   void captured(const PieceInfo& piece);

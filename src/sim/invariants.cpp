@@ -175,8 +175,7 @@ void Invariants::counted(const Machine& machine, const PieceInfo& piece) {
   history_.gained(machine.id, piece);
   const std::uint64_t incarnation = history_.incarnation();
   const bool is_protected =
-      !wants_parity(incarnation) ||
-      history_.unprotected(piece.checkpoint, history_.shards(piece.checkpoint)).empty();
+      !wants_parity(incarnation) || history_.unprotected(piece.checkpoint, history_.shards(piece.checkpoint)).empty();
   if (piece.checkpoint.incarnation() == incarnation && is_protected &&
       history_.copies(piece.checkpoint) >= copies_wanted(incarnation)) {
     newest_whole_ = std::max(newest_whole_, piece.checkpoint);
@@ -202,7 +201,8 @@ void Invariants::committed(const Machine& machine, CheckpointId checkpoint) {
   const TimeMs known_until = world_.news_of_before();
   // Or, where it was a commit before and comes from storage, go by that meanwhile.
   const bool is_stored = is_restored && world_.storage.has_step(checkpoint);
-  if (const auto [copies, shard] = history_.scarcest(checkpoint, history_.shards(checkpoint), known_until); copies < wanted && !is_stored) {
+  if (const auto [copies, shard] = history_.scarcest(checkpoint, history_.shards(checkpoint), known_until);
+      copies < wanted && !is_stored) {
     throw Violation{"I2", text("node ", machine.id, " commits ", describe(checkpoint), " while shard ", shard, " has ",
                                copies, " of ", wanted, " copies")};
   }

@@ -93,8 +93,8 @@ bool Invariants::may_be_a_fraction(CheckpointId checkpoint, const IncarnationRec
   const Rank captured_by = history_.world_size(checkpoint);
   const bool is_as_now = captured_by == world_size && needed(checkpoint, before, world_size).size() ==
                                                           history_.shards(checkpoint, world_size).size();
-  const bool is_known = before.assignments.count != 0 &&
-                        world_.store.assignment_table(before.assignments).name() == before.assignments;
+  const bool is_known =
+      before.assignments.count != 0 && world_.store.assignment_table(before.assignments).name() == before.assignments;
   return !is_as_now && !is_known && world_.settings.parts(0, captured_by) != captured_by;
 }
 
@@ -189,8 +189,7 @@ void Invariants::check_decision(const IncarnationRecord& before, const Incarnati
     throw Violation{"I3", what + ", but nothing was ever committed"};
   }
   if (decision.verdict == Verdict::mismatch &&
-      (!world_.settings.elastic ||
-       world_.store.assignment_table(before.assignments).name() == before.assignments)) {
+      (!world_.settings.elastic || world_.store.assignment_table(before.assignments).name() == before.assignments)) {
     throw Violation{"I3", what + ", but all ranks are known to share one main shard"};
   }
   if (gives_state && now.restored_ranks != std::min(history_.own_ranks(checkpoint), now.world_size)) {

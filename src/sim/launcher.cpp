@@ -130,9 +130,8 @@ void Launcher::launch_all() {
 void Launcher::place_ranks() {
   std::vector<NodeId> machines = world_.usable_machines();
   world_.random.shuffle(machines);
-  const auto per_machine =
-      std::max<std::size_t>((ranks_ + machines.size() - 1) / machines.size(),
-                            (ranks_ + world_.settings.nodes - 1) / world_.settings.nodes);
+  const auto per_machine = std::max<std::size_t>((ranks_ + machines.size() - 1) / machines.size(),
+                                                 (ranks_ + world_.settings.nodes - 1) / world_.settings.nodes);
   const bool permuted = launch_ > 1 && world_.random.chance(250);
   std::map<NodeId, std::size_t> load;
   std::map<Rank, NodeId> places;

@@ -31,7 +31,7 @@ class Launcher {
   void state_is_lost();
 
   int launch() const { return launch_; }
-  Rank ranks() const { return ranks_; }  // of this launch
+  Rank ranks() const { return ranks_; }    // of this launch
   std::vector<Trainer*> trainers() const;  // the living ones of this launch
   bool is_between_launches() const { return stopping_; }
   bool everyone_has_asked() const;

@@ -17,12 +17,12 @@ using core::TimeMs;
 
 struct Settings {
   std::uint64_t seed = 0;
-  NodeId nodes = 3;    // 2..64
-  Rank ranks = 3;      // 1 or 2 per node, or fewer than nodes: the rest are spares
-  Rank sharers = 1;    // so many ranks name one main shard (data parallelism)
+  NodeId nodes = 3;      // 2..64
+  Rank ranks = 3;        // 1 or 2 per node, or fewer than nodes: the rest are spares
+  Rank sharers = 1;      // so many ranks name one main shard (data parallelism)
   bool elastic = false;  // all ranks name one, and the job may restart with another number of them
-  core::Config core;   // as every node is configured, but for its name and arena
-  bool racks = false;  // two nodes each, as failure domains
+  core::Config core;     // as every node is configured, but for its name and arena
+  bool racks = false;    // two nodes each, as failure domains
   TimeMs iteration_ms = 200;
   TimeMs update_ms = 10;  // up to so long, from before_update() to snapshot()
   TimeMs capture_ms = 50;

@@ -100,9 +100,8 @@ void AdmissionControl::admit_newcomer(const Peer& peer, const RankReport& rank, 
   if (view_.record->incarnation == 0 && view_.config.storage && !storage_.knows_incarnations()) return;
   // Nobody is left of the start that it was opened for.
   const bool is_deserted = contradicts_others(rank) &&
-                           std::none_of(bindings_.begin(), bindings_.end(), [&](const auto& entry) {
-                             return view_.is_present(*entry.second.peer, now);
-                           });
+                           std::none_of(bindings_.begin(), bindings_.end(),
+                                        [&](const auto& entry) { return view_.is_present(*entry.second.peer, now); });
   if (view_.record->incarnation == 0 || second_hello || decided || is_deserted) {
     open_incarnation(rank, now, effects);
     return;

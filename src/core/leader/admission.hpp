@@ -53,7 +53,7 @@ class AdmissionControl {
   const JobStorage& storage_;
   std::optional<TimeMs> contradicted_since_;  // newcomers have named another world size than ranks that wait
   bool refuses_others_ = false;               // and have for long
-  std::set<std::uint64_t> superseded_;  // instances whose rank another instance has claimed since
+  std::set<std::uint64_t> superseded_;        // instances whose rank another instance has claimed since
 };
 
 }  // namespace ckpt::core

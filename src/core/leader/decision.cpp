@@ -153,8 +153,8 @@ RecoveryQuestion DecisionMaker::question(bool with_storage) const {
   if (share) question.main_shard = first;
   const auto& last = view_.assignment_table.assignments();
   question.members_share = share && !last.empty() && std::all_of(last.begin(), last.end(), [&](const auto& each) {
-    return each.main_shard == first;
-  });
+                             return each.main_shard == first;
+                           });
   return question;
 }
 

@@ -178,7 +178,8 @@ std::uint32_t foreign_world_size(const Inventory& inventory, const RecoveryQuest
 std::string mismatch_text(std::uint32_t stored, std::uint32_t world_size) {
   return "what is stored is of a job of " + std::to_string(stored) + " ranks, this one has " +
          std::to_string(world_size) + ", and not all ranks are known to share one main shard: start " +
-         std::to_string(stored) + " ranks, or load it from storage with ckptengine.dcp.Reader, or remove what is "
+         std::to_string(stored) +
+         " ranks, or load it from storage with ckptengine.dcp.Reader, or remove what is "
          "stored ('ckptctl gc', and 'ckptctl rm' on storage)";
 }
 
@@ -231,6 +232,15 @@ std::string lacking_text(const RecoveryQuestion& question, const std::set<std::s
   const std::string parity = has_parity ? ", nor can they be decoded from what is left" : "";
   const std::string steps = question.unusable.empty() ? "" : "; on storage: " + join(question.unusable, 3);
   return who + " shards " + join(shards) + parity + steps + missing_text(question.missing);
+}
+
+// Why the checkpoint, which was committed, cannot be restored.
+std::string loss_text(const Inventory& inventory, CheckpointId checkpoint, const RecoveryQuestion& question) {
+  const auto pieces = inventory.find(checkpoint);
+  if (pieces == inventory.end() || needs_of(pieces->second, checkpoint, question).is_replicated)
+    return lacking_text(question, unusable(inventory, checkpoint, question));
+  return "it is of a job of " + std::to_string(world_size_of(pieces->second)) +
+         " ranks, and not all of them are known to share one main shard";
 }
 
 std::string give_up_text(const RecoveryQuestion& question) {
@@ -413,7 +423,7 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
     answer.restored_ranks = needs.ranks;
     if (decision.behind) {
       decision.text = describe(newest_commit) + " was committed but is lost (" +
-                      lacking_text(question, unusable(inventory, newest_commit, question)) + ")";
+                      loss_text(inventory, newest_commit, question) + ")";
     }
   } else if (const std::uint32_t stored = foreign_world_size(inventory, question); stored != 0) {
     decision.verdict = Verdict::mismatch;
@@ -421,7 +431,7 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
   } else if (newest_commit) {
     decision.verdict = Verdict::lost;
     decision.text = "beyond tolerance: " + describe(newest_commit) + " was committed, but " +
-                    lacking_text(question, unusable(inventory, newest_commit, question)) +
+                    loss_text(inventory, newest_commit, question) +
                     "; bring nodes back that had them and restart, or give up with " + give_up_text(question);
   } else if (!question.unusable.empty()) {
     decision.verdict = Verdict::lost;

@@ -22,9 +22,7 @@ inline constexpr std::size_t sources_max = 4;
 bool is_held_by(const Holders& holders, NodeId node);
 
 // The world size of the job that captured these pieces of one checkpoint. There is at least one.
-inline std::uint32_t world_size_of(const Pieces& pieces) {
-  return pieces.begin()->second.front().piece->world_size;
-}
+inline std::uint32_t world_size_of(const Pieces& pieces) { return pieces.begin()->second.front().piece->world_size; }
 
 // All pieces in the reports, by checkpoint. Borrows from the reports, which must be in order of their nodes.
 Inventory take_inventory(const std::vector<const Report*>& reports);
@@ -56,28 +54,28 @@ struct RecoveryQuestion {
   std::string_view main_shard;                   // that all ranks name, "" if they name several; borrowed
   std::vector<std::string_view> private_shards;  // by rank; borrowed
   bool members_share = false;                    // all ranks of the last incarnation named `main_shard`
-  std::vector<NodeId> missing;            // members of the last incarnation that are not present
-  std::vector<Member> members;            // of the last incarnation
-  std::uint64_t members_incarnation = 0;  // the last incarnation
-  bool members_are_lost = false;          // there was one, but its rank assignments are lost
-  CheckpointId restored;                  // the checkpoint from which it went on
-  std::uint32_t restored_ranks = 0;       // with the private shards of so many ranks
-  CheckpointId base;                      // newest commit from which it went on
-  std::vector<CheckpointId> whole;        // its checkpoints of which every place still has its piece
-  CheckpointId first_commit;              // from the incarnation record
-  bool asks_storage = false;              // there is persistent storage
-  std::vector<PieceInfo> stored;          // pieces on storage
-  std::set<CheckpointId> damaged;         // checkpoints there that proved damaged when read
-  std::vector<std::string> unusable;      // further checkpoints there that cannot be used, a sentence each
-  std::string storage_trouble;            // why `stored` may be incomplete, "" if it is complete
+  std::vector<NodeId> missing;                   // members of the last incarnation that are not present
+  std::vector<Member> members;                   // of the last incarnation
+  std::uint64_t members_incarnation = 0;         // the last incarnation
+  bool members_are_lost = false;                 // there was one, but its rank assignments are lost
+  CheckpointId restored;                         // the checkpoint from which it went on
+  std::uint32_t restored_ranks = 0;              // with the private shards of so many ranks
+  CheckpointId base;                             // newest commit from which it went on
+  std::vector<CheckpointId> whole;               // its checkpoints of which every place still has its piece
+  CheckpointId first_commit;                     // from the incarnation record
+  bool asks_storage = false;                     // there is persistent storage
+  std::vector<PieceInfo> stored;                 // pieces on storage
+  std::set<CheckpointId> damaged;                // checkpoints there that proved damaged when read
+  std::vector<std::string> unusable;             // further checkpoints there that cannot be used, a sentence each
+  std::string storage_trouble;                   // why `stored` may be incomplete, "" if it is complete
 };
 
 struct RecoveryAnswer {
   Decision decision;
-  CheckpointId base;   // newest commit up to the checkpoint: kept until the checkpoint has all its copies
+  CheckpointId base;                 // newest commit up to the checkpoint: kept until the checkpoint has all its copies
   std::uint32_t restored_ranks = 0;  // so many ranks restore a private shard of their own
-  bool final = false;  // nothing that missing nodes may hold can change it
-  std::string alarm;   // a newer checkpoint was passed over: its ranks captured different bytes; "" if none
+  bool final = false;                // nothing that missing nodes may hold can change it
+  std::string alarm;  // a newer checkpoint was passed over: its ranks captured different bytes; "" if none
 };
 
 // `inventory` is of the question's reports and borrows from them.
