@@ -266,6 +266,9 @@ void Invariants::persisting(const Machine& machine, const Persist& persist) {
       persist.epoch < arena.epoch) {
     throw Violation{"I4", text("node ", machine.id, " writes an older commit, checkpoint or epoch over a newer one")};
   }
+  // A leader with the only rank tells nobody else.
+  if (persist.highest_commit > arena.highest_commit && !history_.is_void(persist.highest_commit))
+    committed(machine, persist.highest_commit);
 }
 
 // Storage may have been cleared since, but the checkpoint has been there, whole.
