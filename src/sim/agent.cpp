@@ -192,7 +192,7 @@ void Agent::greet(std::uint64_t instance, TimeMs waited_ms) {
   }
   sessions_[rank].instance = instance;
   trainer->attached(id_);
-  handle(TrainerHello{rank, instance, trainer->incarnation(), world_.settings.ranks, main_shard, private_shard});
+  handle(TrainerHello{rank, instance, trainer->incarnation(), trainer->world_size, main_shard, private_shard});
   if (trainer->incarnation() == 0) return;
   if (!control.reserved.empty()) handle(segments_of(rank, control.reserved));
   read_words(rank);

@@ -147,6 +147,21 @@ class Cluster {
     leader_revision_ = 0;
   }
 
+  // All trainers end, and the job starts again with another number of ranks.
+  void restart_with(std::uint32_t world_size, const std::function<NodeId(Rank)>& node_of) {
+    end_trainers();
+    world_size_ = world_size;
+    start_incarnation(node_of);
+  }
+  void end_trainers() {
+    for (Rank rank = 0; rank < world_size_; ++rank) {
+      if (homes_.contains(rank)) exit_trainer(rank);
+      granted_.erase(rank);
+    }
+    ready.clear();
+    failed.clear();
+  }
+
   void exit_trainer(Rank rank) {
     feed(homes_.at(rank), TrainerExited{rank, instances_.at(rank)});
     drain();
@@ -475,7 +490,7 @@ class Cluster {
   void carry_out(NodeId, MemberChanged& changed) { changes.push_back(changed); }
   void carry_out(NodeId, Notice& notice) { notices.push_back(notice.text); }
 
-  const std::uint32_t world_size_;
+  std::uint32_t world_size_;
   std::uint64_t ids_ = 0;
   TimeMs now_ = 1000;
   std::map<NodeId, std::unique_ptr<Node>> nodes_;

@@ -296,7 +296,10 @@ void Worker::reconcile_admissions(Effects& effects) {
     if (trainer.served_in != 0 && trainer.served_in != directive_.incarnation) continue;
     if (trainer.incarnation != directive_.incarnation) trainer.share.reset();
     trainer.incarnation = directive_.incarnation;
-    if (admission.share) trainer.share = admission.share;
+    if (admission.share) {
+      trainer.share = admission.share;
+      trainer.adopts = admission.adopts;
+    }
     if (admission.replication &&
         std::exchange(trainer.notified_replication_in, trainer.incarnation) != trainer.incarnation)
       effects.push_back(NotifyReplicationGroup{admission.rank, trainer.incarnation, *admission.replication});
@@ -471,7 +474,7 @@ void Worker::reconcile_restore(Trainer& trainer, Effects& effects) {
     case Verdict::restore: {
       const std::string& main_shard = trainer.hello.main_shard;
       const auto main = find_sources(parts_of(main_shard, parts_stored(main_shard)));
-      const auto private_ = find_sources({trainer.hello.private_shard});
+      const auto private_ = find_sources({trainer.adopts.empty() ? trainer.hello.private_shard : trainer.adopts});
       if (directive_.reading_storage && directive_.stranded.empty()) return;  // the checkpoint may still prove damaged
       if (!main || !private_) {
         if (directive_.stranded.empty()) return;  // the pieces are on their way here

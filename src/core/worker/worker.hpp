@@ -71,6 +71,7 @@ class Worker {
     bool restored = false;           // it may take snapshots
     std::optional<Refusal> refusal;  // why it no longer takes part
     std::optional<Share> share;      // of the main shard that it captures in this incarnation
+    std::string adopts;              // the private shard that it restores instead of its own, "": its own
     bool wants_gpu_replication = false;
     std::uint64_t notified_replication_in = 0;  // incarnation
     std::vector<std::string> segments;          // the shards whose segments are ready
