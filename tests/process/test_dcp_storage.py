@@ -15,6 +15,7 @@ import torch.distributed.checkpoint as dcp
 from ckptengine.dcp import Reader
 from ckptengine.torch import Checkpointer, encode
 from conftest import build_file_of
+from safetensors.torch import load_file
 from test_storage_tools import checkpoint_folder, flip_bit, same, write_checkpoint
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
@@ -138,6 +139,20 @@ def test_all_that_a_checkpointer_stored_is_loaded_by_the_keys_of_the_state_dict(
     dcp.load(state, storage_reader=reader(storage))
     assert differing(state, expected) == []
     assert state["model"]["conv.weight"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_files_of_a_checkpoint_are_read_by_the_safetensors_package_alone(stored):
+    storage, expected = stored
+    files = list(storage.glob("*/step-00000001/*.safetensors"))
+    assert len(files) == 2
+    found = {key: value for file in files for key, value in load_file(file).items()}
+    parameters = dict(Net().named_parameters())
+    names = {key: f"{'model' if key in parameters else 'buffer'}.{key}" for key in expected["model"]}
+    # The convolution has the order of its memory in its name, and the head is the embedding's weight.
+    assert {key for key, name in names.items() if name not in found} == {"conv.weight", "head.weight"}
+    assert [key for key, name in names.items() if name in found and not same(found[name], expected["model"][key])] == []
+    moment = expected["optim"]["state"]["scale"]["exp_avg"]
+    assert same(found["optim.exp_avg.scale"], moment) and same(found["tensor.average"], expected["tensor"]["average"])
 
 
 def test_a_part_of_the_state_is_loaded(stored):
