@@ -161,7 +161,7 @@ def trained(model: nn.Module, inputs: int = 5, steps: int = 2, lr: float = 0.1) 
 
 @case(1, 2)
 def a_plain_model(medium: Medium) -> None:
-    model = nn.ModuleDict({"first": nn.Linear(5, 5), "second": nn.Linear(5, 1), "bag": nn.EmbeddingBag(5, 10)})
+    model = nn.ModuleDict({"first": nn.Linear(5, 5), "second": nn.Linear(5, 1), "table": nn.Embedding(5, 10)})
     medium.save(model.state_dict())
     for reader in medium.readers():
         state = {key: torch.zeros_like(value) for key, value in model.state_dict().items()}
