@@ -1,5 +1,5 @@
 // Capture into the arena and restore out of it, digests included, against memcpy of the same bytes with the same
-// threads between pre-faulted memory. Both sides take turns in one process; medians are compared. The state is GPT-2's
+// threads between pre-faulted memory. Both sides run in one process; medians are compared. The state is GPT-2's
 // tensor list in float32, with as many layers as fill the size. Each ratio is the worst over the sizes.
 //
 // Ours is the trainer's shipped path: Capture::begin() and release() (what snapshot() and before_update() call) into
@@ -21,6 +21,7 @@
 
 #include "arena/node_arena.hpp"
 #include "base/error.hpp"
+#include "bench/comparison.hpp"
 #include "bench/gpt2.hpp"
 #include "client/capture.hpp"
 #include "device/host_device.hpp"
@@ -119,66 +120,39 @@ class PlainCopy {
   bench::Memory packed_;
 };
 
-template <class Work>
-double time_ms(Work work) {
-  const auto begin = Clock::now();
-  work();
-  return milliseconds_between(begin, Clock::now());
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-struct Rates {
-  double ours = 0;  // GB/s
-  double theirs = 0;
-  double ratio() const { return ours / theirs; }
-};
-
-template <class Ours, class Theirs>
-Rates compare(std::size_t bytes, int rounds, Ours ours, Theirs theirs) {
-  std::vector<double> ours_ms, theirs_ms;
-  for (int round = 0; round < rounds; ++round) {
-    ours_ms.push_back(time_ms(ours));
-    theirs_ms.push_back(time_ms(theirs));
-  }
-  const double gigabytes = static_cast<double>(bytes) / 1e9;
-  return {gigabytes / median(ours_ms) * 1e3, gigabytes / median(theirs_ms) * 1e3};
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
+  bench::initialize(&argc, argv);
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 31;
   if (rounds < 1 || argc > 2) {
     std::fprintf(stderr, "usage: bench_capture [ROUNDS]\n");
     return 2;
   }
-  std::map<std::string, Rates> worst;
+  std::map<std::string, bench::Ratio> worst;
   for (const std::size_t size_mib : {256, 1024}) {
     for (const unsigned threads : {1u, 2u}) {
       Trainer trainer(size_mib * mebibyte, threads);
       PlainCopy plain(trainer.plan(), threads);
       const std::size_t bytes = trainer.plan().length_bytes();
-      const double first_ms = time_ms([&] { trainer.capture(); });
+      const auto begin = Clock::now();
+      trainer.capture();
+      const double first_ms = milliseconds_between(begin, Clock::now());
       std::printf("%zu MiB in %zu tensors, %u thread%s: first capture %.1f ms\n", bytes / mebibyte,
                   trainer.plan().targets().size(), threads, threads == 1 ? "" : "s", first_ms);
       const std::string suffix = threads == 1 ? "" : "_2";
       for (const bool restoring : {false, true}) {
-        const Rates rates = compare(
-            bytes, rounds, [&] { restoring ? trainer.restore() : trainer.capture(); }, [&] { plain.run(restoring); });
         const std::string name = (restoring ? "restore_local" : "capture") + suffix;
-        std::printf("  %-16s %.2f of memcpy (%.2f against %.2f GB/s)\n", name.c_str(), rates.ratio(), rates.ours,
-                    rates.theirs);
-        std::fflush(stdout);
-        if (!worst.contains(name) || rates.ratio() < worst[name].ratio()) worst[name] = rates;
+        const auto ours = [&] { restoring ? trainer.restore() : trainer.capture(); };
+        const auto found = bench::measure(
+            name, {bench::timed("ours", bytes, ours), bench::timed("memcpy", bytes, [&] { plain.run(restoring); })},
+            rounds);
+        const bench::Ratio ratio = bench::ratio_of_rates(name, bench::gigabytes_per_second(bytes, found[0].seconds),
+                                                         bench::gigabytes_per_second(bytes, found[1].seconds));
+        if (!worst.contains(name) || ratio.value < worst[name].value) worst[name] = ratio;
       }
     }
   }
-  for (const auto& [name, rates] : worst)
-    std::printf("ratio: %s = %.2f (ours %.2f, theirs %.2f, GB/s)\n", name.c_str(), rates.ratio(), rates.ours,
-                rates.theirs);
+  for (const auto& [name, ratio] : worst) bench::print_ratio(ratio);
   return 0;
 }

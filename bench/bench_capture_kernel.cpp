@@ -1,10 +1,9 @@
 // The fused kernels against memcpy: gather and scatter with digests, of the same bytes, with the same threads, between
-// the same pre-faulted memory (tensors on the heap, the piece in shared memory). Both sides take turns in one process.
+// the same pre-faulted memory (tensors on the heap, the piece in shared memory). Both sides run in one process.
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,12 +13,12 @@
 #include <thread>
 #include <vector>
 
+#include "bench/comparison.hpp"
 #include "kernels/copy_digest.hpp"
 
 namespace {
 
 using namespace ckpt::kernels;
-using Seconds = std::chrono::duration<double>;
 
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
 
@@ -75,20 +74,13 @@ std::byte* shared_memory(std::size_t size_bytes) {
 }
 
 // Runs work(first_leaf, last_leaf) over equal shares of the leaves, one per thread.
-double time_ms(std::size_t threads, std::size_t leaves, const std::function<void(std::size_t, std::size_t)>& work) {
-  const auto begin = std::chrono::steady_clock::now();
+void on_threads(std::size_t threads, std::size_t leaves, const std::function<void(std::size_t, std::size_t)>& work) {
   std::vector<std::thread> others;
   for (std::size_t t = 1; t < threads; ++t) {
     others.emplace_back(work, leaves * t / threads, leaves * (t + 1) / threads);
   }
   work(0, leaves / threads);
   for (std::thread& thread : others) thread.join();
-  return Seconds(std::chrono::steady_clock::now() - begin).count() * 1e3;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // memcpy of the bytes of the leaves [first, last), tensor by tensor.
@@ -110,7 +102,7 @@ struct Case {
   std::size_t threads;
 };
 
-void compare(const Case& what, const State& state, std::byte* packed, int rounds, Isa isa) {
+void compare_case(const Case& what, const State& state, std::byte* packed, int rounds, Isa isa) {
   const std::size_t length = state.offsets.back();
   const std::size_t leaves = leaf_count(length);
   std::vector<std::uint64_t> digests(leaves);
@@ -123,21 +115,15 @@ void compare(const Case& what, const State& state, std::byte* packed, int rounds
   };
   const auto theirs = [&](std::size_t first, std::size_t last) { plain_copy(state, packed, what.gather, first, last); };
   gather_leaves(state.sources, state.offsets, packed, 0, leaves, digests.data(), isa);
-  std::vector<double> ours_ms, theirs_ms;
-  for (int round = 0; round < rounds; ++round) {
-    ours_ms.push_back(time_ms(what.threads, leaves, ours));
-    theirs_ms.push_back(time_ms(what.threads, leaves, theirs));
-  }
-  const auto rate = [&](double ms) { return static_cast<double>(length) / ms / 1e6; };
-  const double ours_median = median(ours_ms), theirs_median = median(theirs_ms);
-  std::printf("ratio: %s = %.2f (ours %.2f, theirs %.2f, GB/s)\n", what.name.c_str(), theirs_median / ours_median,
-              rate(ours_median), rate(theirs_median));
-  std::fflush(stdout);
+  ckpt::bench::compare(
+      what.name, length, rounds, [&] { on_threads(what.threads, leaves, ours); },
+      [&] { on_threads(what.threads, leaves, theirs); });
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  ckpt::bench::initialize(&argc, argv);
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 15;
   const std::string only = argc > 2 ? argv[2] : "";
   for (std::size_t size_mib : {256, 1024}) {
@@ -150,7 +136,8 @@ int main(int argc, char** argv) {
         for (bool gather : {true, false}) {
           const std::string name = std::string(gather ? "gather" : "scatter") + "_" + shape + "_" +
                                    std::to_string(size_mib) + "mib_" + std::to_string(threads);
-          if (name.find(only) != std::string::npos) compare({name, gather, threads}, state, packed, rounds, best_isa());
+          if (name.find(only) != std::string::npos)
+            compare_case({name, gather, threads}, state, packed, rounds, best_isa());
         }
       }
     }

@@ -1,15 +1,13 @@
 // Parity of a group across nodes: four agents' worth of machinery, each in a process of its own with a shard in its
 // arena, make the parity of all members at once, xor(4).
 //
-//   ours    Combining as agents run it: ranges in chunks, all sources at once; each leaf verified, combined and
-//   digested
-//           in one pass.
+//   ours    Combining as agents run it: ranges in chunks, all sources at once. Each leaf is verified, combined and
+//           digested in one pass.
 //   theirs  as redset gathers: a member fetches the segments that it needs whole, one after the other, into memory of
 //           its own, adds them up with a plain loop and digests the result. Nothing that came is verified.
 //   fetch   what the network gives: every member fetches its neighbour's whole shard and does not look at it.
 //
-// The same bytes reach each member in all three, over the same transport. The sides take turns; a ratio is the median
-// of the rounds', since both sides of one round saw the same load.
+// The same bytes reach each member in all three, over the same transport.
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
@@ -22,6 +20,7 @@
 #include <sstream>
 
 #include "agent/transfers/coding_job.hpp"
+#include "bench/comparison.hpp"
 #include "bench/pieces.hpp"
 #include "net/transport.hpp"
 #include "tests/net/child_process.hpp"
@@ -139,8 +138,9 @@ class Member {
       coding_inputs.sources.push_back({shard_of(m), m, parity_manifest_.sources[m].root_digest});
     std::promise<agent::CodingJob::Outcome> done;
     const auto made = std::make_shared<agent::CodingJob>(
-        agent::CodingJob::Dependencies{self_, index_, pool_, buffers_, port_}, parity_, std::uint8_t{0}, piece_,
-        std::move(coding_inputs), [&done](agent::CodingJob::Outcome outcome) { done.set_value(std::move(outcome)); });
+        agent::CodingJob::Dependencies{self_, index_, pool_, buffers_, port_},
+        agent::FetchDestination(parity_, 0, piece_), std::move(coding_inputs),
+        [&done](agent::CodingJob::Outcome outcome) { done.set_value(std::move(outcome)); });
     made->start();
     const auto outcome = done.get_future().get();
     if (outcome.result != core::FetchResult::complete) throw std::runtime_error("the parity was not made");
@@ -260,33 +260,29 @@ class Group {
 
 void compare(const Settings& settings, const std::string& transport) {
   Group group(settings, transport);
-  std::vector<std::vector<double>> seconds(sides.size()), cpu(sides.size());
-  std::vector<double> to_theirs, to_fetch;
-  for (int round = 0; round <= settings.rounds; ++round) {
-    std::vector<Group::Measured> measured;
-    for (const std::string& side : sides) measured.push_back(group.run(side));
-    if (measured[0].made != measured[1].made) throw std::runtime_error("the two sides' parity differs");
-    if (round == 0) continue;  // connects, touches memory
-    std::printf("%s round %d:", transport.c_str(), round);
-    for (std::size_t i = 0; i < sides.size(); ++i) {
-      seconds[i].push_back(measured[i].seconds);
-      cpu[i].push_back(measured[i].cpu_seconds);
-      std::printf(" %s %.3f s%s", sides[i].c_str(), measured[i].seconds, i + 1 < sides.size() ? "," : "\n");
-    }
-    to_theirs.push_back(measured[1].seconds / measured[0].seconds);
-    to_fetch.push_back(measured[2].seconds / measured[0].seconds);
-  }
-  const double gigabytes = double(members * (settings.mib << 20)) / 1e9;
   const std::string name = "encode_group_" + transport;
-  std::printf("%s: %.2f GB to all members; CPU s: ours %.2f, theirs %.2f, fetch %.2f\n", name.c_str(), gigabytes,
-              median(cpu[0]), median(cpu[1]), median(cpu[2]));
-  std::printf("ratio: %s = %.2f (ours %.3f, theirs %.3f, s)\n", name.c_str(), median(to_theirs), median(seconds[0]),
-              median(seconds[1]));
-  std::printf("ratio: %s_of_fetch = %.2f (ours %.2f, theirs %.2f, GB/s)\n", name.c_str(), median(to_fetch),
-              gigabytes / median(seconds[0]), gigabytes / median(seconds[2]));
+  const std::size_t bytes = members * (settings.mib << 20);
+  std::vector<std::string> made;  // the parity of ours and theirs, the same in every round
+  std::vector<Side> all;
+  for (const std::string& side : sides) {
+    all.push_back({side, bytes, [&, side](benchmark::UserCounters& counters) {
+                     const Group::Measured measured = group.run(side);
+                     if (made.empty() && side != "fetch") made = measured.made;
+                     if (side != "fetch" && measured.made != made)
+                       throw std::runtime_error("the two sides' parity differs");
+                     counters["cpu_s"] = measured.cpu_seconds;
+                     return measured.seconds;
+                   }});
+  }
+  const auto found = measure(name, all, settings.rounds);
+  const double ours_s = found[0].seconds, theirs_s = found[1].seconds;
+  print_ratio({.name = name, .value = theirs_s / ours_s, .ours = ours_s, .theirs = theirs_s, .unit = "s"});
+  print_ratio(ratio_of_rates(name + "_of_fetch", gigabytes_per_second(bytes, ours_s),
+                             gigabytes_per_second(bytes, found[2].seconds)));
 }
 
 int run(int argc, char** argv) {
+  initialize(&argc, argv);
   Settings settings;
   CLI::App app("Parity of four nodes' shards against gathering them first");
   app.add_option("--mib", settings.mib, "of each shard")->check(CLI::Range(1, 4096));
@@ -295,7 +291,6 @@ int run(int argc, char** argv) {
   app.add_option("--member-of", settings.member_of)->group("");
   app.add_option("--member", settings.member)->group("");
   CLI11_PARSE(app, argc, argv);
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   try {
     if (!settings.member_of.empty()) return be_member(settings);
     for (const std::string transport : {"tcp", "shm"}) {

@@ -1,6 +1,6 @@
 // Capture from a GPU and restore to it, digests included, against one cuMemcpyAsync of as many bytes from or to pinned
 // host memory: the peak of the link. That is taken with memory of ours that is registered and with the driver's own,
-// and the better one counts. All take turns in one process; medians are compared. The state is one large tensor, and
+// and the better one counts. All run in one process; medians are compared. The state is one large tensor, and
 // GPT-2's tensor list with as many layers as fill the size.
 //
 // A restore is measured as restore() does it, from memory that was mapped right before and is pinned within the call,
@@ -33,6 +33,7 @@
 #include "base/error.hpp"
 #include "base/mapping.hpp"
 #include "base/unique_fd.hpp"
+#include "bench/comparison.hpp"
 #include "bench/gpt2.hpp"
 #include "bench/parts.hpp"
 #include "device/cuda_device.hpp"
@@ -44,6 +45,7 @@ namespace {
 
 using namespace ckpt;
 using namespace ckpt::device;
+using bench::Side;
 
 constexpr std::uint64_t mebibyte = 1 << 20;
 constexpr std::uint64_t staging_bytes = 128 * mebibyte;
@@ -68,7 +70,7 @@ class Slot {
         size_bytes_((plan.leaves() + 1) * kernels::leaf_size_bytes),
         file_(memory_file(size_bytes_)),
         mapping_(map(Mapping::Access::write)) {
-    mapping_.populate(1);
+    mapping_.populate(0, size_bytes_, 1);
   }
   Range range() const { return {data(), size_bytes_}; }
   Range digests() { return {reinterpret_cast<std::byte*>(digests_.data()), digests_.size() * sizeof(digests_[0])}; }
@@ -118,33 +120,12 @@ double seconds(const std::function<void()>& work) {
   return 1e-3 * milliseconds_between(begin, Clock::now());
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-struct Contestant {
-  std::string name;
-  std::function<double()> run;  // once; the seconds that it took
-};
-
-Contestant timed(const std::string& name, const std::function<void()>& work) {
-  return {name, [work] { return seconds(work); }};
-}
-
-// The median of each, in GB/s, in rounds in which they take turns.
-std::vector<double> rates(const std::vector<Contestant>& contestants, std::size_t bytes, int rounds) {
-  std::vector<std::vector<double>> times_s(contestants.size());
-  for (const Contestant& contestant : contestants) contestant.run();
-  for (int round = 0; round < rounds; ++round)
-    for (std::size_t i = 0; i < contestants.size(); ++i) times_s[i].push_back(contestants[i].run());
+// The rate of each side, in GB/s.
+std::vector<double> rates(const std::string& name, const std::vector<Side>& sides, std::size_t bytes, int rounds) {
   std::vector<double> all;
-  for (const auto& of_one : times_s) all.push_back(1e-9 * static_cast<double>(bytes) / median(of_one));
+  for (const bench::Measured& found : bench::measure(name, sides, rounds))
+    all.push_back(bench::gigabytes_per_second(bytes, found.seconds));
   return all;
-}
-
-void print_ratio(const std::string& name, double ours, double theirs) {
-  std::printf("ratio: %s = %.3f (ours %.2f, theirs %.2f, GB/s)\n", name.c_str(), ours / theirs, ours, theirs);
 }
 
 // A state on the GPU, its slot, and the device between them.
@@ -219,34 +200,34 @@ class Rig {
 };
 
 // Each of ours against the better one of two copies.
-void compare_with_peak(const std::vector<Contestant>& ours, const std::function<void()>& registered,
+void compare_with_peak(const std::vector<Side>& ours, const std::function<void()>& registered,
                        const std::function<void()>& allocated, std::size_t bytes, int rounds) {
-  std::vector<Contestant> all = ours;
-  all.push_back(timed("registered", registered));
-  all.push_back(timed("allocated", allocated));
-  const std::vector<double> found = rates(all, bytes, rounds);
-  const double in_registered = found[ours.size()], in_allocated = found[ours.size() + 1];
-  std::printf("peak for %s: %.2f GB/s with registered memory, %.2f with memory from cuMemHostAlloc\n",
-              ours.front().name.c_str(), in_registered, in_allocated);
-  for (std::size_t i = 0; i < ours.size(); ++i)
-    print_ratio(ours[i].name, found[i], std::max(in_registered, in_allocated));
+  std::vector<Side> all = ours;
+  all.push_back(bench::timed("copy_registered", bytes, registered));
+  all.push_back(bench::timed("copy_allocated", bytes, allocated));
+  const std::vector<double> found = rates("peak", all, bytes, rounds);
+  const double peak = std::max(found[ours.size()], found[ours.size() + 1]);
+  for (std::size_t i = 0; i < ours.size(); ++i) bench::print_ratio(bench::ratio_of_rates(ours[i].name, found[i], peak));
 }
 
 void measure_copies(const std::string& name, const std::vector<std::size_t>& sizes, int rounds) {
   const Context context(0);
   const ContextScope scope(context);
   Rig rig(sizes, staging_bytes);
-  const PinnedMemory allocated(rig.size_bytes());
+  const std::size_t bytes = rig.size_bytes();
+  const PinnedMemory allocated(bytes);
   compare_with_peak(
-      {timed("gpu_capture_" + name, [&] { rig.capture(); })}, [&] { rig.copy_to_host(rig.slot()); },
-      [&] { rig.copy_to_host(allocated.as<void>()); }, rig.size_bytes(), rounds);
+      {bench::timed("gpu_capture_" + name, bytes, [&] { rig.capture(); })}, [&] { rig.copy_to_host(rig.slot()); },
+      [&] { rig.copy_to_host(allocated.as<void>()); }, bytes, rounds);
   rig.capture();  // the slot holds the piece again
+  const auto afresh = [&](Mapping::Access access) {
+    return [&rig, access](benchmark::UserCounters&) { return rig.restore_afresh(access); };
+  };
   compare_with_peak(
-      {{"gpu_restore_" + name, [&] { return rig.restore_afresh(Mapping::Access::write); }},
-       {"gpu_restore_pageable_" + name, [&] { return rig.restore_afresh(Mapping::Access::read); }},
-       timed("gpu_restore_pinned_" + name, [&] { rig.restore_from(rig.slot()); })},
-      [&] { rig.copy_to_device(rig.slot()); }, [&] { rig.copy_to_device(allocated.as<void>()); }, rig.size_bytes(),
-      rounds);
+      {{"gpu_restore_" + name, bytes, afresh(Mapping::Access::write)},
+       {"gpu_restore_pageable_" + name, bytes, afresh(Mapping::Access::read)},
+       bench::timed("gpu_restore_pinned_" + name, bytes, [&] { rig.restore_from(rig.slot()); })},
+      [&] { rig.copy_to_device(rig.slot()); }, [&] { rig.copy_to_device(allocated.as<void>()); }, bytes, rounds);
 }
 
 // With an update that comes so long after the snapshot.
@@ -256,20 +237,26 @@ void measure_host_time(const std::string& name, const std::vector<std::size_t>& 
   const ContextScope scope(context);
   Rig rig(sizes, device_staging_bytes);
   rig.capture();
-  std::vector<double> start_us, release_us, both_us;
-  for (int round = 0; round < rounds; ++round) {
-    start_us.push_back(1e6 * seconds([&] { rig.start(); }));
+  const auto calls = [&](benchmark::UserCounters& counters) {
+    const double start_s = seconds([&] { rig.start(); });
     std::this_thread::sleep_for(pause);
-    release_us.push_back(1e6 * seconds([&] { rig.release(); }));
+    const double release_s = seconds([&] { rig.release(); });
     rig.wait_until_captured();
-    both_us.push_back(start_us.back() + release_us.back());
-  }
-  const double ours_us = median(both_us);
-  std::printf("host time, %s: %.0f MiB of state, %.0f MiB of sub-buffers: start() %.0f us, release() %.0f us\n",
-              name.c_str(), static_cast<double>(rig.size_bytes()) / mebibyte,
-              static_cast<double>(rig.staging_bytes_taken()) / mebibyte, median(start_us), median(release_us));
-  std::printf("ratio: gpu_host_calls_%s = %.3f (ours %.0f, goal %.0f, us); at most %.0f us\n", name.c_str(),
-              ours_us / host_goal_us, ours_us, host_goal_us, *std::max_element(both_us.begin(), both_us.end()));
+    counters["start_us"] = 1e6 * start_s;
+    counters["release_us"] = 1e6 * release_s;
+    return start_s + release_s;
+  };
+  std::printf("host time, %s: %.0f MiB of state, %.0f MiB of sub-buffers\n", name.c_str(),
+              static_cast<double>(rig.size_bytes()) / mebibyte,
+              static_cast<double>(rig.staging_bytes_taken()) / mebibyte);
+  const auto found = bench::measure("gpu_host_calls_" + name, {{"start_and_release", 0, calls}}, rounds);
+  const double ours_us = 1e6 * found.front().seconds;
+  bench::print_ratio({.name = "gpu_host_calls_" + name,
+                      .value = ours_us / host_goal_us,
+                      .ours = ours_us,
+                      .theirs = host_goal_us,
+                      .unit = "us",
+                      .against = "goal"});
 }
 
 std::vector<std::size_t> gpt2_sizes(std::size_t total_bytes) {
@@ -303,12 +290,6 @@ class Loop {
     exchange_.allow(plan_.steps());
     while (!exchange_.over()) exchange_.advance();
   }
-  double rate(int rounds) {
-    std::vector<double> times_s;
-    run();
-    for (int round = 0; round < rounds; ++round) times_s.push_back(seconds([this] { run(); }));
-    return 1e-9 * static_cast<double>(length_bytes_) / median(times_s);
-  }
 
  private:
   const std::uint64_t length_bytes_;
@@ -326,17 +307,18 @@ void measure_exchange(std::size_t total_bytes, int rounds) {
   const ContextScope scope(context);
   const Tensors tensors({total_bytes / 4});  // many steps all the same
   Slot slot(tensors.plan());
-  for (const std::uint64_t chunk_bytes : {4 * mebibyte, 32 * mebibyte})
-    for (const std::uint32_t buffers : {1u, 2u, 4u})
-      std::printf("exchange: %u sub-buffers of %llu MiB: %.2f GB/s\n", buffers,
-                  static_cast<unsigned long long>(chunk_bytes / mebibyte),
-                  Loop(tensors, slot, buffers, chunk_bytes).rate(rounds));
+  const std::size_t bytes = tensors.plan().length_bytes();
+  for (const std::uint64_t chunk_bytes : {4 * mebibyte, 32 * mebibyte}) {
+    for (const std::uint32_t buffers : {1u, 2u, 4u}) {
+      Loop loop(tensors, slot, buffers, chunk_bytes);
+      const std::string name = std::to_string(buffers) + "_sub_buffers_of_" + std::to_string(chunk_bytes / mebibyte);
+      bench::measure("exchange", {bench::timed(name + "_mib", bytes, [&] { loop.run(); })}, rounds);
+    }
+  }
   Slot other(tensors.plan());
   Loop pipelined(tensors, slot, 4, 16 * mebibyte), unpipelined(tensors, other, 1, 16 * mebibyte);
-  const std::vector<double> found =
-      rates({timed("pipelined", [&] { pipelined.run(); }), timed("unpipelined", [&] { unpipelined.run(); })},
-            tensors.plan().length_bytes(), rounds);
-  print_ratio("gpu_exchange_pipelined", found[0], found[1]);
+  bench::compare(
+      "gpu_exchange_pipelined", bytes, rounds, [&] { pipelined.run(); }, [&] { unpipelined.run(); });
 }
 
 void run_copies(bench::Parts& parts, std::size_t total_bytes, int rounds) {
@@ -353,6 +335,7 @@ void run_copies(bench::Parts& parts, std::size_t total_bytes, int rounds) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  bench::initialize(&count, arguments);
   const std::size_t total_bytes = static_cast<std::size_t>(count > 1 ? std::atoi(arguments[1]) : 1024) << 20;
   const int rounds = count > 2 ? std::atoi(arguments[2]) : 15;
   const std::string only = count > 3 ? arguments[3] : "";

@@ -1,4 +1,4 @@
-// Parity and digests on a GPU. First their bytes are compared with the CPU's; then they are measured in turns with
+// Parity and digests on a GPU. First their bytes are compared with the CPU's; then they are measured beside
 // copies: XOR against a copy within the device, in bytes read and written; Reed-Solomon likewise; encoding against
 // copying its sources to pinned host memory; digests in launches of a sub-buffer's size, and in large ones.
 //
@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/comparison.hpp"
 #include "bench/parts.hpp"
 #include "kernels/digest_cuda.hpp"
 #include "kernels/parity_cuda.hpp"
@@ -194,33 +195,26 @@ void check_all_digests(cudaStream_t stream) {
 // ---- Rates ----
 
 // Of one call among many. The stream is busy when the time begins, so that no launch is waited for in it.
-double time_ms(cudaStream_t stream, const Work& work) {
+double seconds_per_call(cudaStream_t stream, const Work& work) {
   Event begin, end;
   work();
   begin.record(stream);
   for (int call = 0; call < calls_per_round; ++call) work();
   end.record(stream);
-  return end.wait_ms_since(begin) / calls_per_round;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  return 1e-3 * end.wait_ms_since(begin) / calls_per_round;
 }
 
 void compare(const std::string& name, cudaStream_t stream, std::size_t ours_bytes, const Work& ours,
              std::size_t theirs_bytes, const Work& theirs) {
-  std::vector<double> ours_ms, theirs_ms;
-  time_ms(stream, ours);
-  time_ms(stream, theirs);
-  for (int round = 0; round < rounds; ++round) {
-    ours_ms.push_back(time_ms(stream, ours));
-    theirs_ms.push_back(time_ms(stream, theirs));
-  }
-  const double ours_rate = 1e-6 * static_cast<double>(ours_bytes) / median(ours_ms);
-  const double theirs_rate = 1e-6 * static_cast<double>(theirs_bytes) / median(theirs_ms);
-  std::printf("ratio: %s = %.3f (ours %.1f, theirs %.1f, GB/s)\n", name.c_str(), ours_rate / theirs_rate, ours_rate,
-              theirs_rate);
+  const auto side = [stream](const char* label, std::size_t bytes, const Work& work) {
+    return ckpt::bench::Side{label, bytes,
+                             [stream, &work](benchmark::UserCounters&) { return seconds_per_call(stream, work); }};
+  };
+  const auto found =
+      ckpt::bench::measure(name, {side("ours", ours_bytes, ours), side("copy", theirs_bytes, theirs)}, rounds);
+  ckpt::bench::print_ratio(
+      ckpt::bench::ratio_of_rates(name, ckpt::bench::gigabytes_per_second(ours_bytes, found[0].seconds),
+                                  ckpt::bench::gigabytes_per_second(theirs_bytes, found[1].seconds)));
 }
 
 // Of piece_bytes, random, and other ones for every number.
@@ -338,6 +332,7 @@ int run(bool is_check_only) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  ckpt::bench::initialize(&count, arguments);
   CLI::App app("Parity and digest kernels on a GPU: their bytes against the CPU's, their rates against copies");
   bool is_check_only = false;
   app.add_flag("--check", is_check_only, "only compare bytes; status 1 where they differ, 3 without a GPU to use");

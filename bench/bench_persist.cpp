@@ -22,6 +22,7 @@
 
 #include "arena/layout.hpp"
 #include "base/clock.hpp"
+#include "bench/comparison.hpp"
 #include "kernels/digest.hpp"
 #include "persist/checkpoint_catalog.hpp"
 #include "persist/checkpoint_writer.hpp"
@@ -163,24 +164,15 @@ double fio_seconds(const Settings& settings, const std::string& folder, const st
   return double(settings.bytes()) / job.at("bw_bytes").get<double>();
 }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
 void compare(const Settings& settings, const std::string& way, const std::function<double()>& ours,
              const std::function<double()>& theirs) {
-  std::vector<double> our_rounds, their_rounds;
-  const double gigabytes = double(settings.bytes()) / 1e9;
-  for (int round = 0; round < settings.rounds; ++round) {
-    our_rounds.push_back(ours());
-    their_rounds.push_back(theirs());
-    std::printf("%s round %d: ours %.2f GB/s, fio %.2f GB/s\n", way.c_str(), round + 1, gigabytes / our_rounds.back(),
-                gigabytes / their_rounds.back());
-  }
-  std::printf("ratio: persist_%s = %.2f (ours %.2f, theirs %.2f, GB/s)\n", way.c_str(),
-              median(their_rounds) / median(our_rounds), gigabytes / median(our_rounds),
-              gigabytes / median(their_rounds));
+  const auto side = [&](const char* name, const std::function<double()>& run) {
+    return bench::Side{name, settings.bytes(), [run](benchmark::UserCounters&) { return run(); }};
+  };
+  const auto found = bench::measure("persist_" + way, {side("ours", ours), side("fio", theirs)}, settings.rounds);
+  bench::print_ratio(bench::ratio_of_rates("persist_" + way,
+                                           bench::gigabytes_per_second(settings.bytes(), found[0].seconds),
+                                           bench::gigabytes_per_second(settings.bytes(), found[1].seconds)));
 }
 
 void serve(Ours& ours) {
@@ -191,6 +183,7 @@ void serve(Ours& ours) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  bench::initialize(&argc, argv);
   Settings settings;
   CLI::App app("Writing a shard to storage and reading it against fio");
   app.add_option("--directory", settings.directory, "where to write, an absolute path");
@@ -202,7 +195,6 @@ int main(int argc, char** argv) {
   app.add_option("--tensors", settings.tensors_path, "JSON file with names and shapes, in place of --mib");
   app.add_flag("--serve", settings.serve, "do as standard input says");
   CLI11_PARSE(app, argc, argv);
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   try {
     const Workplace workplace(settings.directory);
     Ours ours(settings, workplace.path());
@@ -210,8 +202,6 @@ int main(int argc, char** argv) {
       serve(ours);
       return 0;
     }
-    ours.write();  // warms up both sides
-    fio_seconds(settings, workplace.path(), "write");
     const auto fio = [&](const char* way) { return [&, way] { return fio_seconds(settings, workplace.path(), way); }; };
     compare(
         settings, "write", [&] { return ours.write(); }, fio("write"));

@@ -5,11 +5,11 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <new>
 
+#include "bench/comparison.hpp"
 #include "placement/odds/recovery_plan.hpp"
 #include "placement/odds/sampling.hpp"
 #include "placement/odds/survival.hpp"
@@ -99,28 +99,38 @@ void register_all() {
   }
 }
 
-// The slowest strategy, with domains, once more by hand.
-void print_ratio() {
+// The slowest strategy, with domains.
+void measure_goal() {
   constexpr std::uint32_t nodes = 100'000;
+  constexpr double goal_s = 1;
   const Domains domains = racks_of(nodes, 16);
   const LostNodes lost = some_lost(nodes);
-  double slowest_s = 0;
+  std::vector<ckpt::bench::Side> sides;
   for (const auto strategy : all_strategies) {
-    const auto start = std::chrono::steady_clock::now();
-    benchmark::DoNotOptimize(place_and_list(nodes, strategy, &domains, lost));
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-    slowest_s = std::max(slowest_s, passed.count());
+    sides.push_back(ckpt::bench::timed(std::string(name(strategy)), 0, [&, strategy] {
+      benchmark::DoNotOptimize(place_and_list(nodes, strategy, &domains, lost));
+    }));
   }
-  std::printf("ratio: placement_and_plan_100k = %.2f (ours %.3f, theirs %.3f, s)\n", slowest_s / 1.0, slowest_s, 1.0);
+  double slowest_s = 0;
+  for (const auto& found : ckpt::bench::measure("placement_and_plan_100k", sides, 3))
+    slowest_s = std::max(slowest_s, found.seconds);
+  ckpt::bench::print_ratio({.name = "placement_and_plan_100k",
+                            .value = slowest_s / goal_s,
+                            .ours = slowest_s,
+                            .theirs = goal_s,
+                            .unit = "s"});
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  ckpt::bench::initialize(&argc, argv);
+  if (argc > 1) {
+    std::fprintf(stderr, "usage: bench_placement [--benchmark_...]\n");
+    return 2;
+  }
   register_all();
   benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  print_ratio();
+  benchmark::ClearRegisteredBenchmarks();
+  measure_goal();
 }

@@ -7,11 +7,9 @@
 //   decode  copies: to copy and verify. Parity: to verify the sources and decode as many pieces as may be lost; per
 //           GiB of what was lost.
 //
-// Cold buffers; all sides take turns. The table is in the form in which docs/parity.md shows it.
+// Cold buffers; all sides run in one process. The table is in the form in which docs/parity.md shows it.
 #include <sys/mman.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/comparison.hpp"
 #include "kernels/coder.hpp"
 #include "placement/protection.hpp"
 
@@ -88,19 +87,23 @@ Coder decoder_of(const Protection& protection) {
 struct Cell {
   std::function<void()> work;
   double gib;
-  std::vector<double> ms_per_gib = {};
-
-  void run() {
-    const auto begin = std::chrono::steady_clock::now();
-    work();
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-    ms_per_gib.push_back(took.count() / gib);
-  }
-  double median() {
-    std::sort(ms_per_gib.begin(), ms_per_gib.end());
-    return ms_per_gib[ms_per_gib.size() / 2];
-  }
+  double ms_per_gib = 0;
 };
+
+// All cells in one go.
+void measure_cells(std::vector<Cell>& encode, std::vector<Cell>& decode, const std::vector<Protection>& protections,
+                   int rounds) {
+  std::vector<ckpt::bench::Side> sides;
+  for (std::size_t i = 0; i < protections.size(); ++i) {
+    sides.push_back(ckpt::bench::timed("encode/" + name(protections[i]), 0, encode[i].work));
+    sides.push_back(ckpt::bench::timed("decode/" + name(protections[i]), 0, decode[i].work));
+  }
+  const auto found = ckpt::bench::measure("protection", sides, rounds);
+  for (std::size_t i = 0; i < protections.size(); ++i) {
+    encode[i].ms_per_gib = 1e3 * found[2 * i].seconds / encode[i].gib;
+    decode[i].ms_per_gib = 1e3 * found[2 * i + 1].seconds / decode[i].gib;
+  }
+}
 
 std::string odds(const Protection& protection, std::uint32_t lost) {
   char text[32];
@@ -111,6 +114,7 @@ std::string odds(const Protection& protection, std::uint32_t lost) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ckpt::bench::initialize(&argc, argv);
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 15;
   std::vector<Piece> pieces = make_pieces();
   const std::vector<Protection> protections = {Protection::of_copies(2), Protection::of_copies(3),
@@ -130,10 +134,7 @@ int main(int argc, char** argv) {
       decode.push_back({[&, decoder] { combine(decoder, pieces); }, piece_gib * static_cast<double>(decoder.rows())});
     }
   }
-  for (int round = 0; round < rounds; ++round) {
-    for (Cell& cell : encode) cell.run();
-    for (Cell& cell : decode) cell.run();
-  }
+  measure_cells(encode, decode, protections, rounds);
   std::puts("| protection | stored besides | sent | k = 1 | k = 2 | k = 3 | k = 4 | encode | decode |");
   std::puts("|---|---|---|---|---|---|---|---|---|");
   for (std::size_t i = 0; i < protections.size(); ++i) {
@@ -141,9 +142,13 @@ int main(int argc, char** argv) {
     std::printf("| %s | %.0f %% | %.0f %% |", name(protection).c_str(), 100 * extra_stored(protection),
                 100 * sent(protection));
     for (std::uint32_t lost = 1; lost <= 4; ++lost) std::printf(" %s |", odds(protection, lost).c_str());
-    std::printf(" %.0f ms/GiB | %.0f ms/GiB |\n", encode[i].median(), decode[i].median());
+    std::printf(" %.0f ms/GiB | %.0f ms/GiB |\n", encode[i].ms_per_gib, decode[i].ms_per_gib);
   }
   // copies(2) against xor(8), which sends as much and stores an eighth of it.
-  std::printf("ratio: encode_xor8_vs_copy = %.2f (ours %.0f, theirs %.0f, ms/GiB)\n",
-              encode[0].median() / encode[3].median(), encode[3].median(), encode[0].median());
+  const double copy_ms = encode[0].ms_per_gib, xor8_ms = encode[3].ms_per_gib;
+  ckpt::bench::print_ratio({.name = "encode_xor8_vs_copy",
+                            .value = copy_ms / xor8_ms,
+                            .ours = xor8_ms,
+                            .theirs = copy_ms,
+                            .unit = "ms/GiB"});
 }

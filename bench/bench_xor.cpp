@@ -1,13 +1,12 @@
 // Erasure coding against what one would call instead: ISA-L's xor_gen or ec_encode_data, then XXH3 of every leaf, with
-// the fastest XXH3 for this processor (our own). Same cold buffers, one thread; both sides take turns in one process.
+// the fastest XXH3 for this processor (our own). Same cold buffers, one thread, both sides in one process. Rates count
+// the bytes of the sources.
 //
 // Digests are never left out on our side: *_cpu compares parity with its digests to parity alone.
 #include <isa-l/erasure_code.h>
 #include <isa-l/raid.h>
 #include <sys/mman.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,11 +14,13 @@
 #include <string>
 #include <vector>
 
+#include "bench/comparison.hpp"
 #include "kernels/coder.hpp"
 
 namespace {
 
 using namespace ckpt::kernels;
+using ckpt::bench::compare;
 
 constexpr std::size_t piece_bytes = std::size_t{64} << 20;
 
@@ -29,34 +30,6 @@ std::byte* memory(std::size_t size_bytes, unsigned seed) {
   auto* words = static_cast<std::uint64_t*>(mapped);
   for (std::size_t i = 0; i < size_bytes / 8; ++i) words[i] = (i + seed) * 0x9E3779B97F4A7C15U;
   return static_cast<std::byte*>(mapped);
-}
-
-double time_ms(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// In GB/s of sources. The ratio is the median over rounds of which both sides saw the same load.
-void compare(const std::string& name, std::size_t sources, int rounds, const std::function<void()>& ours,
-             const std::function<void()>& theirs) {
-  std::vector<double> ours_ms, theirs_ms, ratios;
-  ours();
-  theirs();
-  for (int round = 0; round < rounds; ++round) {
-    ours_ms.push_back(time_ms(ours));
-    theirs_ms.push_back(time_ms(theirs));
-    ratios.push_back(theirs_ms.back() / ours_ms.back());
-  }
-  const auto rate = [&](double ms) { return static_cast<double>(sources * piece_bytes) / ms / 1e6; };
-  std::printf("ratio: %s = %.2f (ours %.2f, theirs %.2f, GB/s)\n", name.c_str(), median(ratios), rate(median(ours_ms)),
-              rate(median(theirs_ms)));
-  std::fflush(stdout);
 }
 
 class Stripe {
@@ -160,13 +133,13 @@ void compare_xor(std::size_t data, int rounds) {
   };
   const std::string suffix = "_k" + std::to_string(data);
   compare(
-      "xor_fused" + suffix, data, rounds, [&] { stripe.ours(coder, true); }, isal_all);
+      "xor_fused" + suffix, data * piece_bytes, rounds, [&] { stripe.ours(coder, true); }, isal_all);
   compare(
-      "xor_fused_parity" + suffix, data, rounds, [&] { stripe.ours(coder, false); }, isal_parity);
+      "xor_fused_parity" + suffix, data * piece_bytes, rounds, [&] { stripe.ours(coder, false); }, isal_parity);
   compare(
-      "xor_added" + suffix, data, rounds, [&] { stripe.ours_added(coder); }, isal_parity);
+      "xor_added" + suffix, data * piece_bytes, rounds, [&] { stripe.ours_added(coder); }, isal_parity);
   compare(
-      "xor_cpu" + suffix, data, rounds, [&] { stripe.ours(coder, false); }, [&] { stripe.isal_xor(); });
+      "xor_cpu" + suffix, data * piece_bytes, rounds, [&] { stripe.ours(coder, false); }, [&] { stripe.isal_xor(); });
   stripe.check();
 }
 
@@ -188,17 +161,18 @@ void compare_rs(std::size_t data, std::size_t parity, int rounds) {
   };
   const std::string suffix = "_k" + std::to_string(data) + "_p" + std::to_string(parity);
   compare(
-      "rs_fused" + suffix, data, rounds, [&] { stripe.ours(coder, true); }, isal_all);
+      "rs_fused" + suffix, data * piece_bytes, rounds, [&] { stripe.ours(coder, true); }, isal_all);
   compare(
-      "rs_added" + suffix, data, rounds, [&] { stripe.ours_added(coder); }, isal_parity);
+      "rs_added" + suffix, data * piece_bytes, rounds, [&] { stripe.ours_added(coder); }, isal_parity);
   compare(
-      "rs_cpu" + suffix, data, rounds, [&] { stripe.ours(coder, false); }, isal);
+      "rs_cpu" + suffix, data * piece_bytes, rounds, [&] { stripe.ours(coder, false); }, isal);
   stripe.check();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  ckpt::bench::initialize(&argc, argv);
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 15;
   for (const std::size_t data : {3, 7}) compare_xor(data, rounds);
   for (const std::size_t data : {3, 7}) compare_rs(data, 2, rounds);

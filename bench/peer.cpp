@@ -15,7 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "agent/transfers/fetch_sink.hpp"
+#include "agent/transfers/peer_source.hpp"
+#include "bench/comparison.hpp"
 #include "bench/pieces.hpp"
 #include "net/socket_address.hpp"
 
@@ -128,26 +129,19 @@ double xxhash_seconds(const std::vector<std::byte>& bytes) {
 
 void compare(const PeerSettings& settings, const std::string& name, const std::string& transport,
              const MakeOurs& make_ours) {
-  const auto side = make_ours(settings, transport);
-  side->run();  // connects
-  const double gigabytes = double(side->bytes) / 1e9;
-  const std::vector<std::byte> to_hash(transport == "shm" ? side->bytes : 0, std::byte{1});
-  std::vector<double> our_rounds, their_rounds;
-  for (int round = 0; round < settings.rounds; ++round) {
-    const auto begin = Clock::now();
-    side->run();
-    our_rounds.push_back(seconds_since(begin));
-    const double transfer = perftest_seconds(side->bytes, transport);
-    const double hashing = to_hash.empty() ? 0 : xxhash_seconds(to_hash);
-    their_rounds.push_back(transfer + hashing);
-    std::printf("%s round %d: ours %.2f GB/s, ucx_perftest %.2f GB/s", transport.c_str(), round + 1,
-                gigabytes / our_rounds.back(), gigabytes / transfer);
-    if (hashing > 0) std::printf(", XXH3 pass %.2f GB/s", gigabytes / hashing);
-    std::printf("\n");
-  }
-  const double ours = median(our_rounds), theirs = median(their_rounds);
-  std::printf("ratio: %s_%s = %.2f (ours %.2f, theirs %.2f, GB/s)\n", name.c_str(), transport.c_str(), theirs / ours,
-              gigabytes / ours, gigabytes / theirs);
+  const auto ours = make_ours(settings, transport);
+  const std::vector<std::byte> to_hash(transport == "shm" ? ours->bytes : 0, std::byte{1});
+  const Side theirs{"ucx_perftest", ours->bytes, [&](benchmark::UserCounters& counters) {
+                      const double transfer_s = perftest_seconds(ours->bytes, transport);
+                      const double hashing_s = to_hash.empty() ? 0 : xxhash_seconds(to_hash);
+                      counters["transfer_s"] = transfer_s;
+                      if (hashing_s > 0) counters["hashing_s"] = hashing_s;
+                      return transfer_s + hashing_s;
+                    }};
+  const std::string label = name + "_" + transport;
+  const auto found = measure(label, {timed("ours", ours->bytes, ours->run), theirs}, settings.rounds);
+  print_ratio(ratio_of_rates(label, gigabytes_per_second(ours->bytes, found[0].seconds),
+                             gigabytes_per_second(ours->bytes, found[1].seconds)));
 }
 
 }  // namespace
@@ -165,7 +159,7 @@ Fetcher::Fetcher(const PeerSettings& settings, const std::string& transport, std
 void Fetcher::fetch() {
   std::promise<core::FetchResult> ended;
   const auto sink = std::make_shared<agent::FetchSink>(
-      segment_, 0, expected_, pool_,
+      agent::FetchDestination(segment_, 0, expected_), pool_,
       [&ended](core::FetchResult result, const std::optional<arena::Manifest>&) { ended.set_value(result); });
   transport_->fetch(2, {shard, checkpoint.word()}, sink, 60'000);
   if (ended.get_future().get() != core::FetchResult::complete) {
@@ -174,6 +168,7 @@ void Fetcher::fetch() {
 }
 
 int compare_with_perftest(int argc, char** argv, const std::string& name, const MakeOurs& make_ours) {
+  initialize(&argc, argv);
   PeerSettings settings;
   CLI::App app("The transfer of a piece from a peer against ucx_perftest");
   app.add_option("--mib", settings.mib, "size of the piece, at least")->check(CLI::Range(8, 16384));
@@ -186,7 +181,6 @@ int compare_with_perftest(int argc, char** argv, const std::string& name, const 
   app.add_option("--source-bytes", settings.source_bytes)->group("");
   CLI11_PARSE(app, argc, argv);
   settings.options.chunk_bytes = chunk_kib << 10;
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   try {
     if (!settings.source_of.empty()) return be_source(settings);
     for (const std::string transport : {"tcp", "shm"}) {

@@ -4,7 +4,7 @@
 // Theirs is ucx_perftest's active message bandwidth with messages of 16 MiB: two buffers of that size outgrow a cache
 // of 32 MiB, as a checkpoint does; with small ones it measures the cache. It sends and receives the same buffer again
 // and again, without peer-failure mode, and looks at no byte; over shm, where that matters most, one pass of the xxHash
-// library over as many bytes is added. The two sides take turns; the median round of each counts. Both use loopback
+// library over as many bytes is added. The medians of both sides are compared. Both use loopback
 // and two processes.
 #pragma once
 

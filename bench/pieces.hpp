@@ -1,4 +1,4 @@
-// Pieces for benches that move them: memory like an arena's, bytes, their manifests; and the usual arithmetic.
+// Pieces for benches that move them: memory like an arena's, bytes, their manifests.
 #pragma once
 
 #include <unistd.h>
@@ -56,11 +56,6 @@ inline arena::Manifest manifest_of(const std::string& shard, CheckpointId checkp
 
 inline double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-inline double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
 }
 
 }  // namespace ckpt::bench

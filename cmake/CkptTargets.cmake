@@ -140,7 +140,7 @@ endfunction()
 function(ckpt_bench name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ckpt_settings ${ARG_LIBS} benchmark::benchmark)
+  target_link_libraries(${name} PRIVATE ckpt_settings ${ARG_LIBS} ckpt_comparison)
   # Their files name their helpers as they like.
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench UNITY_BUILD OFF)
   ckpt_fast_link(${name})

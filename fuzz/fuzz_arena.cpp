@@ -45,9 +45,9 @@ void mend(arena::Segment& segment) {
 
 void look_into(const arena::Segment& segment) {
   const auto* const begin = segment.mapping().data();
-  const auto* const end = begin + segment.size_bytes();
-  require(segment.size_bytes() == file_bytes && segment.spec().slots <= arena::slots_max);
-  for (std::uint32_t i = 0; i < segment.spec().slots; ++i) {
+  const auto* const end = begin + segment.mapping().size_bytes();
+  require(segment.mapping().size_bytes() == file_bytes && segment.slots() <= arena::segment_slots_max);
+  for (std::uint32_t i = 0; i < segment.slots(); ++i) {
     const arena::Slot slot = segment.slot(i);
     require(slot.data() > begin && slot.data() + slot.data_capacity_bytes() <= end);
     const auto manifest = slot.read();
@@ -92,7 +92,7 @@ void try_control(Input input) {
   require(::pwrite(file.get(), input.data(), input.size(), 0) == static_cast<ssize_t>(input.size()));
   const arena::Control control = arena::Control::attach(std::move(file), 3);
   require(arena::Grant::from_word(control.grant().word()).word() == control.grant().word());
-  for (const std::uint8_t slot : control.grant().slots) require(slot < arena::slots_max);
+  for (const std::uint8_t slot : control.grant().slots) require(slot < arena::segment_slots_max);
   if (core::is_valid(control.share()))
     require(core::parts_of("model", control.share()).size() == control.share().stored);
   try_comm_log(control.comm());

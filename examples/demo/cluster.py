@@ -220,7 +220,7 @@ class Cluster:
                 "world_size": len(placement),
                 "rendezvous": str(self.scratch / f"rendezvous-{self._incarnations}"),
                 "protocol": str(self.scratch / f"{stem}.jsonl"),
-                "engine": self._engine_options(node, rank, len(placement)) if node is not None else None,
+                "engine": self.engine_options(node, rank, len(placement)) if node is not None else None,
             }
             path = self.scratch / f"{stem}.json"
             path.write_text(json.dumps(own, default=str))
@@ -229,7 +229,7 @@ class Cluster:
             protocols.append(Path(own["protocol"]))
         return protocols
 
-    def _engine_options(self, node: str, rank: int, world_size: int) -> dict[str, Any]:
+    def engine_options(self, node: str, rank: int, world_size: int) -> dict[str, Any]:
         here = self.nodes[node]
         return {
             "library": self.programs["library"],

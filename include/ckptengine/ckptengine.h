@@ -132,24 +132,27 @@ typedef enum ckpt_tier {
 
 /* What ckpt_restore() did. */
 typedef struct ckpt_restored {
-  size_t struct_size;     /* in: sizeof(ckpt_restored); out: bytes that the library filled */
-  int32_t found;          /* 1: a checkpoint was restored; 0: nothing is stored, so this is a fresh start */
-  int32_t behind;         /* 1: a newer checkpoint was committed but is lost; `message` names it */
-  int32_t status_unknown; /* 1: nodes that did not answer may know of a newer commit; `message` names them */
-  ckpt_tier main_tier;    /* where the main shard came from */
-  ckpt_tier private_tier; /* where the private shard came from */
-  uint32_t reserved;      /* 0 */
-  uint64_t incarnation;   /* which start of the job this is; the first is 1 */
-  int64_t iteration;      /* the restored iteration; -1 if not found */
-  int64_t next_iteration; /* where the training loop continues: iteration + 1, or 0 if not found */
-  uint64_t bytes;         /* bytes restored into the caller's tensors */
-  double fetch_ms;        /* until this node's agent had all bytes and had verified them */
-  double load_ms;         /* copying the bytes into the caller's tensors and verifying them */
-  const char* message;    /* what a person should know about this restore, or ""; valid until the engine's next
-                             ckpt_restore() or ckpt_close() */
+  size_t struct_size;         /* in: sizeof(ckpt_restored); out: bytes that the library filled */
+  int32_t found;              /* 1: a checkpoint was restored; 0: nothing is stored, so this is a fresh start */
+  int32_t behind;             /* 1: a newer checkpoint was committed but is lost; `message` names it */
+  int32_t status_unknown;     /* 1: nodes that did not answer may know of a newer commit; `message` names them */
+  ckpt_tier main_tier;        /* where the main shard came from */
+  ckpt_tier private_tier;     /* where the private shard came from */
+  uint32_t stored_world_size; /* ranks of the job that captured it; 0 if not found */
+  uint64_t incarnation;       /* which start of the job this is; the first is 1 */
+  int64_t iteration;          /* the restored iteration; -1 if not found */
+  int64_t next_iteration;     /* where the training loop continues: iteration + 1, or 0 if not found */
+  uint64_t bytes;             /* bytes restored into the caller's tensors */
+  double fetch_ms;            /* until this node's agent had all bytes and had verified them */
+  double load_ms;             /* copying the bytes into the caller's tensors and verifying them */
+  const char* message;        /* what a person should know about this restore, or ""; valid until the engine's next
+                                 ckpt_restore() or ckpt_close() */
+  int32_t adopted;   /* 1: the checkpoint has no private shard of this rank, so it got rank 0's. Begin anew what
+                        only this rank has, as its random numbers (docs/elastic.md) */
+  uint32_t reserved; /* 0 */
 } ckpt_restored;
 #define CKPT_RESTORED_INIT \
-  { sizeof(ckpt_restored), 0, 0, 0, CKPT_TIER_NONE, CKPT_TIER_NONE, 0, 0, 0, 0, 0, 0, 0, NULL }
+  { sizeof(ckpt_restored), 0, 0, 0, CKPT_TIER_NONE, CKPT_TIER_NONE, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0 }
 
 /* How far a snapshot has come. Later stages have higher values. */
 typedef enum ckpt_stage {

@@ -161,7 +161,7 @@ class CRestored(_Growing):
         ("status_unknown", c_int32),
         ("main_tier", c_int),
         ("private_tier", c_int),
-        ("reserved", c_uint32),
+        ("stored_world_size", c_uint32),
         ("incarnation", c_uint64),
         ("iteration", c_int64),
         ("next_iteration", c_int64),
@@ -169,6 +169,8 @@ class CRestored(_Growing):
         ("fetch_ms", c_double),
         ("load_ms", c_double),
         ("message", c_char_p),
+        ("adopted", c_int32),
+        ("reserved", c_uint32),
     ]
 
 

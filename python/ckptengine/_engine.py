@@ -60,6 +60,8 @@ class Restored:
     fetch_ms: float  # until this node's agent had all bytes and had verified them
     load_ms: float  # copying and verifying
     message: str = ""  # what a person should know about this restore
+    stored_world_size: int = 0  # ranks of the job that captured it; 0 if not found
+    adopted: bool = False  # the checkpoint has no private shard of this rank, so it got rank 0's (docs/elastic.md)
 
     def __str__(self) -> str:
         if not self.found:
@@ -298,6 +300,8 @@ class Engine:
             fetch_ms=c.fetch_ms,
             load_ms=c.load_ms,
             message=(c.message or b"").decode("utf-8", "replace"),
+            stored_world_size=c.stored_world_size,
+            adopted=bool(c.adopted),
         )
         log.log(logging.WARNING if result.message else logging.INFO, "%s", result)
         self._restored_at = time.monotonic()

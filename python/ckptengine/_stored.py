@@ -1,11 +1,14 @@
-"""Reads checkpoints on storage (docs/format.md). Nothing is handed out that does not match its digest.
+"""Reads checkpoints on storage (docs/format.md).
 
-Reads are plain reads, not mappings: a medium that fails then raises an error and does not end the process.
+With a library, nothing is handed out that does not match its digest, and reads are plain reads, not mappings: a medium
+that fails then raises an error and does not end the process. Without one, nothing is checked: for what `ckptctl` has
+verified. Shards are then mapped.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import struct
 from pathlib import Path
@@ -27,23 +30,29 @@ class StorageError(RuntimeError):
 class Shard:
     """The tensors of a shard, and its verified bytes."""
 
-    def __init__(self, library: Library, folder: Path, pieces: list[dict]) -> None:
+    def __init__(self, library: Library | None, folder: Path, pieces: list[dict]) -> None:
         self._file = -1
         self._library = library
         self.path = folder / pieces[0]["file"]
         self.header_bytes = pieces[0]["header_bytes"]
         with open(self.path, "rb") as file:
             header = file.read(self.header_bytes)
-        if _digest(library, header) != pieces[0]["header_xxh3"]:
+        if library is not None and _digest(library, header) != pieces[0]["header_xxh3"]:
             raise damaged(self.path, f"bytes 0 to {self.header_bytes}")
         self.layout: dict[str, dict] = json.loads(header[8:])
-        self.layout.pop("__metadata__")
-        self._leaves = b"".join(_leaves(library, folder, piece) for piece in pieces)
+        self.name: str = self.layout.pop("__metadata__")["ckptengine.shard"]
+        self._leaves = b"" if library is None else b"".join(_leaves(library, folder, piece) for piece in pieces)
         self._bytes = sum(piece["data_bytes"] for piece in pieces)
         self._recent: tuple[int, memoryview] = (0, memoryview(b""))
 
+    def mapped(self) -> memoryview:
+        """All packed bytes, not checked. They are a private mapping of the file."""
+        with open(self.path, "rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))[self.header_bytes :]
+
     def read(self, begin: int, end: int) -> memoryview:
-        """The packed bytes from `begin` to `end`."""
+        """The packed bytes from `begin` to `end`, checked."""
+        assert self._library is not None
         at, recent = self._recent
         if not (at <= begin and end <= at + len(recent)):
             at = begin // LEAF_BYTES * LEAF_BYTES
@@ -83,12 +92,13 @@ class Shard:
 class Checkpoint:
     """A checkpoint on storage: its manifest, and its shards by name. Files are opened when they are needed."""
 
-    def __init__(self, library: Library, folder: Path) -> None:
+    def __init__(self, library: Library | None, folder: Path) -> None:
         manifest = _record(library, folder / "manifest.json")
         try:
             if manifest["format"] != _FORMAT:
                 raise StorageError(f"{folder} has format {manifest['format']}, which this version does not know")
             self.folder = folder
+            self.job: str = manifest["job"]
             self.iteration: int = manifest["iteration"]
             self.incarnation: int = manifest["incarnation"]
             self.world_size: int = manifest["world_size"]
@@ -127,16 +137,25 @@ def open_checkpoint(library: Library, storage: Path, job: str, iteration: int | 
     if iteration is not None:
         if not (folder / f"step-{iteration:08}" / "manifest.json").exists():
             raise StorageError(f"{folder} has no checkpoint {iteration}; ckptctl ls lists them")
-        return Checkpoint(library, folder / f"step-{iteration:08}")
+        return _in_its_place(Checkpoint(library, folder / f"step-{iteration:08}"), job)
     found, why = [], ""
     for manifest in folder.glob("step-*/manifest.json"):
         try:
-            found.append(Checkpoint(library, manifest.parent))
+            found.append(_in_its_place(Checkpoint(library, manifest.parent), job))
         except (OSError, StorageError) as error:  # it does not count: an older one is taken
             why = f" ({error})"
     if not found:
         raise StorageError(f"{folder} has no whole checkpoint{why}; give the storage and the job that stored one")
     return max(found, key=lambda one: (one.incarnation, one.iteration))
+
+
+def _in_its_place(checkpoint: Checkpoint, job: str) -> Checkpoint:
+    if checkpoint.job != job or checkpoint.folder.name != f"step-{checkpoint.iteration:08}":
+        raise StorageError(
+            f"{checkpoint.folder / 'manifest.json'} is of iteration {checkpoint.iteration} of job '{checkpoint.job}', "
+            "so it was moved; put its folder back, or remove it"
+        )
+    return checkpoint
 
 
 def damaged(path: Path, where: str) -> StorageError:
@@ -145,8 +164,10 @@ def damaged(path: Path, where: str) -> StorageError:
     )
 
 
-def _record(library: Library, path: Path) -> dict[str, Any]:
+def _record(library: Library | None, path: Path) -> dict[str, Any]:
     data = path.read_bytes()
+    if library is None:
+        return json.loads(data)
     head, rest = data[:_RECORD_HEAD_BYTES], data[_RECORD_HEAD_BYTES:]
     if head != _RECORD_HEAD + _digest(library, rest).encode() + b'",\n':
         raise damaged(path, "its digest differs")

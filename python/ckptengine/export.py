@@ -11,9 +11,7 @@ The Python state of a Checkpointer becomes plain values and tensors, so torch.lo
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import mmap
 import os
 import sys
 import threading
@@ -23,6 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ._stored import Checkpoint, StorageError
+
 
 class ExportError(Exception):
     """The export failed. The text is one sentence that says why."""
@@ -30,27 +30,16 @@ class ExportError(Exception):
 
 def read_step(folder: Path, only: str | None = None) -> dict[str, dict[str, Any]]:
     """Returns the tensors of a checkpoint by shard and name. `only` names one shard."""
-    shards = {}
     try:
-        manifest = json.loads((folder / "manifest.json").read_text())
-        for name in dict.fromkeys(shard["file"] for shard in manifest["shards"]):
-            header, data = map_file(folder / name)
-            shard = header.pop("__metadata__")["ckptengine.shard"]
-            if only in (None, shard):
-                shards[shard] = tensors_in(header, data)
+        checkpoint = Checkpoint(None, folder)
+        shards = {shard.name: shard for shard in map(checkpoint.shard, checkpoint.names())}
+        if only is not None and only not in shards:
+            raise ExportError(f"{folder} has no shard '{only}'")
+        return {name: tensors_in(shards[name].layout, shards[name].mapped()) for name in ([only] if only else shards)}
+    except StorageError as error:
+        raise ExportError(str(error)) from None
     except (KeyError, TypeError, ValueError) as error:
         raise ExportError(f"{folder} is damaged ({error}); ckptctl verify says where") from None
-    if only is not None and only not in shards:
-        raise ExportError(f"{folder} has no shard '{only}'")
-    return shards
-
-
-def map_file(path: Path) -> tuple[dict, memoryview]:
-    """Returns header and data of a safetensors file. The data is a private mapping of the file."""
-    with open(path, "rb") as file:
-        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-    begin = 8 + int.from_bytes(mapped[:8], "little")
-    return json.loads(bytes(mapped[8:begin])), mapped[begin:]
 
 
 def tensors_in(header: dict[str, dict], data: memoryview) -> dict[str, Any]:

@@ -9,7 +9,6 @@ in their rank's shard: ckptengine.export reads those.
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,25 +60,20 @@ def _records(shards: dict[str, dict[str, Any]]) -> list[tuple[Record, dict[str, 
 def _put_together(name: str, parts: list[tuple[Split, torch.Tensor]]) -> torch.Tensor:
     import torch
 
+    from .dcp._boxes import Box, pieces
+
     shape = parts[0][0].shape
     if any(split.shape != shape for split, _ in parts):
         raise ExportError(f"tensor '{name}' has different shapes on different ranks")
     whole = torch.empty(shape, dtype=parts[0][1].dtype)
     there = torch.zeros(shape, dtype=torch.bool)
     for split, local in parts:
-        # Within the whole, and within the local tensor, where the ranges of a dimension follow each other.
-        for box in itertools.product(*(zip(ranges, _within(ranges), strict=True) for ranges in split.at)):
-            to = tuple(slice(*wide) for wide, _ in box)
-            whole[to] = local[tuple(slice(*narrow) for _, narrow in box)]
-            there[to] = True
+        for box, begin in pieces(split.at):
+            whole[box.slices()] = local[Box(begin, box.size).slices()]
+            there[box.slices()] = True
     if not there.all():
         raise ExportError(f"tensor '{name}' lacks {int((~there).sum())} of its {there.numel()} elements")
     return whole
-
-
-def _within(ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
-    ends = list(itertools.accumulate(end - begin for begin, end in ranges))
-    return list(zip([0, *ends], ends, strict=False))
 
 
 def _named(name: str, tensors: dict[int, torch.Tensor]) -> dict[str, torch.Tensor]:

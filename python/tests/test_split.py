@@ -233,7 +233,7 @@ def test_state_that_appears_later_and_may_differ_is_refused_by_name_while_ranks_
     monkeypatch.setattr(dist, "get_world_size", lambda *_: 2)
     model = DistributedDataParallel(nn.Linear(3, 3))
     with Checkpointer(model, **(job | {"world_size": 1})) as checkpointer:
-        assert checkpointer.shard == "rank0.and1"
+        assert checkpointer.shard == "all_ranks"
         checkpointer.restore()
         assert checkpointer.snapshot(0).taken
         checkpointer.before_update()

@@ -27,7 +27,7 @@ core::Config core_config(const Options& options, bool has_sources, NodeId node, 
   config.storage_interval_ms = options.storage_interval_s * 1000;
   // Earlier than the trainers' own deadline.
   config.storage_wait_ms = std::min(options.storage_timeout_ms, options.restore_timeout_ms / 2);
-  if (config.storage_writes) ++config.local_slots;
+  if (config.storage_writes) ++config.local_slots, ++config.local_slots_max;
   config.report_ms = options.heartbeat_ms;
   config.node_timeout_ms = options.node_timeout_ms;
   config.relay_from = options.relay_from;
@@ -39,7 +39,7 @@ core::Config core_config(const Options& options, bool has_sources, NodeId node, 
 
 Segments::Limits segment_limits(const Options& options) {
   const core::Config config = core_config(options, false, 0, 0);
-  return {options.arena_bytes, config.local_slots, config.held_slots};
+  return {options.arena_bytes, config.local_slots, config.local_slots_max, config.held_slots};
 }
 
 // Tells whether a part of the agent carries out effects of this kind, and whether it answers failed ones.

@@ -67,7 +67,7 @@ void LocalPieces::drop_truncated() {
   for (const auto& [key, segment] : deps_.segments.take_damaged()) {
     deps_.event_log.note("somebody truncated " + segment->path() +
                          ", so its pieces are dropped; leave the arena's files alone");
-    for (std::uint32_t i = 0; i < segment->spec().slots; ++i)
+    for (std::uint32_t i = 0; i < segment->slots(); ++i)
       if (const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)}; deps_.index.find(slot) != nullptr)
         deps_.core.handle(core::PieceCorrupt{slot});
   }

@@ -72,6 +72,18 @@ std::string joined(const List& list, Text text_of) {
   return text;
 }
 
+// The rank's own slots: how many each of its segments has, and the memory of all of them.
+json own_slots_json(const StatusSources& from, core::Rank rank, const TrainerManager::Trainer* trainer) {
+  std::uint32_t slots = 0;
+  std::uint64_t bytes = 0;
+  for (const auto& [key, segment] : from.segments.all()) {
+    if (key.rank != rank) continue;
+    slots = slots == 0 ? segment->slots() : std::min(slots, segment->slots());
+    bytes += segment->size_bytes();
+  }
+  return {{"count", slots}, {"bytes", bytes}, {"refused", trainer != nullptr ? trainer->slots_refused : ""}};
+}
+
 json ranks_json(const StatusSources& from, const core::NodeStatus& status) {
   json ranks = json::array();
   for (const core::RankReport& rank : status.ranks) {
@@ -90,6 +102,7 @@ json ranks_json(const StatusSources& from, const core::NodeStatus& status) {
          {"restoring", rank.waiting},
          {"attempted", rank.attempted},
          {"capturing", rank.capturing},
+         {"own_slots", own_slots_json(from, rank.rank, trainer)},
          {"shortage", trainer != nullptr ? trainer->shortage : ""}});
     const ReplicationManager::Status replication = from.transfers.replications().status(rank.rank);
     ranks.back()["replication"] = {{"gpu", replication.is_device},
@@ -105,7 +118,7 @@ json segments_json(const StatusSources& from) {
   for (const auto& [key, segment] : from.segments.all()) {
     const bool held = key.rank == core::held_rank;
     json slots = json::array();
-    for (std::uint32_t i = 0; i < segment->spec().slots; ++i) {
+    for (std::uint32_t i = 0; i < segment->slots(); ++i) {
       const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)};
       const Pin piece = from.index.find(slot);
       const auto trainer = from.trainers.trainers().find(key.rank);
@@ -137,7 +150,7 @@ json tiers_json(const StatusSources& from, const core::NodeStatus& status) {
   for (const auto& [key, segment] : from.segments.all()) {
     const bool held = key.rank == core::held_rank;
     std::uint64_t& bytes = !held ? captured : key.shard.starts_with(core::parity_prefix) ? parity : copies;
-    for (std::uint32_t i = 0; i < segment->spec().slots; ++i) {
+    for (std::uint32_t i = 0; i < segment->slots(); ++i) {
       const Pin piece = from.index.find({key.rank, key.shard, static_cast<std::uint8_t>(i)});
       if (piece != nullptr) bytes += piece->manifest().length_bytes;
     }

@@ -3,6 +3,10 @@
 #include <utility>
 
 #include "agent/trainers/trainer_manager.hpp"
+#include "agent/transfers/coding_source.hpp"
+#include "agent/transfers/peer_source.hpp"
+#include "agent/transfers/storage_reader.hpp"
+#include "gpu_replication/gpu_source.hpp"
 
 namespace ckpt::agent {
 
@@ -13,11 +17,11 @@ TransferOrders::TransferOrders(const Dependencies& deps)
                      [this](core::Rank rank) { deps_.trainers.ring(rank); }, [this] { fetches_.look(); },
                      [this](const std::string& text) { deps_.event_log.note(text); },
                      [this](std::uint64_t piece_bytes) { return deps_.space.bytes_to_come(piece_bytes); }}),
-      fetches_(deps.peers.own_node(), deps.segments, deps.index, deps.digests, deps.buffers, deps.queue, replications_,
-               {[this](const core::StartFetch& fetch, core::FetchEnded ended) { fetch_ended(fetch, std::move(ended)); },
+      fetches_(deps.segments, deps.index,
+               {[this](core::FetchEnded ended) { fetch_ended(std::move(ended)); },
                 [this](const std::string& text) { deps_.event_log.note(text); },
-                [this](const CodingJob::PieceRef& source, CheckpointId checkpoint, bool is_wrong) {
-                  deps_.pieces.source_damaged(source.shard, checkpoint, source.node, is_wrong);
+                [this](const PieceRef& piece, CheckpointId checkpoint, bool is_wrong) {
+                  deps_.pieces.source_damaged(piece.shard, checkpoint, piece.node, is_wrong);
                 }}) {
   if (deps.options.storage.empty() && deps.checkpoint_sources.empty()) return;
   storage_.emplace(
@@ -26,19 +30,34 @@ TransferOrders::TransferOrders(const Dependencies& deps)
       [this](const std::string& text) { deps_.event_log.note(text); });
 }
 
+// A further source joins this list. GPU replication saves the transfer from a peer, so it comes before that.
+void TransferOrders::use(net::Transport& transport) {
+  transport_ = std::make_shared<TransportPort>(transport);
+  std::vector<std::unique_ptr<ReplicaSource>> sources;
+  sources.push_back(std::make_unique<StorageReader>(storage_ ? &*storage_ : nullptr, deps_.queue));
+  sources.push_back(std::make_unique<CodingSource>(
+      CodingJob::Dependencies{deps_.peers.own_node(), deps_.index, deps_.digests, deps_.buffers, transport_},
+      deps_.queue));
+  sources.push_back(std::make_unique<GpuSource>(replications_, deps_.digests, deps_.queue, transport_));
+  sources.push_back(std::make_unique<PeerSource>(deps_.digests, deps_.queue, transport_));
+  fetches_.use(std::move(sources));
+}
+
+void TransferOrders::close() {
+  fetches_.cancel_all();
+  if (transport_ != nullptr) transport_->close();
+}
+
 void TransferOrders::carry_out(const core::StartFetch& fetch) {
   ++deps_.event_log.counters.fetches;
   // Pieces of an earlier incarnation: a restore waits for them, or they protect the job until this incarnation's first
   // commit.
   const bool urgent = fetch.piece.checkpoint.incarnation() != deps_.core.status().incarnation;
-  fetches_.start(fetch, urgent, *transport_, storage_ ? &*storage_ : nullptr);
+  fetches_.start(fetch, urgent);
 }
 
-void TransferOrders::fetch_ended(const core::StartFetch& fetch, core::FetchEnded ended) {
+void TransferOrders::fetch_ended(core::FetchEnded ended) {
   if (ended.result != core::FetchResult::complete) ++deps_.event_log.counters.failed_fetches;
-  const bool is_of_a_node = fetch.source != core::storage_node && fetch.source != core::parity_node;
-  if (ended.result == core::FetchResult::corrupt && is_of_a_node)
-    deps_.pieces.source_damaged(fetch.piece.shard, fetch.piece.checkpoint, fetch.source, false);
   deps_.events.handle(std::move(ended));
 }
 

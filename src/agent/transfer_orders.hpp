@@ -9,10 +9,12 @@
 #include "agent/event_log.hpp"
 #include "agent/local_pieces.hpp"
 #include "agent/peers.hpp"
+#include "agent/pieces/chunk_buffers.hpp"
 #include "agent/pieces/segments.hpp"
 #include "agent/space_forecast.hpp"
 #include "agent/transfers/fetches.hpp"
 #include "agent/transfers/storage_tier.hpp"
+#include "agent/transfers/transport_port.hpp"
 #include "core/node.hpp"
 #include "gpu_replication/replication_manager.hpp"
 #include "options/options.hpp"
@@ -45,9 +47,9 @@ class TransferOrders {
   explicit TransferOrders(const Dependencies& dependencies);
 
   // Call this before the first order. `transport` must live until close().
-  void use(net::Transport& transport) { transport_ = &transport; }
+  void use(net::Transport& transport);
   // When it returns, nothing uses the transport any more.
-  void close() { fetches_.close(); }
+  void close();
 
   void carry_out(const core::StartFetch& fetch);
   void carry_out(const core::CancelFetch& cancel) { fetches_.cancel(cancel.fetch); }
@@ -67,10 +69,10 @@ class TransferOrders {
   const StorageTier* storage() const { return storage_ ? &*storage_ : nullptr; }  // null if there is none
 
  private:
-  void fetch_ended(const core::StartFetch& fetch, core::FetchEnded ended);
+  void fetch_ended(core::FetchEnded ended);
 
   const Dependencies deps_;
-  net::Transport* transport_ = nullptr;
+  std::shared_ptr<TransportPort> transport_;
   std::optional<StorageTier> storage_;
   ReplicationManager replications_;
   Fetches fetches_;

@@ -39,7 +39,8 @@ inline constexpr const char* room_advice =
     "enlarge that file system (mount -o remount,size=..., or --shm-size of the container) or set the option arena_dir "
     "to a larger tmpfs";
 
-inline constexpr std::uint32_t node_format_version = 4;  // of NodeHeader. Format 3 used `format_3` alone
+inline constexpr std::uint32_t segment_format_version = 5;  // of SegmentHeader. Format 4 had all slots from the start
+inline constexpr std::uint32_t node_format_version = 4;     // of NodeHeader. Format 3 used `format_3` alone
 
 // What a node must not forget. NodeHeader has two copies, which the agent writes one after the other. So one copy is
 // whole, whenever an agent dies. A copy counts only if its `check` is right.
@@ -179,17 +180,18 @@ enum class SegmentKind : std::uint32_t { local = 1, held = 2 };
 
 // The first page of a segment file. Slot i begins at page_bytes + i * slot_stride(header). A slot is a SlotHeader (one
 // page), manifest_capacity_bytes (leaf digests, then layout text) and data_capacity_bytes. Both capacities are
-// multiples of page_bytes.
+// multiples of page_bytes. The file has room for slots_max slots, and memory for the first slots_reserved ones.
 struct SegmentHeader {
   std::uint64_t magic;
   std::uint32_t format;
   SegmentKind kind;
   std::uint32_t rank;  // of the writer, for kind local
-  std::uint32_t slots;
+  std::uint32_t slots_max;
   std::uint64_t data_capacity_bytes;
   std::uint64_t manifest_capacity_bytes;
   char shard[name_bytes_max];
   alignas(64) Word64 ready;  // agent: 1 once every page is reserved and touched. Without it the segment does not count
+  Word64 slots_reserved;     // agent: the number of slots that have memory, reserved and touched. Never decreases
 };
 
 // The writer is the segment's rank for kind local, the agent for kind held.

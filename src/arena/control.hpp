@@ -29,7 +29,7 @@ struct WriterId {
 // private shard. Sequences count from 1.
 struct Grant {
   std::uint64_t sequence = 0;
-  std::array<std::uint8_t, core::captures_max> slots{};  // each below slots_max
+  std::array<std::uint8_t, core::captures_max> slots{};  // each below segment_slots_max
 
   std::uint64_t word() const;
   static Grant from_word(std::uint64_t word);

@@ -273,6 +273,7 @@ std::vector<Segment> NodeArena::attach_segments(std::vector<std::string>& remove
     const std::string path = directory_ + "/" + name;
     try {
       segments.push_back(Segment::attach(path, Segment::Access::write));
+      segments.back().release_uncounted();
     } catch (const Failure& failure) {
       if (failure.status() != CKPT_ERR_CORRUPT) throw;
       removed.emplace_back(failure.what());

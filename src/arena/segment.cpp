@@ -20,18 +20,17 @@ constexpr std::uint64_t capacity_max_bytes = std::uint64_t{1} << 53;
 
 std::uint64_t whole_pages(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
 
-std::uint64_t slot_stride(const SegmentSpec& spec) {
-  return page_bytes + whole_pages(spec.manifest_capacity_bytes) + whole_pages(spec.data_capacity_bytes);
-}
+// Of the whole file, with the slots that have no memory yet.
+std::uint64_t file_bytes(const SegmentSpec& spec) { return page_bytes + spec.slots_max * slot_bytes(spec); }
 
 [[noreturn]] void not_a_segment(const std::string& path, const char* reason) {
   throw Failure(CKPT_ERR_CORRUPT, path + " is not a usable segment: " + reason);
 }
 
 // Without reservation, a full file system would cause SIGBUS in the middle of a capture.
-void reserve(int fd, std::uint64_t size_bytes, const std::string& path) {
+void reserve(int fd, std::uint64_t first_byte, std::uint64_t size_bytes, const std::string& path) {
   int error = 0;
-  do error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
+  do error = ::posix_fallocate(fd, static_cast<off_t>(first_byte), static_cast<off_t>(size_bytes));
   while (error == EINTR);
   if (error == 0) return;
   errno = error;
@@ -41,69 +40,118 @@ void reserve(int fd, std::uint64_t size_bytes, const std::string& path) {
 
 SegmentSpec checked_spec(const SegmentHeader& header, const struct stat& file, const std::string& path) {
   if (header.magic != segment_magic) not_a_segment(path, "it does not begin as one");
-  if (header.format != format_version) not_a_segment(path, "it has another format version");
+  const bool is_format_4 = header.format == 4;
+  if (header.format != segment_format_version && !is_format_4) not_a_segment(path, "it has another format version");
   if (header.ready.load(std::memory_order_acquire) != 1) not_a_segment(path, "it was never finished");
   SegmentSpec spec;
   spec.kind = header.kind;
   spec.rank = header.rank;
-  spec.slots = header.slots;
+  spec.slots_max = header.slots_max;
+  const std::uint64_t reserved = is_format_4 ? spec.slots_max : header.slots_reserved.load(std::memory_order_acquire);
+  spec.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(reserved, segment_slots_max + 1));
   spec.data_capacity_bytes = header.data_capacity_bytes;
   spec.manifest_capacity_bytes = header.manifest_capacity_bytes;
   const auto* end = static_cast<const char*>(std::memchr(header.shard, '\0', name_bytes_max));
   if (end != nullptr) spec.shard.assign(header.shard, end);
   if (!is_plain_name(spec.shard)) not_a_segment(path, "its shard has no valid name");
-  if ((spec.kind != SegmentKind::local && spec.kind != SegmentKind::held) || spec.slots == 0 || spec.slots > slots_max)
+  if ((spec.kind != SegmentKind::local && spec.kind != SegmentKind::held) || spec.slots == 0 ||
+      spec.slots > spec.slots_max || spec.slots_max > segment_slots_max)
     not_a_segment(path, "its kind or its number of slots is invalid");
   if (spec.data_capacity_bytes > capacity_max_bytes || spec.manifest_capacity_bytes > capacity_max_bytes ||
       spec.data_capacity_bytes % page_bytes != 0 || spec.manifest_capacity_bytes % page_bytes != 0 ||
-      segment_bytes(spec) != static_cast<std::uint64_t>(file.st_size))
+      file_bytes(spec) != static_cast<std::uint64_t>(file.st_size))
     not_a_segment(path, "its capacities do not fit its size");
-  if (static_cast<std::uint64_t>(file.st_blocks) * 512 < static_cast<std::uint64_t>(file.st_size))
+  if (static_cast<std::uint64_t>(file.st_blocks) * 512 < segment_bytes(spec))
     not_a_segment(path, "its memory is not reserved");
   return spec;
 }
 
 }  // namespace
 
-std::uint64_t segment_bytes(const SegmentSpec& spec) { return page_bytes + spec.slots * slot_stride(spec); }
+std::uint64_t segment_bytes(const SegmentSpec& spec) { return page_bytes + spec.slots * slot_bytes(spec); }
+
+std::uint64_t slot_bytes(const SegmentSpec& spec) {
+  return page_bytes + whole_pages(spec.manifest_capacity_bytes) + whole_pages(spec.data_capacity_bytes);
+}
 
 Segment::Segment(std::string path, UniqueFd fd, Mapping mapping, SegmentSpec spec)
     : path_(std::move(path)),
       fd_(std::move(fd)),
       mapping_(std::move(mapping)),
-      spec_(std::make_unique<const SegmentSpec>(std::move(spec))) {
-  check(mapping_.size_bytes() == segment_bytes(*spec_), "a segment is not as large as its slots");
+      shape_(new Shape{std::move(spec), {0}}) {
+  shape_->slots = shape_->spec.slots;
+  check(mapping_.size_bytes() == file_bytes(shape_->spec), "a segment is not as large as its slots");
 }
 
 SlotHeader* Segment::slot_header(std::uint32_t index) const {
-  check(index < spec_->slots, "a slot lies beyond the end of its segment");
-  return reinterpret_cast<SlotHeader*>(mapping_.data() + page_bytes + index * slot_stride(*spec_));
+  return reinterpret_cast<SlotHeader*>(slot_memory(index).data());
 }
+
+std::span<std::byte> Segment::slot_memory(std::uint32_t index) const {
+  check(index < slots(), "a slot is used that lies beyond the end of its segment");
+  const std::uint64_t size_bytes = slot_bytes(spec());
+  return {mapping_.data() + page_bytes + index * size_bytes, size_bytes};
+}
+
+bool Segment::notice_growth() {
+  const std::uint64_t reserved = header()->slots_reserved.load(std::memory_order_acquire);
+  const auto slots_now = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(reserved, slots(), spec().slots_max));
+  return shape_->slots.exchange(slots_now, std::memory_order_acq_rel) != slots_now;
+}
+
+void Segment::grow(std::uint32_t slots_wanted, unsigned threads) {
+  check(slots_wanted <= spec().slots_max, "a segment is to have more slots than its file has room for");
+  const std::uint64_t begin = size_bytes(), end = page_bytes + slots_wanted * slot_bytes(spec());
+  if (end <= begin) return;
+  try {
+    reserve(fd_.get(), begin, end - begin, path_);
+  } catch (...) {
+    release_uncounted();
+    throw;
+  }
+  mapping_.populate(begin, end - begin, threads);
+  header()->slots_reserved.store(slots_wanted, std::memory_order_release);
+  shape_->slots.store(slots_wanted, std::memory_order_release);
+}
+
+void Segment::release_uncounted() {
+  const std::uint64_t begin = size_bytes(), end = file_bytes(spec());
+  if (begin == end) return;
+  if (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                  static_cast<off_t>(end - begin)) != 0)
+    throw_errno(CKPT_ERR_SYSTEM, "cannot give back memory of " + path_);
+}
+
+void Segment::populate(unsigned threads) const { mapping_.populate(0, size_bytes(), threads); }
 
 bool Segment::is_whole_file() const {
   struct stat file {};
-  return ::fstat(fd_.get(), &file) != 0 || static_cast<std::uint64_t>(file.st_size) >= size_bytes();
+  return ::fstat(fd_.get(), &file) != 0 || static_cast<std::uint64_t>(file.st_size) >= file_bytes(spec());
 }
 
 Segment Segment::create(const std::string& path, const SegmentSpec& asked, unsigned threads) {
-  if (!is_plain_name(asked.shard) || asked.slots == 0 || asked.slots > slots_max ||
+  if (!is_plain_name(asked.shard) || asked.slots == 0 || std::max(asked.slots, asked.slots_max) > segment_slots_max ||
       asked.data_capacity_bytes > capacity_max_bytes || asked.manifest_capacity_bytes > capacity_max_bytes)
     throw Failure(CKPT_ERR_INTERNAL, "the size or kind of a new segment is invalid: " + path);
   SegmentSpec spec = asked;
+  spec.slots_max = std::max(asked.slots, asked.slots_max);
   spec.data_capacity_bytes = whole_pages(asked.data_capacity_bytes);
   spec.manifest_capacity_bytes = whole_pages(asked.manifest_capacity_bytes);
 
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + path);
   try {
-    reserve(fd.get(), segment_bytes(spec), path);
-    Mapping mapping(fd.get(), segment_bytes(spec), Access::write, path);
-    mapping.populate(threads);
+    reserve(fd.get(), 0, segment_bytes(spec), path);
+    if (::ftruncate(fd.get(), static_cast<off_t>(file_bytes(spec))) != 0)
+      throw_errno(CKPT_ERR_SYSTEM, "cannot set the size of " + path);
+    Mapping mapping(fd.get(), file_bytes(spec), Access::write, path);
+    mapping.populate(0, segment_bytes(spec), threads);
     auto* header = reinterpret_cast<SegmentHeader*>(mapping.data());
-    header->format = format_version;
+    header->format = segment_format_version;
     header->kind = spec.kind;
     header->rank = spec.rank;
-    header->slots = spec.slots;
+    header->slots_max = spec.slots_max;
+    header->slots_reserved.store(spec.slots, std::memory_order_relaxed);
     header->data_capacity_bytes = spec.data_capacity_bytes;
     header->manifest_capacity_bytes = spec.manifest_capacity_bytes;
     std::memcpy(header->shard, spec.shard.c_str(), spec.shard.size() + 1);
@@ -125,7 +173,7 @@ Segment Segment::attach(UniqueFd fd, Access access, const std::string& path) {
     const Mapping head(fd.get(), page_bytes, Access::read, path);
     spec = checked_spec(*reinterpret_cast<const SegmentHeader*>(head.data()), file, path);
   }
-  Mapping mapping(fd.get(), segment_bytes(spec), access, path);
+  Mapping mapping(fd.get(), file_bytes(spec), access, path);
   return Segment(path, std::move(fd), std::move(mapping), std::move(spec));
 }
 

@@ -40,13 +40,13 @@ Mapping::~Mapping() {
   if (data_ != nullptr) ::munmap(data_, size_bytes_);
 }
 
-void Mapping::populate(unsigned threads) const {
+void Mapping::populate(std::size_t first_byte, std::size_t size_bytes, unsigned threads) const {
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
-    for (std::size_t begin = next.fetch_add(chunk_bytes); begin < size_bytes_; begin = next.fetch_add(chunk_bytes))
-      populate_chunk(data_ + begin, std::min(chunk_bytes, size_bytes_ - begin));
+    for (std::size_t begin = next.fetch_add(chunk_bytes); begin < size_bytes; begin = next.fetch_add(chunk_bytes))
+      populate_chunk(data_ + first_byte + begin, std::min(chunk_bytes, size_bytes - begin));
   };
-  const std::size_t chunks = (size_bytes_ + chunk_bytes - 1) / chunk_bytes;
+  const std::size_t chunks = (size_bytes + chunk_bytes - 1) / chunk_bytes;
   std::vector<std::jthread> helpers;
   for (std::size_t i = 1; i < std::min<std::size_t>(threads, chunks); ++i) helpers.emplace_back(work);
   work();

@@ -30,8 +30,9 @@ class Mapping {
   std::byte* data() const { return data_; }
   std::size_t size_bytes() const { return size_bytes_; }
 
-  // Touches all pages, on up to `threads` threads, so that later accesses do not fault. Does not change the contents.
-  void populate(unsigned threads) const;
+  // Touches all pages of a range, on up to `threads` threads, so that later accesses do not fault. Does not change the
+  // contents.
+  void populate(std::size_t first_byte, std::size_t size_bytes, unsigned threads) const;
 
  private:
   std::byte* data_ = nullptr;

@@ -92,19 +92,26 @@ std::string replication_text(const json& path) {
   return trouble.empty() ? "" : "host (" + text_of(trouble) + ")";
 }
 
+std::string own_slots_text(const json& own) {
+  if (own.is_null()) return "-";
+  return own.at("count").dump() + ", " + human_bytes(own.at("bytes").get<std::uint64_t>());
+}
+
 std::string ranks_table(const json& ranks) {
   std::vector<Row> rows = {{"rank", "process", "incarnation", "restored from", "attempted", "capturing",
-                            "last progress", "main shard", "state"}};
+                            "last progress", "own slots", "main shard", "state"}};
   for (const json& rank : ranks)
     rows.push_back({rank.at("rank").dump(), rank.at("pid").dump(), rank.at("incarnation").dump(),
                     origin_text(rank.value("restored_from", json())), iteration_text(rank.at("attempted")),
                     iteration_text(rank.at("capturing")), ago_text(rank.value("progress_age_ms", json())),
-                    rank.at("main_shard"), trainer_state_text(rank)});
+                    own_slots_text(rank.value("own_slots", json())), rank.at("main_shard"), trainer_state_text(rank)});
   std::string text = table(rows, "    ");
   for (const json& rank : ranks) {
     const std::string name = "    rank " + rank.at("rank").dump() + ": ";
     if (const std::string shortage = rank.value("shortage", ""); !shortage.empty())
       text += name + text_of(shortage) + "\n";
+    if (const std::string refused = rank.value("own_slots", json::object()).value("refused", ""); !refused.empty())
+      text += "    " + text_of(refused) + "\n";
     if (const std::string path = replication_text(rank.value("replication", json::object())); !path.empty())
       text += name + "replication: " + path + "\n";
   }

@@ -27,7 +27,7 @@ std::uint64_t random_instance() {
 arena::Segment map_slots(UniqueFd fd) {
   auto segment =
       arena::Segment::attach(std::move(fd), arena::Segment::Access::write, "the segment that the agent sent");
-  segment.mapping().populate(1);
+  segment.populate(1);
   return segment;
 }
 
@@ -92,6 +92,12 @@ Failure AgentLink::disconnection() const { return {why_disconnected_.status(), w
 
 AgentSession AgentLink::session() const {
   const std::lock_guard lock(mutex_);
+  return session_;
+}
+
+std::optional<AgentSession> AgentLink::session_now() const {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return std::nullopt;
   return session_;
 }
 

@@ -28,20 +28,31 @@ void Capture::attach(AgentSession session) {
   session_ = std::move(session);
   if (session_.slots) {
     std::vector<device::Range> ranges;
-    for (const arena::Segment& slots : *session_.slots)
-      ranges.push_back({slots.mapping().data(), slots.mapping().size_bytes()});
+    for (const arena::Segment& slots : *session_.slots) ranges.push_back({slots.mapping().data(), slots.size_bytes()});
     device_.attach(std::move(ranges));
   }
 }
 
-std::optional<arena::Grant> Capture::unused_grant() const {
+// The agent adds a slot while captures wait for replication.
+void Capture::follow_growth(arena::Segment& segment) {
+  std::uint32_t slot = segment.slots();
+  segment.notice_growth();
+  for (; slot < segment.slots(); ++slot) {
+    const auto memory = segment.slot_memory(slot);
+    device_.attach_also({memory.data(), memory.size()});
+  }
+}
+
+std::optional<arena::Grant> Capture::unused_grant() {
   const arena::Grant grant = session_.control->grant();
   if (grant.sequence == session_.control->used_grant()) return std::nullopt;
-  const Slots& slots = *session_.slots;
-  for (std::size_t i = 0; i < slots.size(); ++i)
-    if (grant.slots[i] >= slots[i].spec().slots)
+  Slots& slots = *session_.slots;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (grant.slots[i] >= slots[i].slots()) follow_growth(slots[i]);
+    if (grant.slots[i] >= slots[i].slots())
       throw Failure(CKPT_ERR_INTERNAL,
                     "the agent granted a slot that does not exist; do engine and agent have the same version?");
+  }
   return grant;
 }
 

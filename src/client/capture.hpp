@@ -37,7 +37,7 @@ class Capture {
   const AgentSession& session() const { return session_; }
 
   // The agent's unused grant, if there is one. Throws Failure (CKPT_ERR_INTERNAL) for a grant that names no slot.
-  std::optional<arena::Grant> unused_grant() const;
+  std::optional<arena::Grant> unused_grant();
   // A sentence that says why the state does not fit the slots; nothing if it fits.
   std::optional<std::string> misfit(const RankState& state) const;
 
@@ -68,8 +68,9 @@ class Capture {
     const RankState* state;
   };
   // The layout text that this engine wrote to each slot. So it writes each once, and not in every iteration.
-  using WrittenLayouts = std::array<std::uint64_t, arena::slots_max>;
+  using WrittenLayouts = std::array<std::uint64_t, arena::segment_slots_max>;
 
+  void follow_growth(arena::Segment& segment);
   void over(bool whole);
   bool seal();
   void publish(arena::WritableSlot slot, const PieceState& piece, std::uint64_t& written_layout) const;

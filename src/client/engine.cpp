@@ -33,6 +33,7 @@ void Engine::await_last_commit() {
 }
 
 Engine::~Engine() {
+  reserving_.end();
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
   gpu_hooks_.store(nullptr, std::memory_order_release);
   gpu_comm_.reset();

@@ -15,6 +15,7 @@
 #include "client/capture.hpp"
 #include "client/gpu_comm.hpp"
 #include "client/health_watch.hpp"
+#include "client/reserving.hpp"
 #include "client/stored.hpp"
 #include "client/tensor_registry.hpp"
 #include "client/tickets.hpp"
@@ -83,11 +84,12 @@ class Engine {
   // snapshot.cpp
   void check_order(std::int64_t iteration) const;
   void check_fence(const arena::Control& control);
-  void fit_slots(const RankState& state);
-  void reserve_slots(const RankState& state);
+  bool fit_slots(const RankState& state);
+  void begin_reserving();
+  void wait_for_grant() const;
   void not_taken(std::int64_t iteration, ckpt_status why);
   void mark_iteration(Clock::time_point now, device::Stream stream) const;
-  void follow_session();
+  bool follow_session();
   bool loses_replication(const AgentSession& next) const;
   void discard_forgotten();
   void pass_on_news_of_path();
@@ -124,7 +126,7 @@ class Engine {
   std::string failure_;  // what an Outcome's text points to
   std::atomic<std::uint64_t> staging_bytes_{0};
   std::uint32_t session_number_ = 0;
-  std::optional<Failure> reserve_failure_;
+  std::optional<Failure> reserve_failure_;  // of the last reservation that has ended
   Clock::time_point reserve_again_at_;
   std::unique_ptr<GpuReplication> gpu_replication_;  // made once it is needed; lives until the watcher has ended
   std::atomic<GpuReplication*> watched_replication_{nullptr};  // the same, for the watcher
@@ -133,6 +135,7 @@ class Engine {
   HealthWatch health_;                                         // after the link, which it asks
   std::unique_ptr<GpuComm> gpu_comm_;
   std::atomic<GpuComm*> gpu_hooks_{nullptr};  // the same, for any thread
+  Reserving reserving_;                       // after the link, which it asks
 };
 
 }  // namespace ckpt::client

@@ -28,6 +28,19 @@ std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState&
   return CorruptPiece{stored.manifest.shard, stored.manifest.checkpoint, *leaf};
 }
 
+// What another number of ranks than captured the checkpoint should know.
+std::string size_news(const Stored& stored, const Options& options) {
+  const std::uint32_t then = stored.main.front().manifest.world_size;
+  const bool adopted = stored.private_->manifest.shard != options.private_shard();
+  std::string news;
+  if (then != options.world_size)
+    news = "the world size changed from " + std::to_string(then) + " to " + std::to_string(options.world_size);
+  if (adopted)
+    news += (news.empty() ? "" : "; ") + std::string("rank ") + std::to_string(options.rank) +
+            " has no private shard in this checkpoint and took over rank 0's";
+  return news;
+}
+
 }  // namespace
 
 // Asks until all pieces that the agent sends are whole. Reports each damaged one, so that the agent does not send it
@@ -65,7 +78,7 @@ const std::string& Engine::stored_layout() {
 
 std::optional<CorruptPiece> Engine::load(device::Stream stream) {
   const RankState& state = registry_.state();
-  check_matches(*stored_, state, options_.world_size);
+  check_matches(*stored_, state);
   if (!stored_->found) return std::nullopt;
   for (const StoredPiece& part : stored_->main)
     if (auto corrupt = load_piece(*device_, state.main, part, stream)) return corrupt;
@@ -129,6 +142,10 @@ ckpt_restored Engine::restore(device::Stream stream) {
     result.private_tier = stored_->private_->tier;
     result.bytes = stored_->private_->layout.length_bytes + stored_->main.front().layout.length_bytes;
     result.load_ms = load_ms;
+    result.stored_world_size = stored_->main.front().manifest.world_size;
+    result.adopted = stored_->private_->manifest.shard != options_.private_shard();
+    if (const std::string news = size_news(*stored_, options_); !news.empty())
+      stored_->message += (stored_->message.empty() ? "" : "; ") + news;
     tickets_.restored(result.iteration);
     restored_word_.store(stored_->main.front().manifest.checkpoint.word(), std::memory_order_release);
   }
@@ -140,6 +157,7 @@ ckpt_restored Engine::restore(device::Stream stream) {
   if (const std::string news = join_replication(std::move(stored_->receive_buffer), deadline); !news.empty())
     warnings_.add(CKPT_WARNING_REPLICATION, news);
   stored_.reset();  // unmaps the pieces that were restored
+  if (!registry_.empty()) begin_reserving();
   return result;
 }
 

@@ -9,7 +9,10 @@ namespace {
 
 constexpr std::int64_t capture_timeout_ms = 60'000;  // far longer than any copy in memory
 constexpr std::int64_t first_grant_wait_ms = 1'000;  // after the slots were made, which takes longer
-constexpr std::chrono::seconds reserve_pause{5};     // between two attempts after a refused reservation
+// Slots for so little are made before training could notice: their first snapshot waits for them.
+constexpr std::uint64_t small_state_bytes = 4 << 20;
+constexpr std::int64_t small_reserve_wait_ms = 1'000;
+constexpr std::chrono::seconds reserve_pause{5};  // between two attempts after a refused reservation
 
 // Private state is blobs that vary a little in size, so this leaves room to grow.
 std::uint64_t with_headroom(std::uint64_t bytes) { return 2 * bytes + (64u << 10); }
@@ -30,6 +33,10 @@ SlotSizes slot_sizes(const RankState& state, const Options& options) {
   return sizes;
 }
 
+bool is_small(const RankState& state) {
+  return state.main.length_bytes() + state.private_.length_bytes() <= small_state_bytes;
+}
+
 }  // namespace
 
 void Engine::check_order(std::int64_t iteration) const {
@@ -46,33 +53,54 @@ void Engine::check_order(std::int64_t iteration) const {
                                         "; continue from restore()'s next_iteration and count up");
 }
 
-void Engine::reserve_slots(const RankState& state) {
-  if (reserve_failure_ && Clock::now() < reserve_again_at_) throw *reserve_failure_;
-  try {
-    link_.reserve({slot_sizes(state, options_), device_->shortage()});
-    reserve_failure_.reset();
-  } catch (const Failure& failure) {
-    reserve_failure_ = failure;
-    reserve_again_at_ = Clock::now() + reserve_pause;
-    throw;
-  }
-  follow_session();
+// The grant of the slots just made, so that the next snapshot finds it.
+void Engine::wait_for_grant() const {
   const Deadline deadline = Deadline::in_ms(first_grant_wait_ms);
-  const arena::Control& control = *capture_.session().control;
+  const auto control = link_.control();
   for (;;) {
-    const std::uint32_t seen = control.agent_doorbell();
-    if (capture_.unused_grant() || deadline.passed()) return;
-    control.wait_agent_doorbell(seen, deadline);
+    const std::uint32_t seen = control->agent_doorbell();
+    if (control->grant().sequence != control->used_grant() || deadline.passed()) return;
+    control->wait_agent_doorbell(seen, deadline);
   }
 }
 
-// State that has grown gets larger slots. The agent makes them beside the old ones and copies their contents, so
-// nothing committed is lost.
-void Engine::fit_slots(const RankState& state) {
-  if (capture_.session().slots && !capture_.misfit(state)) return;
-  reserve_slots(state);
-  if (const auto misfit = capture_.misfit(state))
-    throw Failure(CKPT_ERR_INTERNAL, *misfit + ", and the agent made no larger ones; please report this");
+// Begins as soon as the sizes are known: usually at the end of restore().
+void Engine::begin_reserving() {
+  Reservation wanted{slot_sizes(registry_.state(), options_), device_->shortage()};
+  reserving_.begin([this, wanted = std::move(wanted)] {
+    link_.reserve(wanted);
+    wait_for_grant();
+  });
+}
+
+// Whether there are slots that the state fits. Memory for them is reserved in the background. State that has grown gets
+// larger slots. The agent makes them beside the old ones and copies their contents, so nothing committed is lost. Throws
+// the failure of the last reservation, until another one has succeeded.
+bool Engine::fit_slots(const RankState& state) {
+  if (!reserving_.under_way() && capture_.session().slots && !capture_.misfit(state)) return true;
+  for (bool has_begun = false;; has_begun = true) {
+    if (is_small(state)) reserving_.wait(Deadline::in_ms(small_reserve_wait_ms));
+    if (reserving_.under_way()) {
+      if (reserve_failure_) throw *reserve_failure_;
+      return false;
+    }
+    if (auto failure = reserving_.take_failure()) {
+      reserve_failure_ = std::move(failure);
+      const bool is_refused = reserve_failure_->status() != CKPT_ERR_NO_AGENT;
+      reserve_again_at_ = Clock::now() + (is_refused ? reserve_pause : reserve_pause.zero());
+    }
+    if (!follow_session()) return false;
+    const bool has_slots = capture_.session().slots != nullptr;
+    const auto misfit = has_slots ? capture_.misfit(state) : std::nullopt;
+    if (has_slots && !misfit) {
+      reserve_failure_.reset();
+      return true;
+    }
+    if (reserve_failure_ && Clock::now() < reserve_again_at_) throw *reserve_failure_;
+    if (has_begun && misfit)
+      throw Failure(CKPT_ERR_INTERNAL, *misfit + ", and the agent made no larger ones; please report this");
+    begin_reserving();
+  }
 }
 
 // It may be reading from slots that will be unmapped, or nobody reads its page and what it receives.
@@ -82,14 +110,17 @@ bool Engine::loses_replication(const AgentSession& next) const {
   return (slots && slots != next.slots) || !replication_control_->same_as(*next.control);
 }
 
-void Engine::follow_session() {
+// False while the link is busy with a request, which may take seconds: training does not wait for that.
+bool Engine::follow_session() {
   const std::uint32_t number = link_.session_number();
-  if (number == session_number_) return;
-  AgentSession session = link_.session();
-  if (loses_replication(session))
+  if (number == session_number_) return true;
+  auto session = link_.session_now();
+  if (!session) return false;
+  if (loses_replication(*session))
     gpu_replication_->end("this rank's slots were replaced, because its state has grown or memory was lost");
-  capture_.attach(std::move(session));
+  capture_.attach(*std::move(session));
   session_number_ = number;
+  return true;
 }
 
 // The previous snapshot was never finished: its tensors may have changed during the copy.
@@ -134,16 +165,19 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
         CKPT_SKIPPED,
         "all ranks skip the snapshot of this iteration, because the previous one is still being copied from the GPU; "
         "training is not affected"};
-  follow_session();
-  arena::Control& control = *capture_.session().control;
-  check_fence(control);
+  const RankState& state = registry_.state();
+  if (is_small(state)) reserving_.wait(Deadline::in_ms(small_reserve_wait_ms));
+  const bool is_followed = follow_session();
+  if (!capture_.session().control) capture_.attach({link_.control(), nullptr});
+  check_fence(*capture_.session().control);
   if (!link_.connected()) {
     const Failure why = link_.why_disconnected();
     throw Failure(why.status(), "snapshot(" + std::to_string(iteration) + ") is not taken: " + why.what());
   }
-  const RankState& state = registry_.state();
-  fit_slots(state);
-
+  if (!is_followed || !fit_slots(state))
+    return {CKPT_SKIPPED,
+            "this iteration's snapshot is skipped on all ranks, because memory for checkpoints is still being reserved "
+            "in the background; training is not affected"};
   if (device_->broken())
     throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
 

@@ -22,7 +22,7 @@ StoredPiece take_piece(const nlohmann::json& json, std::vector<UniqueFd>& fds) {
   if (fd >= fds.size() || !fds[fd]) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a segment");
   const auto access = access_of(fds[fd]);
   auto segment = arena::Segment::attach(std::move(fds[fd]), access, "a segment that the agent sent");
-  if (index >= segment.spec().slots) throw Failure(CKPT_ERR_INTERNAL, "the agent named a slot that does not exist");
+  if (index >= segment.slots()) throw Failure(CKPT_ERR_INTERNAL, "the agent named a slot that does not exist");
   const arena::Slot slot = segment.slot(index);
   auto manifest = slot.read();
   if (!manifest) throw CorruptPiece{segment.spec().shard, slot.checkpoint(), 0};
@@ -51,7 +51,8 @@ void check_parts(const Stored& stored) {
     const arena::Manifest& manifest = stored.main[i].manifest;
     const core::ShardPart part = core::parse_part(manifest.shard);
     agree = agree && manifest.checkpoint == checkpoint && part.index == i && part.of == stored.main.size() &&
-            manifest.layout_hash == stored.main.front().manifest.layout_hash;
+            manifest.layout_hash == stored.main.front().manifest.layout_hash &&
+            manifest.world_size == stored.private_->manifest.world_size;
   }
   if (!agree)
     throw Failure(CKPT_ERR_INTERNAL, "the agent's answer names pieces that do not belong together; please report this");
@@ -98,12 +99,8 @@ Stored take_stored(Frame answer) {
   }
 }
 
-void check_matches(const Stored& stored, const RankState& state, std::uint32_t world_size) {
+void check_matches(const Stored& stored, const RankState& state) {
   if (!stored.found) return;
-  if (const std::uint32_t then = stored.main.front().manifest.world_size; then != world_size)
-    throw Failure(CKPT_ERR_MISMATCH, "the stored state is of a job of " + std::to_string(then) +
-                                         " ranks, but the option world_size is " + std::to_string(world_size) +
-                                         "; start as many ranks, or give the job another name");
   check_shard("main", stored.main.front(), state.main);
   check_shard("private", *stored.private_, state.private_);
 }

@@ -52,7 +52,7 @@ Stored take_stored(Frame answer);
 
 // Throws Failure (CKPT_ERR_MISMATCH) unless the pieces can be loaded into `state`. The message names the first tensor
 // that differs.
-void check_matches(const Stored& stored, const RankState& state, std::uint32_t world_size);
+void check_matches(const Stored& stored, const RankState& state);
 
 // The answer to ckpt_stored_layout().
 std::string stored_layout_json(const Stored& stored);

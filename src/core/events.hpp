@@ -66,6 +66,7 @@ struct RestoreDone {
 struct SegmentsReady {
   Rank rank = 0;
   std::vector<std::string> shards;
+  std::uint8_t slots = 2;  // so many has each of them
 };
 
 // The rank's words in its control page. If both changed, the driver posts Captured first.
@@ -169,6 +170,12 @@ struct GrantSlots {
   Share share;
   std::vector<SlotRef> slots;
 };  // one slot per segment, in their order
+// Add slots to the rank's segments until each has so many. Answered by SegmentsReady, or not at all where memory lacks.
+struct AddSlots {
+  Rank rank = 0;
+  std::vector<std::string> shards;
+  std::uint8_t slots = 0;
+};
 struct NotifyCommit {
   Rank rank = 0;
   CheckpointId committed;
@@ -268,9 +275,9 @@ struct Notice {
 };  // for the log and for people
 
 using Effect = std::variant<Send, SwapLeaderRecord, SwapIncarnationRecord, ReadAssignments, RemoveAssignments, Persist,
-                            GrantSlots, NotifyCommit, NotifyStored, NotifyResume, NotifyReplicationGroup, Fence,
-                            RestoreReady, RestoreFailed, StartFetch, CancelFetch, DropSlot, ReleaseSegment, ListStorage,
-                            StartWrite, FinalizeCheckpoint, MemberChanged, Notice>;
+                            GrantSlots, AddSlots, NotifyCommit, NotifyStored, NotifyResume, NotifyReplicationGroup,
+                            Fence, RestoreReady, RestoreFailed, StartFetch, CancelFetch, DropSlot, ReleaseSegment,
+                            ListStorage, StartWrite, FinalizeCheckpoint, MemberChanged, Notice>;
 using Effects = std::vector<Effect>;
 
 }  // namespace ckpt::core

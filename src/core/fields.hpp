@@ -202,6 +202,7 @@ void visit_fields(auto& v, Is<Admission> auto& admission) {
   v.field("instance", admission.instance);
   v.field("share", admission.share);
   v.field("replication", admission.replication);
+  v.shard_or_none("adopts", admission.adopts);
 }
 
 void visit_fields(auto& v, Is<CodingInputs::Source> auto& source) {
@@ -313,6 +314,7 @@ void visit_fields(auto& v, Is<IncarnationRecord> auto& record) {
   v.field("strategy", record.strategy);
   v.field("protection", record.protection);
   v.field("restored", record.restored);
+  v.field("restored_ranks", record.restored_ranks);
   v.field("base", record.base);
   v.field("first_commit", record.first_commit);
 }

@@ -173,6 +173,17 @@ void add_parity(const Nodes& nodes, const std::vector<RankAssignment>& assignmen
   }
 }
 
+// Members whose shard has no place have none in the group.
+void add_parity_of_what_is_there(const Place& place, Places& places) {
+  Place left = place;
+  auto& shards = left.parity->shards;
+  for (std::string& shard : shards) {
+    if (!places.contains(shard)) shard.clear();
+  }
+  if (std::all_of(shards.begin(), shards.end(), [](const std::string& shard) { return shard.empty(); })) return;
+  places.try_emplace(parity_name(left.parity->rows, shards, left.parity->member), std::move(left));
+}
+
 }  // namespace
 
 JobPlacement arrange(const std::vector<RankAssignment>& assignments, std::optional<Strategy> strategy,
@@ -220,7 +231,8 @@ JobPlacement arrange(const std::vector<RankAssignment>& assignments, std::option
   return placement_of_job;
 }
 
-std::optional<Places> places_with(const std::vector<Cut>& cuts, const std::vector<RankAssignment>& assignments,
+std::optional<Places> places_with(const std::vector<Cut>& cuts, std::uint32_t own_ranks,
+                                  const std::vector<RankAssignment>& assignments,
                                   const JobPlacement& placement_of_job) {
   std::unordered_map<std::string, std::uint32_t> stored_in;  // number of parts
   for (const Cut& cut : cuts) stored_in[cut.shard] = cut.of;
@@ -231,10 +243,15 @@ std::optional<Places> places_with(const std::vector<Cut>& cuts, const std::vecto
   const auto is_as_now = [&](const RankAssignment& assignment) {
     return parts_stored(assignment.main_shard) == placement_of_job.shares.at(assignment.rank).of;
   };
-  if (std::all_of(assignments.begin(), assignments.end(), is_as_now)) return std::nullopt;
+  if (own_ranks >= assignments.size() && std::all_of(assignments.begin(), assignments.end(), is_as_now))
+    return std::nullopt;
   Places places;
-  for (const RankAssignment& assignment : assignments)
-    places[assignment.private_shard] = placement_of_job.places.at(assignment.private_shard);
+  for (const RankAssignment& assignment : assignments) {
+    const bool has_own = assignment.rank < own_ranks;
+    const std::string& shard = has_own ? assignment.private_shard : assignments.front().private_shard;
+    const auto [place, is_first] = places.try_emplace(shard, placement_of_job.places.at(shard));
+    if (!has_own) add_once(place->second.owners, assignment.node);
+  }
   for (const auto& [shard, naming] : sharers_in(assignments)) {
     const bool as_now = is_as_now(*naming.front());  // either all of them have a share of it, or none has
     const auto owners = nodes_under(naming);
@@ -242,11 +259,8 @@ std::optional<Places> places_with(const std::vector<Cut>& cuts, const std::vecto
       places[part] = as_now ? placement_of_job.places.at(part) : Place{owners, {}, owners, {}};
     }
   }
-  const auto is_there = [&](const std::string& shard) { return shard.empty() || places.contains(shard); };
   for (const auto& [name, place] : placement_of_job.places) {
-    if (!place.parity) continue;
-    const auto& shards = place.parity->shards;
-    if (std::all_of(shards.begin(), shards.end(), is_there)) places[name] = place;
+    if (place.parity) add_parity_of_what_is_there(place, places);
   }
   return places;
 }

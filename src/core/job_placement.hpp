@@ -40,8 +40,9 @@ JobPlacement arrange(const std::vector<RankAssignment>& assignments, std::option
 
 // The places of a checkpoint that was stored with these cuts. A shard that is cut as in `placement_of_job` has its
 // places there. Any other shard stays whole, on the nodes that restore from it, until the incarnation has its own
-// commit. Returns nothing if all shards have their places in `placement_of_job`.
-std::optional<Places> places_with(const std::vector<Cut>& cuts, const std::vector<RankAssignment>& assignments,
-                                  const JobPlacement& placement_of_job);
+// commit. Ranks from `own_ranks` on have no private shard in the checkpoint: they restore from rank 0's. Returns
+// nothing if all shards have their places in `placement_of_job`.
+std::optional<Places> places_with(const std::vector<Cut>& cuts, std::uint32_t own_ranks,
+                                  const std::vector<RankAssignment>& assignments, const JobPlacement& placement_of_job);
 
 }  // namespace ckpt::core

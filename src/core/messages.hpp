@@ -131,6 +131,7 @@ struct Admission {
   std::uint64_t instance = 0;
   std::optional<Share> share = {};                   // once the incarnation is decided and placed
   std::optional<ReplicationGroup> replication = {};  // likewise, if the rank asked for it
+  std::string adopts = {};  // the private shard that it restores instead of one of its own; "": its own
   bool operator==(const Admission&) const = default;
 };
 
@@ -280,9 +281,10 @@ struct IncarnationRecord {
   AssignmentsName assignments;
   std::optional<placement::Strategy> strategy;
   placement::Protection protection;
-  CheckpointId restored;      // the checkpoint that it restored, committed or not
-  CheckpointId base;          // newest commit that it restored or kept: `restored`, once that has all its copies
-  CheckpointId first_commit;  // first commit of the newest incarnation that has one; proves that state existed
+  CheckpointId restored;             // the checkpoint that it restored, committed or not
+  std::uint32_t restored_ranks = 0;  // with the private shards of ranks 0 to restored_ranks - 1
+  CheckpointId base;                 // newest commit that it restored or kept: `restored`, once that has all its copies
+  CheckpointId first_commit;         // first commit of the newest incarnation that has one; proves that state existed
   bool operator==(const IncarnationRecord&) const = default;
 };
 

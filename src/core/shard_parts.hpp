@@ -29,6 +29,9 @@ bool is_valid(const Share& share);
 inline constexpr std::string_view parity_prefix = "parity.";
 bool is_reserved(std::string_view shard);
 
+// Names of private shards end with this. No name of a main shard does.
+inline constexpr std::string_view private_suffix = ".private";
+
 // "model" for the whole shard, "model.2of4" for a part.
 std::string part_name(const std::string& shard, std::uint32_t index, std::uint32_t of);
 

@@ -36,7 +36,8 @@ struct Config {
   std::int64_t storage_every = 0;      // write every so many iterations; 0: no such rule
   TimeMs storage_interval_ms = 0;      // write after this time; 0: no such rule
   TimeMs storage_wait_ms = 30000;      // how long a decision waits for storage to list what it has
-  std::uint8_t local_slots = 3;        // committed, replicating, capturing; with storage one more, being written
+  std::uint8_t local_slots = 2;        // at first: committed, capturing; with storage one more, being written
+  std::uint8_t local_slots_max = 3;    // replicating; with storage one more
   std::uint8_t held_slots = 2;         // committed, arriving
   TimeMs report_ms = 250;              // the heartbeat: a report at least this often
   TimeMs node_timeout_ms = 2000;       // a node is missing after this long without a report

@@ -16,4 +16,9 @@ void AutoDevice::attach(std::vector<Range> ranges) {
   used_->attach(std::move(ranges));
 }
 
+void AutoDevice::attach_also(Range range) {
+  ranges_.push_back(range);
+  used_->attach_also(range);
+}
+
 }  // namespace ckpt::device

@@ -14,6 +14,7 @@ class AutoDevice : public Device {
 
   void reach(ckpt_memory memory, const void* data) override;
   void attach(std::vector<Range> ranges) override;
+  void attach_also(Range range) override;
   bool broken() const override { return used_->broken(); }
   std::string failure() const override { return used_->failure(); }
   std::uint64_t staging_bytes() const override { return used_->staging_bytes(); }

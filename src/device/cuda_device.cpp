@@ -120,6 +120,16 @@ void CudaDevice::attach(std::vector<Range> ranges) {
   const ContextScope scope(context_);
   unpin();
   unpinned_ = false;
+  pin_all(ranges);
+}
+
+void CudaDevice::attach_also(Range range) {
+  const Lock lock(mutex_);
+  const ContextScope scope(context_);
+  if (!unpinned_) pin_all({range});
+}
+
+void CudaDevice::pin_all(const std::vector<Range>& ranges) {
   if (dead_) return;
   try {
     for (const Range& range : ranges) pin(pinned_, range);

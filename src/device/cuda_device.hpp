@@ -36,6 +36,7 @@ class CudaDevice : public Device {
   void reach(ckpt_memory memory, const void* data) override;
   // Pins the ranges where they lie, which takes a while.
   void attach(std::vector<Range> ranges) override;
+  void attach_also(Range range) override;
   bool broken() const override;
   std::string failure() const override;
   std::uint64_t staging_bytes() const override { return staging_pipeline_->staging_bytes(); }
@@ -59,6 +60,7 @@ class CudaDevice : public Device {
   using Lock = std::unique_lock<std::mutex>;
 
   void unpin();
+  void pin_all(const std::vector<Range>& ranges);
   void run();
   void advance();
   bool everything_enqueued() const;

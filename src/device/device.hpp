@@ -106,6 +106,8 @@ class Device {
   // Sets the memory ranges that pieces go to from now on. The previous ranges may be unmapped afterwards. Do not call
   // it while a copy runs. Does not throw. If it fails, the device is broken().
   virtual void attach(std::vector<Range> ranges) = 0;
+  // Adds a range. As attach() in all else.
+  virtual void attach_also(Range range) = 0;
   // True if nothing can be captured any more, at least until the next attach(). failure() says why.
   virtual bool broken() const = 0;
   // One sentence about the last failure. Empty if there was none.

@@ -15,6 +15,7 @@ class HostDevice : public Device {
 
   void reach(ckpt_memory memory, const void* data) override;
   void attach(std::vector<Range>) override {}
+  void attach_also(Range) override {}
   bool broken() const override { return false; }
   std::string failure() const override { return {}; }
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override;

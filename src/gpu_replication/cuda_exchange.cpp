@@ -24,7 +24,7 @@ bool CudaExchange::meet() {
   return met_ = has_crossed(greeted_);
 }
 
-// One that is alone greets itself.
+// A member without others greets itself.
 void CudaExchange::greet() {
   using Kind = NcclComm::Transfer::Kind;
   const CUdeviceptr bytes = memory_.pointer();
@@ -75,7 +75,7 @@ void CudaExchange::finish() {
   deadline_ = Deadline::in_ms(settings_.step_timeout_ms);
 }
 
-// What was filled and is never issued has been read by then, too.
+// Sub-buffers that were filled and never issued are free then, too.
 bool CudaExchange::over() const { return received_ == last_ && filled_ == filling_; }
 
 bool CudaExchange::rests() const { return received_ == allowed_ && filled_ == filling_ && !may_fill(); }
@@ -111,8 +111,8 @@ void CudaExchange::issue_step() {
   ++issued_;
 }
 
-// Whether the group that was issued last is done, which `end` comes behind. Asks for errors before, as long as it is
-// not, and after: a group that another thread has aborted ends, too.
+// Whether the last issued group is done; `end` is recorded after it. Checks for errors before and after: a group that
+// another thread aborted is also done.
 bool CudaExchange::has_crossed(const Event& end) {
   if (!comm_->ready()) return false;
   if (!std::exchange(on_stream_, true)) end.record(cross_stream_);
@@ -151,7 +151,7 @@ void CudaExchange::advance() {
                                         std::to_string(settings_.step_timeout_ms) + " ms");
 }
 
-// NCCL reads and writes sub-buffers alone.
+// NCCL reads and writes only sub-buffers.
 CudaDrain CudaExchange::give_up() {
   plan_.reset();
   last_ = allowed_ = filling_ = filled_ = issued_ = crossed_ = received_ = 0;

@@ -24,7 +24,7 @@ nccl::UniqueId nccl_id(const Replicator::Id& id) {
   return made;
 }
 
-// What the GPU may still write to.
+// Memory that the GPU may still write to.
 void keep_pinned(std::vector<Registration> pinned) {
   static auto* const all = new std::vector<std::vector<Registration>>;
   static std::mutex mutex;
@@ -32,8 +32,8 @@ void keep_pinned(std::vector<Registration> pinned) {
   all->push_back(std::move(pinned));
 }
 
-// The receive buffers' registrations. They belong to what the replicator's thread owns: unregistering may wait for
-// NCCL, and where that does not end it is not the caller's to wait for.
+// The registrations of the receive buffers. The replicator's thread owns them, because unregistering may wait for NCCL
+// without end, and the caller must not.
 class PinnedReceiveBuffers {
  public:
   // Throws Failure; so does pin().

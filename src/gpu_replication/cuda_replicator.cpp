@@ -29,7 +29,7 @@ CudaReplicator::~CudaReplicator() {
   const Deadline deadline = progress_thread_->stop();
   thread_->join(deadline);
   watchdog_->join(deadline);
-  progress_thread_->report_failure();  // unless that was done: what is told later might find its listener gone
+  progress_thread_->report_failure();  // if it was not reported yet: later its listener may be gone
 }
 
 bool CudaReplicator::wait_to_meet(Deadline deadline) { return progress_thread_->wait_to_meet(deadline); }

@@ -7,7 +7,7 @@
 namespace ckpt::schedule {
 namespace {
 
-// R holds, for each of p steps, the chunk that is sent and those that are received.
+// The reserved memory R holds the sent and the received chunks of p steps.
 std::uint64_t chunk_bytes_of(const ExchangeRequest& request, std::uint32_t places) {
   if (request.buffers == 0) throw std::invalid_argument("an exchange has 0 buffers");
   if (request.grain_bytes == 0) throw std::invalid_argument("an exchange has grains of 0 bytes");
@@ -36,7 +36,7 @@ ExchangeTransfer ExchangePlan::transfer(bool is_send, std::uint32_t peer, std::u
   return {is_send, peer, first_byte, std::min(chunk_bytes_, length_bytes - first_byte)};
 }
 
-// Neighbours first, each in its own turn, so that not all of them send to the same one first.
+// Every member begins with its own neighbour, so that they do not all send to the same member first.
 std::vector<ExchangeTransfer> ExchangePlan::step(std::uint32_t member, std::uint64_t number) const {
   const std::uint32_t count = members(), first = count == 1 ? 0 : 1;
   std::vector<ExchangeTransfer> transfers;

@@ -34,7 +34,8 @@ GpuReplication::GpuReplication(device::Device& device, arena::ReceiveBuffer rece
 
 void GpuReplication::meet(Deadline deadline) {
   try {
-    device_.check_replication(settings_.replicator.environment);  // before anybody makes room for this one's pieces
+    device_.check_replication(
+        settings_.replicator.environment);  // before the others reserve memory for this rank's pieces
     if (memory_->receive_buffer.member() == 0) {
       const auto id = device_.new_communicator_id();
       const Lock lock(mutex_);
@@ -60,7 +61,7 @@ void GpuReplication::meet(Deadline deadline) {
   }
 }
 
-// With the lock held, as all below that do not say otherwise. Throws Failure.
+// The caller holds the lock, here and below unless said otherwise. Throws Failure.
 bool GpuReplication::everybody_is_there() {
   const bool all_notified =
       std::all_of(words_.begin(), words_.end(), [](const auto& word) { return word.has_value(); });
@@ -74,7 +75,7 @@ device::Range GpuReplication::receive_buffers() const {
   return {first.data(), (size_bytes + arena::page_bytes - 1) / arena::page_bytes * arena::page_bytes};
 }
 
-// With larger ones not even the largest piece would fill all sub-buffers. The same for all members.
+// Larger chunks would leave sub-buffers empty even for the largest piece. All members compute the same size.
 std::uint64_t GpuReplication::chunk_bytes_useful() const {
   std::uint64_t largest_bytes = 1;
   for (const auto& word : words_) largest_bytes = std::max(largest_bytes, word->piece_bytes);
@@ -82,7 +83,7 @@ std::uint64_t GpuReplication::chunk_bytes_useful() const {
   return (share_bytes + settings_.grain_bytes - 1) / settings_.grain_bytes * settings_.grain_bytes;
 }
 
-// Without the lock: it takes as long as pinning takes. Throws Failure.
+// Without the lock, because pinning takes long. Throws Failure.
 void GpuReplication::open() {
   device::Replicator::Group group;
   device::Replicator::Settings settings = settings_.replicator;
@@ -136,7 +137,7 @@ void GpuReplication::captured(CheckpointId checkpoint, std::span<const std::byte
                               std::shared_ptr<const void> owner) {
   const Lock lock(mutex_);
   if (has_failed_ || checkpoint.word() <= committed_) return;
-  // What was offered may begin, and what was begun may still be read; the rest is older and comes too late.
+  // An offered piece may begin, and a begun one may still be read. All others are older and come too late.
   const std::uint64_t offered = agreement_.own().checkpoint, read = busy_ ? begun_ : offered;
   std::erase_if(memory_->pieces, [&](const auto& each) { return each.first != offered && each.first != read; });
   try {
@@ -147,7 +148,8 @@ void GpuReplication::captured(CheckpointId checkpoint, std::span<const std::byte
   go_on();
 }
 
-// Whatever has become possible. Runs on threads of the device, the replication and the link, none of which may throw.
+// Does whatever has become possible. Runs on threads of the device, the replication and the link. None of them may
+// throw.
 void GpuReplication::go_on() {
   if (has_failed_ || !replicator_) return;
   try {
@@ -172,8 +174,8 @@ void GpuReplication::advance() {
   send_state();
 }
 
-// The newest, once what lies where it will arrive was taken: whoever offers may leave an exchange in its middle. What
-// is committed has come to everybody by host replication.
+// Offers the newest piece once the older one was taken from the receive buffers, because an exchange may begin at any
+// time after the offer. A committed piece has already reached everybody from host to host.
 void GpuReplication::offer() {
   if (memory_->pieces.empty()) return;
   const auto& [checkpoint, piece] = *memory_->pieces.rbegin();
@@ -188,8 +190,8 @@ bool GpuReplication::is_taken(std::uint64_t checkpoint) const {
   return true;
 }
 
-// Of what lies in sub-buffers as much as training leaves time for: a promise is kept, whatever comes. Where it always
-// communicates nothing is ever promised, and what is captured goes from host to host, where each has its share.
+// Promises as many captured chunks as training leaves time for. A promise is kept, whatever happens. If training always
+// communicates, nothing is promised, and pieces go from host to host, which shares the network fairly.
 void GpuReplication::promise() {
   const bool has_more = busy_ && begun_ == agreement_.own().checkpoint && begun_ > committed_ &&
                         filled_steps_ > agreement_.own().promised;
@@ -226,7 +228,7 @@ void GpuReplication::begin(const schedule::Agreement::Terms& terms) {
        [this, checkpoint] { done(checkpoint); }});
 }
 
-// Without the lock, as all that is called by the replication.
+// Without the lock, like everything that the replication calls.
 void GpuReplication::progress(std::uint64_t checkpoint, std::uint64_t filled_steps, std::uint64_t received_steps) {
   const Lock lock(mutex_);
   for (std::size_t member = 0; member < words_.size(); ++member)
@@ -287,7 +289,7 @@ void GpuReplication::end(const std::string& why) {
     fail(why);
     replicator = std::move(replicator_);
   }
-  replicator.reset();  // without the lock, which it takes to tell
+  replicator.reset();  // without the lock, because its callbacks take it
   const Lock lock(mutex_);
   if (!is_stuck_) memory_->pieces.clear();
 }

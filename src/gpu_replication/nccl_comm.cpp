@@ -58,7 +58,7 @@ void NcclComm::exchange(std::span<const Transfer> transfers, CUstream stream) {
   try {
     for (const Transfer& transfer : transfers) add(transfer, comm_, stream);
   } catch (const Failure&) {
-    nccl_library().GroupEnd();  // the thread's, and not only this communicator's
+    nccl_library().GroupEnd();  // the group belongs to the thread, not to this communicator
     throw;
   }
   CKPT_NCCL(GroupEnd);
@@ -68,7 +68,7 @@ void NcclComm::abort() {
   Lock lock(mutex_);
   if (std::exchange(is_ending_, true)) return ended_.wait(lock, [this] { return has_ended_; });
   lock.unlock();
-  nccl_library().CommAbort(comm_);  // what it returns changes nothing
+  nccl_library().CommAbort(comm_);  // its result makes no difference
   lock.lock();
   has_ended_ = true;
   ended_.notify_all();

@@ -28,7 +28,7 @@ std::string receive_buffer_path(const std::string& directory, std::uint32_t rank
   return directory + "/rank-" + std::to_string(rank) + ".receive_buffer";
 }
 
-// A file that is being made; gone again unless it gets its name.
+// A file under construction. It disappears unless it gets its name.
 class Draft {
  public:
   explicit Draft(std::string path) : path_(std::move(path)) { ::unlink(path_.c_str()); }
@@ -142,14 +142,14 @@ bool ReceiveBuffer::find_places() {
   const std::vector<std::uint64_t> capacities_bytes(header.capacity_bytes, header.capacity_bytes + group_.members);
   const std::uint64_t size_bytes = bytes_of(fd_.get());
   for (const std::uint64_t capacity_bytes : capacities_bytes) {
-    if (capacity_bytes > size_bytes) refuse_file();  // before they are summed
+    if (capacity_bytes > size_bytes) refuse_file();  // checked before the sum, which could overflow
   }
   if (file_bytes(capacities_bytes) > size_bytes) refuse_file();
   map_places(capacities_bytes);
   return true;
 }
 
-// All of the file once more: mappings begin where files do.
+// Maps the whole file again, because a mapping begins at the start of the file.
 void ReceiveBuffer::map_places(std::span<const std::uint64_t> capacities_bytes) {
   room_ = Mapping(fd_.get(), file_bytes(capacities_bytes), Mapping::Access::write, "a rank's receive buffer file");
   std::byte* at = room_.data() + places_at;

@@ -4,15 +4,13 @@
 #include <cstring>
 #include <utility>
 
-#include "agent/pieces/piece_index.hpp"
-#include "base/error.hpp"
-#include "kernels/copy_digest.hpp"
+#include "kernels/digest.hpp"
 
 namespace ckpt::agent {
 
 using core::FetchResult;
 
-// Receives the manifest alone.
+// Receives only the manifest.
 class ReceivedFetch::ManifestSink : public net::Sink {
  public:
   explicit ManifestSink(std::shared_ptr<ReceivedFetch> fetch) : fetch_(std::move(fetch)) {}
@@ -40,7 +38,7 @@ class ReceivedFetch::RestSink : public net::Sink {
     const std::size_t at = first_leaf_ * kernels::leaf_size_bytes;
     if (data_bytes != std::min<std::size_t>(last_leaf_ * kernels::leaf_size_bytes, fetch_->manifest_.length_bytes) - at)
       return std::nullopt;
-    return std::span(fetch_->slot_.data() + at, data_bytes);
+    return std::span(fetch_->destination_.data() + at, data_bytes);
   }
   void received(std::size_t, std::size_t) override {}
   bool wanted() const override { return !fetch_->is_cancelled(); }
@@ -54,12 +52,12 @@ class ReceivedFetch::RestSink : public net::Sink {
   const std::size_t first_leaf_, last_leaf_;
 };
 
-ReceivedFetch::ReceivedFetch(std::shared_ptr<arena::Segment> segment, std::uint8_t slot, Order order,
+ReceivedFetch::ReceivedFetch(FetchDestination destination, Order order,
                              std::shared_ptr<const arena::ReceiveBuffer> receive_buffer, std::size_t place,
                              WorkerPool& pool, std::shared_ptr<TransportPort> transport, Done done)
-    : segment_(std::move(segment)),
-      slot_(segment_->writable_slot(slot)),
-      order_(std::move(order)),
+    : destination_(std::move(destination)),
+      piece_(destination_.piece()),
+      order_(order),
       receive_buffer_(std::move(receive_buffer)),
       place_(place),
       pool_(pool),
@@ -67,7 +65,7 @@ ReceivedFetch::ReceivedFetch(std::shared_ptr<arena::Segment> segment, std::uint8
       done_(std::move(done)) {}
 
 void ReceivedFetch::start() {
-  transport_->fetch(order_.source, {order_.piece.shard, order_.piece.checkpoint.word()}, {0, 0, true, order_.urgent},
+  transport_->fetch(order_.source, name(), {0, 0, true, order_.urgent},
                     std::make_shared<ManifestSink>(shared_from_this()), order_.timeout_ms);
 }
 
@@ -92,18 +90,11 @@ bool ReceivedFetch::is_cancelled() const {
   return is_cancelled_;
 }
 
-// Nothing that the source says is believed beyond what was announced to us.
-void ReceivedFetch::begin(const std::optional<std::vector<std::byte>>& encoded) {
-  if (!encoded) return end(FetchResult::failed);
-  try {
-    manifest_ = arena::decode_manifest(*encoded);
-  } catch (const Failure&) {
-    return end(FetchResult::corrupt);
-  }
-  if (piece_info(manifest_) != order_.piece || !slot_.fits(manifest_.length_bytes, manifest_.layout.size()))
-    return end(FetchResult::corrupt);
-  slot_.begin();
-  slot_.drop(CheckpointId());  // this checkpoint may have been dropped from here before
+void ReceivedFetch::begin(const std::optional<std::vector<std::byte>>& encoded_manifest) {
+  if (!encoded_manifest) return end(FetchResult::failed);
+  auto accepted = destination_.begin(*encoded_manifest);
+  if (!accepted) return end(FetchResult::corrupt);
+  manifest_ = std::move(*accepted);
   {
     const std::lock_guard lock(mutex_);
     stage_ = Stage::taking;
@@ -133,22 +124,22 @@ void ReceivedFetch::look() {
       [self = shared_from_this(), first, last] { first == last ? self->fetch_rest() : self->take(first, last); });
 }
 
-// Whole ones.
+// Counts only complete leaves.
 std::size_t ReceivedFetch::leaves_received() const {
-  const std::uint64_t gpu_received_bytes = receive_buffer_->received(place_, order_.piece.checkpoint);
+  const std::uint64_t gpu_received_bytes = receive_buffer_->received(place_, piece_.checkpoint);
   if (gpu_received_bytes >= manifest_.length_bytes) return manifest_.leaves.size();
   return std::max(taken_, static_cast<std::size_t>(gpu_received_bytes / kernels::leaf_size_bytes));
 }
 
-// The trainer may write on while they are copied, so what counts is what is in the slot.
+// The trainer may write to the receive buffer meanwhile. So the copies in the slot are verified.
 void ReceivedFetch::take(std::size_t first_leaf, std::size_t last_leaf) {
   std::size_t first_bad = last_leaf, end_bad = last_leaf;
   std::uint64_t good_bytes = 0;
   for (std::size_t leaf = first_leaf; leaf < last_leaf; ++leaf) {
     const std::size_t at = leaf * kernels::leaf_size_bytes;
     const std::size_t size_bytes = kernels::leaf_length(manifest_.length_bytes, leaf);
-    std::memcpy(slot_.data() + at, receive_buffer_->bytes(place_).data() + at, size_bytes);
-    if (kernels::leaf_digest(slot_.data() + at, size_bytes) == manifest_.leaves[leaf]) {
+    std::memcpy(destination_.data() + at, receive_buffer_->bytes(place_).data() + at, size_bytes);
+    if (kernels::leaf_digest(destination_.data() + at, size_bytes) == manifest_.leaves[leaf]) {
       good_bytes += size_bytes;
       continue;
     }
@@ -165,7 +156,7 @@ void ReceivedFetch::take(std::size_t first_leaf, std::size_t last_leaf) {
   look();
 }
 
-// All that lies between the first and the last leaf that is missing.
+// Fetches the range from the first to the last missing leaf.
 void ReceivedFetch::fetch_rest() {
   const std::size_t first = first_bad_ < end_bad_ ? first_bad_ : taken_;
   const std::size_t last = taken_ < manifest_.leaves.size() ? manifest_.leaves.size() : end_bad_;
@@ -173,21 +164,18 @@ void ReceivedFetch::fetch_rest() {
   if (first >= last) return end(FetchResult::complete);
   const std::size_t at = first * kernels::leaf_size_bytes;
   const std::size_t size_bytes = std::min<std::size_t>(last * kernels::leaf_size_bytes, manifest_.length_bytes) - at;
-  transport_->fetch(order_.source, {order_.piece.shard, order_.piece.checkpoint.word()},
-                    {at, size_bytes, false, order_.urgent}, std::make_shared<RestSink>(shared_from_this(), first, last),
-                    order_.timeout_ms);
+  transport_->fetch(order_.source, name(), {at, size_bytes, false, order_.urgent},
+                    std::make_shared<RestSink>(shared_from_this(), first, last), order_.timeout_ms);
 }
 
 void ReceivedFetch::check_rest(std::size_t first_leaf, std::size_t last_leaf) {
-  const bool is_good =
-      !kernels::verify_leaves(slot_.data(), manifest_.length_bytes, first_leaf, last_leaf, manifest_.leaves.data());
-  end(is_good ? FetchResult::complete : FetchResult::corrupt);
+  end(destination_.verify(manifest_, first_leaf, last_leaf) ? FetchResult::complete : FetchResult::corrupt);
 }
 
 void ReceivedFetch::end(FetchResult result) {
   if (result == FetchResult::complete && is_cancelled()) result = FetchResult::failed;
   if (result != FetchResult::complete) return done_({result, std::nullopt, 0});
-  slot_.seal(manifest_);
+  destination_.seal(manifest_);
   done_({result, std::move(manifest_), gpu_received_bytes_});
 }
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "agent/pieces/worker_pool.hpp"
+#include "agent/transfers/fetch_destination.hpp"
 #include "agent/transfers/transport_port.hpp"
-#include "arena/segment.hpp"
 #include "base/clock.hpp"
 #include "core/events.hpp"
 #include "gpu_replication/receive_buffer.hpp"
@@ -33,16 +33,14 @@ class ReceivedFetch : public std::enable_shared_from_this<ReceivedFetch> {
   using Done = std::function<void(Outcome outcome)>;
 
   struct Order {
-    core::PieceInfo piece;
     core::NodeId source = 0;
     bool urgent = false;
     std::int64_t timeout_ms = 0;          // limit for the manifest, for everything that arrives, and for the rest: each
     std::int64_t receive_timeout_ms = 0;  // longest wait in which nothing arrives
   };
   // `pool` outlives the object.
-  ReceivedFetch(std::shared_ptr<arena::Segment> segment, std::uint8_t slot, Order order,
-                std::shared_ptr<const arena::ReceiveBuffer> receive_buffer, std::size_t place, WorkerPool& pool,
-                std::shared_ptr<TransportPort> transport, Done done);
+  ReceivedFetch(FetchDestination destination, Order order, std::shared_ptr<const arena::ReceiveBuffer> receive_buffer,
+                std::size_t place, WorkerPool& pool, std::shared_ptr<TransportPort> transport, Done done);
 
   void start();
   // To be called when something may have arrived, and regularly besides, because of the deadline.
@@ -56,7 +54,8 @@ class ReceivedFetch : public std::enable_shared_from_this<ReceivedFetch> {
   class ManifestSink;
   class RestSink;
 
-  void begin(const std::optional<std::vector<std::byte>>& manifest);
+  void begin(const std::optional<std::vector<std::byte>>& encoded_manifest);
+  net::PieceName name() const { return {piece_.shard, piece_.checkpoint.word()}; }
   std::size_t leaves_received() const;
   void take(std::size_t first_leaf, std::size_t last_leaf);
   void fetch_rest();
@@ -64,8 +63,8 @@ class ReceivedFetch : public std::enable_shared_from_this<ReceivedFetch> {
   bool is_cancelled() const;
   void end(core::FetchResult result);
 
-  const std::shared_ptr<arena::Segment> segment_;
-  arena::WritableSlot slot_;
+  FetchDestination destination_;
+  const core::PieceInfo piece_;
   const Order order_;
   const std::shared_ptr<const arena::ReceiveBuffer> receive_buffer_;
   const std::size_t place_;

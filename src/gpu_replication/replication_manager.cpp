@@ -11,8 +11,8 @@ using core::NodeId;
 using core::Rank;
 using core::ReplicationMember;
 
-// What a rank's trainer says is repeated each tick for a second after it changed, and then now and then; that it has
-// ended, for five seconds.
+// An update from a rank's trainer is repeated every tick for a second, and then every tenth tick. The last update, that
+// the replication has ended, is repeated for five seconds.
 constexpr std::int64_t tick_ms = 100;
 constexpr std::uint32_t ticks_of_news = 10, ticks_between = 10, ticks_of_end = 50;
 constexpr std::uint64_t piece_bytes_max = std::uint64_t{1} << 50;
@@ -45,7 +45,7 @@ arena::ReplicationState word_of(const core::ReplicationUpdate& update) {
   return word;
 }
 
-// The newest checkpoint below, as a word: all that is older.
+// The newest checkpoint that is older.
 CheckpointId before(CheckpointId checkpoint) { return CheckpointId::from_word(checkpoint.word() - 1); }
 
 }  // namespace
@@ -60,7 +60,7 @@ void ReplicationManager::notify(const core::NotifyReplicationGroup& notify) {
   end(notify.rank, replication, notify.replication.refusal);
 }
 
-// An agent that was started again finds the receive buffer of the incarnation that goes on: the trainer has it mapped.
+// After a restart, the agent finds the receive buffer of the same incarnation: the trainer still has it mapped.
 void ReplicationManager::open(Rank rank, Replication& replication) {
   const arena::ReceiveBuffer::Group group{replication.incarnation, replication.group.member,
                                           static_cast<std::uint32_t>(replication.group.members.size())};
@@ -69,7 +69,7 @@ void ReplicationManager::open(Rank rank, Replication& replication) {
     auto found = arena::ReceiveBuffer::attach(deps_.directory, rank);
     if (found.group() == group) replication.receive_buffer = std::make_shared<arena::ReceiveBuffer>(std::move(found));
   } catch (const Failure&) {
-    // There is none, or none that could be used.
+    // There is none, or it is not usable.
   }
   try {
     if (replication.receive_buffer == nullptr)
@@ -85,8 +85,8 @@ void ReplicationManager::open(Rank rank, Replication& replication) {
   look(rank);
 }
 
-// From here on it is the host's, and all members are to know, who may be waiting for this one. The receive buffer stays
-// where its trainer may write to it.
+// From now on pieces go from host to host. All members hear of it, because they may be waiting for this one. The
+// receive buffer stays mapped, because its trainer may still write to it.
 void ReplicationManager::end(Rank rank, Replication& replication, const std::string& why) {
   if (!replication.trouble.empty()) return;
   replication.trouble = why;
@@ -107,7 +107,7 @@ void ReplicationManager::gone(Rank rank) {
   if (found != replications_.end()) {
     Replication& replication = found->second;
     if (replication.receive_buffer != nullptr) {
-      // The others would find out by the deadline of a step.
+      // Otherwise the others would only notice at the deadline of a step.
       arena::ReplicationState last = replication.words[replication.group.member].value_or(arena::ReplicationState());
       last.state.has_given_up = true;
       replication.words[replication.group.member] = last;
@@ -120,7 +120,7 @@ void ReplicationManager::gone(Rank rank) {
   arena::ReceiveBuffer::remove(deps_.directory, rank);
 }
 
-// The trainer's word, or that its replication has ended whatever it says.
+// The trainer's state. Once the replication has ended, the state says so, whatever the trainer wrote.
 std::optional<arena::ReplicationState> ReplicationManager::own_word(const Replication& replication) {
   if (replication.group.members.empty()) return std::nullopt;
   auto own = replication.words[replication.group.member];
@@ -139,7 +139,7 @@ void ReplicationManager::notify_members(Rank rank, const Replication& replicatio
   }
 }
 
-// As if another member had given it up.
+// The trainer sees the same as if another member had given up.
 void ReplicationManager::notify_trainer(Rank rank, const Replication& replication) const {
   if (replication.receive_buffer == nullptr) return;
   const std::size_t another = replication.group.member == 0 ? 1 : 0;
@@ -165,7 +165,7 @@ void ReplicationManager::look(Rank rank) {
   deps_.look();
 }
 
-// From no other incarnation, and from nobody else than who it says.
+// Accepts only updates of this incarnation, from the node of the named rank.
 void ReplicationManager::received(NodeId from, const core::ReplicationUpdate& update) {
   const auto found = replications_.find(update.to);
   if (found == replications_.end()) return;
@@ -176,7 +176,7 @@ void ReplicationManager::received(NodeId from, const core::ReplicationUpdate& up
   });
   if (member == members.end() || update.incarnation != replication.incarnation) return;
   if (!replication.trouble.empty()) {
-    // It may have missed that, and be waiting.
+    // The sender may have missed the end, and be waiting.
     if (!update.has_given_up)
       deps_.send(from, replication_update_of(replication.incarnation, update.to, update.from, *own_word(replication)));
     return;
@@ -184,7 +184,7 @@ void ReplicationManager::received(NodeId from, const core::ReplicationUpdate& up
   const auto number = static_cast<std::size_t>(member - members.begin());
   arena::ReplicationState word = word_of(update);
   auto& known = replication.words[number];
-  // What overtook it stays: words come in any order.
+  // Updates come in any order, so a newer state stays.
   if (known) {
     if (known->state.has_given_up) return;
     if (!word.id) word.id = known->id;
@@ -201,7 +201,7 @@ void ReplicationManager::received(NodeId from, const core::ReplicationUpdate& up
   make_places(update.to, replication);
 }
 
-// Once all have said how large their pieces are. It may take as long as touching so much memory.
+// Makes the places once all members have said how large their pieces are. Touching that memory may take long.
 void ReplicationManager::make_places(Rank rank, Replication& replication) {
   if (replication.is_made || replication.is_being_made || !replication.trouble.empty()) return;
   std::vector<std::uint64_t> capacities_bytes;
@@ -213,7 +213,7 @@ void ReplicationManager::make_places(Rank rank, Replication& replication) {
   const std::uint64_t wanted_bytes =
       arena::ReceiveBuffer::file_bytes(capacities_bytes) - replication.receive_buffer->size_bytes();
   try {
-    // What snapshots need comes first: the replication can do without its places, they cannot do without their slots.
+    // Slots come first. Snapshots need them; pieces can also go from host to host.
     const std::uint64_t own_bytes = std::min(replication.words[replication.group.member]->piece_bytes, piece_bytes_max);
     deps_.segments.check_space(wanted_bytes + deps_.bytes_to_come(own_bytes));
   } catch (const Failure& failure) {
@@ -260,7 +260,7 @@ std::optional<ReplicationManager::MemberRef> ReplicationManager::find(const std:
   return std::nullopt;
 }
 
-// Before the trainer has begun with any checkpoint, nothing is on its way.
+// Nothing arrives before the trainer has begun its first checkpoint.
 bool ReplicationManager::is_live(const Replication& replication) {
   if (!replication.is_made || !replication.trouble.empty()) return false;
   const auto& own = replication.words[replication.group.member];

@@ -95,7 +95,7 @@ struct ShardName {
   static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
     // The parts of a shard are named after it (core/shard_parts.hpp), and names have at most 64 characters.
-    if (!is_plain_name(text) || text.size() > 48 || text.ends_with(".private") || core::is_reserved(text) ||
+    if (!is_plain_name(text) || text.size() > 48 || text.ends_with(core::private_suffix) || core::is_reserved(text) ||
         core::parse_part(text).of != 1)
       throw BadValue{
           "must be 1 to 48 characters of A-Z a-z 0-9 . _ - that are not parity and neither begin with parity. nor "

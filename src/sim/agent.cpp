@@ -192,9 +192,9 @@ void Agent::greet(std::uint64_t instance, TimeMs waited_ms) {
   }
   sessions_[rank].instance = instance;
   trainer->attached(id_);
-  handle(TrainerHello{rank, instance, trainer->incarnation(), world_.settings.ranks, main_shard, private_shard});
+  handle(TrainerHello{rank, instance, trainer->incarnation(), trainer->world_size, main_shard, private_shard});
   if (trainer->incarnation() == 0) return;
-  if (!control.reserved.empty()) handle(SegmentsReady{rank, control.reserved});
+  if (!control.reserved.empty()) handle(segments_of(rank, control.reserved));
   read_words(rank);
 }
 
@@ -255,8 +255,14 @@ void Agent::reserve(std::uint64_t instance) {
     for (const std::string& shard : control.reserved) {
       agent.machine_.arena.make_segment(trainer->rank, shard, agent.world_.settings.core.local_slots);
     }
-    agent.handle(SegmentsReady{trainer->rank, control.reserved});
+    agent.handle(agent.segments_of(trainer->rank, control.reserved));
   });
+}
+
+SegmentsReady Agent::segments_of(Rank rank, const std::vector<std::string>& shards) const {
+  std::size_t slots = SIZE_MAX;
+  for (const std::string& shard : shards) slots = std::min(slots, machine_.arena.segments.at({rank, shard}).size());
+  return {rank, shards, static_cast<std::uint8_t>(slots)};
 }
 
 // Posts the changes: first a capture, then the trainer's progress.

@@ -45,6 +45,7 @@ class Agent {
   void ask_restore(std::uint64_t instance);
   void end_restore(std::uint64_t instance, const std::vector<SlotRef>& corrupt);  // none: its tensors are whole
   void reserve(std::uint64_t instance);
+  core::SegmentsReady segments_of(Rank rank, const std::vector<std::string>& shards) const;
   void read_words(Rank rank);                 // the trainer rang
   void trainer_died(std::uint64_t instance);  // its pidfd says so
 
@@ -88,6 +89,7 @@ class Agent {
   void on(const core::RemoveAssignments& removal);
   void on(const core::Persist& persist);
   void on(const core::GrantSlots& grant);
+  void on(const core::AddSlots& add);
   void on(const core::NotifyCommit& notify);
   void on(const core::NotifyStored& notify);
   void on(const core::NotifyResume& notify);

@@ -104,6 +104,20 @@ void Agent::on(const GrantSlots& grant) {
   open_grants_.insert(grant.rank);
 }
 
+void Agent::on(const AddSlots& add) {
+  const auto found = sessions_.find(add.rank);
+  if (found == sessions_.end()) return;
+  later(world_.random.between(5, 150), [add, instance = found->second.instance](Agent& agent) {
+    if (agent.session_of(instance) == nullptr || agent.world_.event_queue.now() < agent.machine_.memory_full_until)
+      return;
+    for (const std::string& shard : add.shards) {
+      Segment& segment = agent.machine_.arena.segments[{add.rank, shard}];
+      segment.resize(std::max<std::size_t>(segment.size(), add.slots));
+    }
+    agent.handle(agent.segments_of(add.rank, add.shards));
+  });
+}
+
 void Agent::on(const NotifyCommit& notify) {
   world_.invariants.commit_notified(machine_, notify.rank, notify.committed);
   machine_.arena.controls[notify.rank].committed = notify.committed;

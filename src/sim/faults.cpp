@@ -43,6 +43,7 @@ void Faults::start() {
   for (int i = 0; i < world_.settings.faults; ++i) plan_one();
   if (world_.settings.is_hard) plan_harder();
   if (world_.settings.is_hard) plan_rare();
+  if (world_.settings.elastic) plan_elastic();
   leave_out();
   armed_at_ = world_.event_queue.now() + world_.random.between(0, world_.settings.fault_gap_ms);
 }
@@ -102,7 +103,7 @@ void Faults::plan_harder() {
     Plan plan;
     const bool in_recovery = random.chance(600);
     do {
-      plan.fault = static_cast<Fault>(first_faults + random.below(fault_count - first_faults));
+      plan.fault = static_cast<Fault>(first_faults + random.below(hard_faults));
       plan.phase = static_cast<Phase>(random.below(phase_count));
     } while (!can_come(plan.phase) || (in_recovery && !is_of_recovery(plan.phase)));
     std::vector<std::size_t> places = {0};  // not between a fault and its prelude
@@ -119,6 +120,22 @@ void Faults::plan_rare() {
   Random random(mix(world_.settings.seed, hash_of("rare")));
   if (!core.standby || world_.settings.sharers == 1 || !random.chance(200)) return;
   for (const Plan& plan : with_prelude({Fault::silent_corruption, Phase::replacing}, random)) plan_.push_back(plan);
+}
+
+// After all other faults, the number of ranks changes once or more, with another fault on the way.
+void Faults::plan_elastic() {
+  Random random(mix(world_.settings.seed, hash_of("world size")));
+  for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
+    const auto phase = static_cast<Phase>(random.below(phase_count));
+    if (can_come(phase)) plan_.push_back({Fault::world_size_changed, phase});
+    Plan plan;
+    do {
+      plan.fault = static_cast<Fault>(random.below(first_faults));
+      plan.phase = static_cast<Phase>(random.below(phase_count));
+    } while (!can_come(plan.phase) || !is_of_recovery(plan.phase) || !is_possible(plan.fault, plan.phase));
+    if (random.chance(700)) plan_.push_back(plan);
+  }
+  plan_.push_back({Fault::world_size_changed, Phase::capturing});
 }
 
 // Leaves out the faults that a replay shall not have. If the replay shall try other random choices, they change from
@@ -237,6 +254,8 @@ bool Faults::strike(const Plan& plan) {
       return spoil_record(fault);
     case Fault::effects_fail:
       return fail_effects();
+    case Fault::world_size_changed:
+      return change_world_size();
   }
   return false;
 }

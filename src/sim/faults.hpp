@@ -58,9 +58,12 @@ enum class Fault : std::uint8_t {
   store_record_lost,  // one of the coordination store's records
   store_record_old,   // a record is again as it was before
   effects_fail,       // for a while, the agent fails to do what its core asks
+  // Only in runs in which all ranks share one main shard.
+  world_size_changed,  // the job restarts with another number of ranks
 };
-inline constexpr std::size_t fault_count = 35;
+inline constexpr std::size_t fault_count = 36;
 inline constexpr std::size_t first_faults = 28;  // those drawn first
+inline constexpr std::size_t hard_faults = 7;    // those drawn then
 inline constexpr std::array<const char*, fault_count> fault_names = {
     "trainer crash",     "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
     "silent corruption", "agent crash",        "agent crash midway",  "agent freeze",       "leader crash",
@@ -68,7 +71,8 @@ inline constexpr std::array<const char*, fault_count> fault_names = {
     "bit flip wire",     "memory full",        "partition",           "partition one way",  "messages lost",
     "messages repeated", "messages reordered", "store outage",        "store answer lost",  "clock jump",
     "everything lost",   "storage outage",     "storage damaged",     "agents freeze",      "all agents freeze",
-    "all clocks jump",   "damage found",       "store record lost",   "store record old",   "effects fail"};
+    "all clocks jump",   "damage found",       "store record lost",   "store record old",   "effects fail",
+    "world size changed"};
 
 // How often each fault struck in each phase.
 using FaultTable = std::array<std::array<std::uint64_t, phase_count>, fault_count>;
@@ -104,6 +108,7 @@ class Faults {
   void plan_one();
   void plan_harder();
   void plan_rare();
+  void plan_elastic();
   void leave_out();
   void count(Fault fault, Phases phases);
   bool strike(const Plan& plan);  // false: there is nothing to strike now
@@ -117,6 +122,7 @@ class Faults {
   bool flip_stored_bit();
   bool flip_wire_bit();
   bool corrupt_silently();
+  bool change_world_size();
   bool claim_twice();
   bool freeze_agent(bool on_leader);
   void freeze(Machine& machine, TimeMs low_ms, TimeMs high_ms);

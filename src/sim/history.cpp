@@ -7,7 +7,29 @@ namespace ckpt::sim {
 using core::Decision;
 using core::Verdict;
 
+core::Rank History::world_size(std::uint64_t incarnation) const {
+  const auto found = world_sizes_.find(incarnation);
+  return found == world_sizes_.end() ? settings_->ranks : found->second;
+}
+
+// What the last incarnation that began went on from it without is void.
+core::Rank History::own_ranks(CheckpointId checkpoint) const {
+  const auto last = std::find_if(decisions_.rbegin(), decisions_.rend(), [](const auto& entry) {
+    return entry.second.verdict == Verdict::fresh || entry.second.verdict == Verdict::restore;
+  });
+  const bool is_restored = last != decisions_.rend() && last->second.checkpoint == checkpoint;
+  return is_restored ? own_ranks_.at(last->first) : world_size(checkpoint);
+}
+
+const History::Shards& History::shards(CheckpointId checkpoint, std::optional<core::Rank> own) const {
+  const std::pair key(world_size(checkpoint), own.value_or(own_ranks(checkpoint)));
+  const auto [found, is_new] = shards_.try_emplace(key);
+  if (is_new) found->second = settings_->shards(key.first, key.second);
+  return found->second;
+}
+
 void History::captured(const PieceInfo& piece) {
+  world_sizes_[piece.checkpoint.incarnation()] = piece.world_size;
   auto& digests = digests_[piece.checkpoint][piece.shard];
   digests.insert(piece.root_digest);
   ranks_disagreed_ = ranks_disagreed_ || digests.size() > 1;
@@ -22,8 +44,9 @@ const std::set<std::uint64_t>& History::digests(CheckpointId checkpoint, const s
 }
 
 bool History::ranks_disagree(CheckpointId checkpoint) const {
-  return std::any_of(shards_.begin(), shards_.end(),
-                     [&](const std::string& shard) { return digests(checkpoint, shard).size() > 1; });
+  const auto pieces = digests_.find(checkpoint);
+  return pieces != digests_.end() && std::any_of(pieces->second.begin(), pieces->second.end(),
+                                                 [](const auto& shard) { return shard.second.size() > 1; });
 }
 
 void History::gained(NodeId node, const PieceInfo& piece) {
@@ -51,7 +74,7 @@ std::size_t History::count(const Holders& holders, TimeMs since) {
       std::count_if(holders.begin(), holders.end(), [&](const auto& holder) { return holder.second >= since; }));
 }
 
-std::string History::unprotected(CheckpointId checkpoint, TimeMs since) const {
+std::string History::unprotected(CheckpointId checkpoint, const Shards& shards, TimeMs since) const {
   std::set<std::string> covered;
   if (const auto groups = groups_.find(checkpoint); groups != groups_.end()) {
     for (const auto& [name, group] : groups->second) {
@@ -61,7 +84,7 @@ std::string History::unprotected(CheckpointId checkpoint, TimeMs since) const {
       if (is_whole) covered.insert(group.shards.begin(), group.shards.end());
     }
   }
-  for (const std::string& shard : shards_) {
+  for (const std::string& shard : shards) {
     if (!covered.contains(shard)) return shard;
   }
   return {};
@@ -74,10 +97,10 @@ void History::dropped(NodeId node, const PieceInfo& piece) {
   if (pieces != holders_.end()) pieces->second[piece.shard].erase(node);
 }
 
-History::Scarcest History::scarcest(CheckpointId checkpoint, TimeMs since) const {
+History::Scarcest History::scarcest(CheckpointId checkpoint, const Shards& shards, TimeMs since) const {
   const auto pieces = holders_.find(checkpoint);
   Scarcest scarcest{SIZE_MAX, {}};
-  for (const std::string& shard : shards_) {
+  for (const std::string& shard : shards) {
     std::size_t copies = 0;
     if (pieces != holders_.end()) {
       const auto nodes = pieces->second.find(shard);
@@ -102,8 +125,11 @@ const std::set<NodeId>& History::hosts(std::uint64_t incarnation) const {
   return found == hosts_.end() ? none : found->second;
 }
 
-void History::decided(std::uint64_t incarnation, const Decision& decision) {
+void History::decided(std::uint64_t incarnation, const Decision& decision, core::Rank world_size,
+                      core::Rank own_ranks) {
   decisions_[incarnation] = decision;
+  world_sizes_[incarnation] = world_size;
+  own_ranks_[incarnation] = own_ranks;
   reported_before_ = reported_;
   if (decision.verdict != Verdict::fresh && decision.verdict != Verdict::restore) return;
   // Everything newer is void from now on.
@@ -140,6 +166,8 @@ void History::forget_incarnations(std::uint64_t from) {
   forget(damaged_, first);
   forget(commits_, first);
   forget(hosts_, from);
+  forget(world_sizes_, from);
+  forget(own_ranks_, from);
   forget(decisions_, from);
   committed_ = newest_valid_commit();
   reported_ = std::min(reported_, committed_);

@@ -4,12 +4,15 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/messages.hpp"
 #include "sim/memory.hpp"
+#include "sim/settings.hpp"
 
 namespace ckpt::sim {
 
@@ -17,7 +20,15 @@ using core::TimeMs;
 
 class History {
  public:
-  explicit History(std::vector<std::string> shards) : shards_(std::move(shards)) {}
+  explicit History(const Settings& settings) : settings_(&settings) {}
+
+  using Shards = std::vector<std::string>;
+  // What the checkpoint has, with the private shards of the first `own` ranks; by default, of those whose private
+  // shards it still has: fewer ranks may have restored it.
+  const Shards& shards(CheckpointId checkpoint, std::optional<core::Rank> own = {}) const;
+  core::Rank world_size(std::uint64_t incarnation) const;
+  core::Rank world_size(CheckpointId checkpoint) const { return world_size(checkpoint.incarnation()); }
+  core::Rank own_ranks(CheckpointId checkpoint) const;  // so many private shards it still has
 
   // A trainer sealed it.
   void captured(const PieceInfo& piece);
@@ -40,10 +51,10 @@ class History {
     std::size_t copies = 0;
     std::string shard;
   };
-  Scarcest scarcest(CheckpointId checkpoint, TimeMs since = 0) const;
-  std::size_t copies(CheckpointId checkpoint) const { return scarcest(checkpoint).copies; }
+  Scarcest scarcest(CheckpointId checkpoint, const Shards& shards, TimeMs since = 0) const;
+  std::size_t copies(CheckpointId checkpoint) const { return scarcest(checkpoint, shards(checkpoint)).copies; }
   // A shard of which no parity group is whole in this sense; "" if every shard has one.
-  std::string unprotected(CheckpointId checkpoint, TimeMs since = 0) const;
+  std::string unprotected(CheckpointId checkpoint, const Shards& shards, TimeMs since = 0) const;
   // Whether every shard was once whole somewhere.
   bool was_whole(CheckpointId checkpoint) const { return copies(checkpoint) > 0; }
   std::vector<CheckpointId> complete_checkpoints() const;
@@ -53,7 +64,7 @@ class History {
   const std::set<NodeId>& hosts(std::uint64_t incarnation) const;
 
   // Decisions, in the order in which they were written.
-  void decided(std::uint64_t incarnation, const core::Decision& decision);
+  void decided(std::uint64_t incarnation, const core::Decision& decision, core::Rank world_size, core::Rank own_ranks);
   const core::Decision* decision(std::uint64_t incarnation) const;
   // Whether the newest incarnation does not build on this checkpoint: that incarnation, or one before it, went on from
   // something older or started anew. A void checkpoint can become valid again. If a node that kept it returns, what was
@@ -74,7 +85,10 @@ class History {
   std::uint64_t incarnation() const { return decisions_.empty() ? 0 : decisions_.rbegin()->first; }
 
  private:
-  std::vector<std::string> shards_;
+  const Settings* settings_;
+  mutable std::map<std::pair<core::Rank, core::Rank>, Shards> shards_;  // by world size and `own`
+  std::map<std::uint64_t, core::Rank> world_sizes_;                     // by incarnation
+  std::map<std::uint64_t, core::Rank> own_ranks_;                       // likewise, of the checkpoint that it restored
   std::map<CheckpointId, std::map<std::string, std::set<std::uint64_t>>> digests_;
   bool ranks_disagreed_ = false;
   using Holders = std::map<NodeId, TimeMs>;  // and when the node lost it; far in the future while it has it

@@ -24,6 +24,7 @@ void Tally::add(const Tally& other) {
   decided_lost += other.decided_lost;
   decided_behind += other.decided_behind;
   decided_unknown += other.decided_unknown;
+  decided_elastic += other.decided_elastic;
   elections += other.elections;
   alarms += other.alarms;
   quarantined += other.quarantined;
@@ -35,10 +36,10 @@ void Tally::add(const Tally& other) {
   slowest_recovery_ms = std::max(slowest_recovery_ms, other.slowest_recovery_ms);
 }
 
-Invariants::Invariants(World& world) : world_(world), history_(world.settings.shards()) {}
+Invariants::Invariants(World& world) : world_(world), history_(world.settings) {}
 
 void Invariants::forget_everything() {
-  history_ = History(world_.settings.shards());
+  history_ = History(world_.settings);
   newest_whole_ = {};
   leader_record_ = {};
   newest_decided_ = newest_epoch_led_ = newest_decided_read_ = 0;
@@ -70,7 +71,7 @@ Invariants::Whole Invariants::whole_pieces(CheckpointId checkpoint, const Nodes*
 
 bool Invariants::is_whole(CheckpointId checkpoint, std::size_t copies) const {
   const Whole whole = whole_pieces(checkpoint, nullptr);
-  const auto shards = world_.settings.shards();
+  const auto& shards = history_.shards(checkpoint);
   return std::all_of(shards.begin(), shards.end(), [&](const std::string& shard) {
     const auto found = whole.find(shard);
     return found != whole.end() && found->second.size() >= copies;
@@ -110,7 +111,7 @@ bool Invariants::is_disputed(CheckpointId checkpoint, const IncarnationRecord& i
                              const Nodes* among) const {
   const auto left_out = contradicting(whole_pieces(checkpoint, nullptr), incarnation_record);
   const Whole whole = whole_pieces(checkpoint, among);
-  const auto shards = world_.settings.shards();
+  const auto& shards = history_.shards(checkpoint);
   return std::any_of(shards.begin(), shards.end(), [&](const std::string& shard) {
     const auto found = whole.find(shard);
     if (found == whole.end()) return false;
@@ -147,12 +148,20 @@ std::set<std::string> Invariants::covered(CheckpointId checkpoint, bool may_lack
   return covered;
 }
 
-bool Invariants::is_there(CheckpointId checkpoint, const Nodes* among) const {
+bool Invariants::is_there(CheckpointId checkpoint, const History::Shards& shards, const Nodes* among) const {
   const Whole whole = whole_pieces(checkpoint, among);
   const auto decodable = covered(checkpoint, true, among);
-  const auto shards = world_.settings.shards();
   return std::all_of(shards.begin(), shards.end(),
                      [&](const auto& shard) { return whole.contains(shard) || decodable.contains(shard); });
+}
+
+// What another number of ranks has cut otherwise lies, whole, on all nodes that restore it.
+const History::Shards& Invariants::with_parity(CheckpointId checkpoint) const {
+  static const History::Shards none;
+  const Rank now = history_.world_size(history_.incarnation());
+  const bool is_cut_otherwise =
+      world_.settings.parts(0, history_.world_size(checkpoint)) != world_.settings.parts(0, now);
+  return world_.settings.elastic && is_cut_otherwise ? none : history_.shards(checkpoint);
 }
 
 bool Invariants::awaits_commit() const {
@@ -164,7 +173,8 @@ bool Invariants::awaits_commit() const {
 void Invariants::counted(const Machine& machine, const PieceInfo& piece) {
   history_.gained(machine.id, piece);
   const std::uint64_t incarnation = history_.incarnation();
-  const bool is_protected = !wants_parity(incarnation) || history_.unprotected(piece.checkpoint).empty();
+  const bool is_protected =
+      !wants_parity(incarnation) || history_.unprotected(piece.checkpoint, history_.shards(piece.checkpoint)).empty();
   if (piece.checkpoint.incarnation() == incarnation && is_protected &&
       history_.copies(piece.checkpoint) >= copies_wanted(incarnation)) {
     newest_whole_ = std::max(newest_whole_, piece.checkpoint);
@@ -191,12 +201,13 @@ void Invariants::committed(const Machine& machine, CheckpointId checkpoint) {
   const TimeMs known_until = world_.news_of_before();
   // A commit that was restored from storage still counts while its copies are made.
   const bool is_stored = is_restored && world_.storage.has_step(checkpoint);
-  if (const auto [copies, shard] = history_.scarcest(checkpoint, known_until); copies < wanted && !is_stored) {
+  if (const auto [copies, shard] = history_.scarcest(checkpoint, history_.shards(checkpoint), known_until);
+      copies < wanted && !is_stored) {
     throw Violation{"I2", text("node ", machine.id, " commits ", describe(checkpoint), " while shard ", shard, " has ",
                                copies, " of ", wanted, " copies")};
   }
   const std::uint64_t placed_by = is_restored ? history_.incarnation() : checkpoint.incarnation();
-  if (const std::string shard = history_.unprotected(checkpoint, known_until);
+  if (const std::string shard = history_.unprotected(checkpoint, with_parity(checkpoint), known_until);
       wants_parity(placed_by) && !shard.empty() && !is_stored) {
     throw Violation{"I2", text("node ", machine.id, " commits ", describe(checkpoint), " while the parity of shard ",
                                shard, " is not whole")};
@@ -256,6 +267,9 @@ void Invariants::persisting(const Machine& machine, const Persist& persist) {
       persist.epoch < arena.epoch) {
     throw Violation{"I4", text("node ", machine.id, " writes an older commit, checkpoint or epoch over a newer one")};
   }
+  // A leader with the only rank tells nobody else.
+  if (persist.highest_commit > arena.highest_commit && !history_.is_void(persist.highest_commit))
+    committed(machine, persist.highest_commit);
 }
 
 // Storage may have been cleared since, but the whole checkpoint was there.
@@ -315,13 +329,16 @@ void Invariants::restore_offered(const Machine& machine, std::uint64_t instance,
                                  ", which does not hold ", shard, " at ", describe(ready.decision.checkpoint))};
     }
   };
-  const auto parts = parts_of(world_.settings.main_shard(ready.rank), world_.settings.parts(ready.rank));
+  const CheckpointId checkpoint = ready.decision.checkpoint;
+  const auto parts = parts_of(world_.settings.main_shard(ready.rank),
+                              world_.settings.parts(ready.rank, history_.world_size(checkpoint)));
   if (ready.main.size() != parts.size()) {
     throw Violation{"I1", text("rank ", ready.rank, " on node ", machine.id, " is offered ", ready.main.size(), " of ",
                                parts.size(), " parts")};
   }
   for (std::size_t i = 0; i < parts.size(); ++i) check(ready.main[i].slot, parts[i]);
-  check(ready.private_.slot, world_.settings.private_shard(ready.rank));
+  const bool has_own = ready.rank < history_.own_ranks(checkpoint);
+  check(ready.private_.slot, world_.settings.private_shard(has_own ? ready.rank : 0));
 }
 
 void Invariants::restore_refused(const RestoreFailed& failed) const {

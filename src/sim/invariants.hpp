@@ -38,6 +38,7 @@ struct Tally {
   std::uint64_t stored = 0;                                                // checkpoints
   std::uint64_t decided_fresh = 0, decided_restore = 0, decided_lost = 0;  // incarnations
   std::uint64_t decided_behind = 0, decided_unknown = 0;
+  std::uint64_t decided_elastic = 0;  // restores of what another number of ranks captured
   std::uint64_t elections = 0;
   std::uint64_t alarms = 0;  // runs in which silent corruption was reported
   std::uint64_t quarantined = 0;
@@ -117,7 +118,7 @@ class Invariants {
   bool wants_parity(std::uint64_t incarnation) const;
   // Whether every shard of the checkpoint is whole on one of these nodes, or in a group that has lost no more members
   // than it may.
-  bool is_there(CheckpointId checkpoint, const Nodes* among) const;
+  bool is_there(CheckpointId checkpoint, const History::Shards& shards, const Nodes* among) const;
   // The shards of groups that lack nothing or, with `may_lack`, no more members than they may lose.
   std::set<std::string> covered(CheckpointId checkpoint, bool may_lack, const Nodes* among = nullptr) const;
   // Whether a checkpoint of the current incarnation is whole in all places and nobody has reported it yet.
@@ -139,8 +140,12 @@ class Invariants {
   void check_replacements(NodeId by, const core::IncarnationRecord& old, const core::IncarnationRecord& record,
                           const core::AssignmentTable& assignment_table);
   void check_is_not_counted(const Machine& machine, const core::Node& node, const core::Report& report) const;
-  std::optional<Violation> judge_loss(const Machine& leader, const core::Decision& decision,
-                                      const std::string& what) const;
+  std::optional<Violation> judge_loss(const Machine& leader, const core::IncarnationRecord& before,
+                                      const core::IncarnationRecord& record, const std::string& what) const;
+  const History::Shards& needed(CheckpointId checkpoint, const core::IncarnationRecord& before,
+                                core::Rank world_size) const;
+  bool may_be_a_fraction(CheckpointId checkpoint, const core::IncarnationRecord& before, core::Rank world_size) const;
+  const History::Shards& with_parity(CheckpointId checkpoint) const;
   std::optional<Violation> judge_doubt(const Machine& leader, const core::IncarnationRecord& before,
                                        const core::Decision& decision, const std::string& what) const;
   void check_decision(const core::IncarnationRecord& before, const core::IncarnationRecord& now);

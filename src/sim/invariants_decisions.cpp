@@ -68,7 +68,7 @@ std::optional<Violation> Invariants::judge(const Machine& leader, const Incarnat
     return std::nullopt;
   const std::string what =
       text("node ", leader.id, " decides ", describe(record.decision), " for incarnation ", record.incarnation);
-  if (auto found = judge_loss(leader, record.decision, what)) return found;
+  if (auto found = judge_loss(leader, before, record, what)) return found;
   if (auto found = judge_doubt(leader, before, record.decision, what)) return found;
   const Nodes reachable = reachable_from(leader);
   if (record.decision.verdict == Verdict::restore && is_disputed(record.decision.checkpoint, before, &reachable)) {
@@ -78,13 +78,37 @@ std::optional<Violation> Invariants::judge(const Machine& leader, const Incarnat
   return std::nullopt;
 }
 
+// The shards of a checkpoint that `world_size` ranks need to restore it.
+const History::Shards& Invariants::needed(CheckpointId checkpoint, const IncarnationRecord& before,
+                                          Rank world_size) const {
+  Rank own = history_.world_size(checkpoint);
+  if (before.restored == checkpoint && before.restored_ranks != 0) own = std::min(own, before.restored_ranks);
+  return history_.shards(checkpoint, std::min(own, world_size));
+}
+
+// An uncut main shard does not show to another number of ranks whether it was the only one. The rank assignments of the
+// last incarnation show that.
+bool Invariants::may_be_a_fraction(CheckpointId checkpoint, const IncarnationRecord& before, Rank world_size) const {
+  const Rank captured_by = history_.world_size(checkpoint);
+  const bool is_as_now = captured_by == world_size && needed(checkpoint, before, world_size).size() ==
+                                                          history_.shards(checkpoint, world_size).size();
+  const bool is_known =
+      before.assignments.count != 0 && world_.store.assignment_table(before.assignments).name() == before.assignments;
+  return !is_as_now && !is_known && world_.settings.parts(0, captured_by) != captured_by;
+}
+
 // Whether the decision gives up state that exists.
-std::optional<Violation> Invariants::judge_loss(const Machine& leader, const Decision& decision,
-                                                const std::string& what) const {
+std::optional<Violation> Invariants::judge_loss(const Machine& leader, const IncarnationRecord& before,
+                                                const IncarnationRecord& record, const std::string& what) const {
+  const Decision& decision = record.decision;
+  const auto can_go_on_from = [&](CheckpointId checkpoint, const Nodes& among) {
+    return !may_be_a_fraction(checkpoint, before, record.world_size) &&
+           is_there(checkpoint, needed(checkpoint, before, record.world_size), &among);
+  };
   const Nodes reachable = reachable_from(leader);
   const Nodes awaited = awaited_by(leader);
   const CheckpointId reported = history_.newest_reported();
-  if (decision.checkpoint < reported && is_there(reported, &awaited)) {
+  if (decision.checkpoint < reported && can_go_on_from(reported, awaited)) {
     return Violation{"I2", text(what, " although ", describe(reported), " was reported committed and is still there")};
   }
   if (decision.verdict != Verdict::restore) {
@@ -92,7 +116,7 @@ std::optional<Violation> Invariants::judge_loss(const Machine& leader, const Dec
     // before.
     const Nodes& among = decision.verdict == Verdict::lost ? awaited : reachable;
     for (const CheckpointId whole : history_.complete_checkpoints()) {
-      if (history_.ranks_disagree(whole) || !is_there(whole, &among)) continue;
+      if (history_.ranks_disagree(whole) || !can_go_on_from(whole, among)) continue;
       return Violation{"I2", text(what, " although all of ", describe(whole), " is there")};
     }
   }
@@ -139,9 +163,10 @@ void Invariants::check_decision(const IncarnationRecord& before, const Incarnati
   const bool gives_state = decision.verdict == Verdict::restore;
   const bool flagged = decision.behind || decision.status_unknown;
   // A committed checkpoint was whole, whoever has dropped it since.
-  const bool was_whole =
-      history_.was_whole(checkpoint) || history_.was_damaged(checkpoint) || history_.was_committed(checkpoint);
-  if (gives_state && !was_whole && !world_.storage.has_step(checkpoint) && !is_there(checkpoint, nullptr)) {
+  const auto& shards = needed(checkpoint, before, now.world_size);
+  const bool was_whole = history_.scarcest(checkpoint, shards).copies > 0 || history_.was_damaged(checkpoint) ||
+                         history_.was_committed(checkpoint);
+  if (gives_state && !was_whole && !world_.storage.has_step(checkpoint) && !is_there(checkpoint, shards, nullptr)) {
     throw Violation{"I1", what + ", a checkpoint of which some shard was never whole"};
   }
   if (decision.verdict != Verdict::lost && checkpoint < committed && !flagged) {
@@ -163,12 +188,20 @@ void Invariants::check_decision(const IncarnationRecord& before, const Incarnati
   if (decision.verdict == Verdict::lost && !history_.newest_committed_ever()) {
     throw Violation{"I3", what + ", but nothing was ever committed"};
   }
-  if (decision.verdict == Verdict::mismatch) throw Violation{"I3", what + ", but the world never changed its size"};
+  if (decision.verdict == Verdict::mismatch &&
+      (!world_.settings.elastic || world_.store.assignment_table(before.assignments).name() == before.assignments)) {
+    throw Violation{"I3", what + ", but all ranks are known to share one main shard"};
+  }
+  if (gives_state && now.restored_ranks != std::min(history_.own_ranks(checkpoint), now.world_size)) {
+    throw Violation{"I1", text(what, " with the private shards of ", now.restored_ranks, " ranks instead of ",
+                               std::min(history_.own_ranks(checkpoint), now.world_size))};
+  }
 
   const auto assignment_table = world_.store.assignment_table(now.assignments);
   Decision with_cuts = decision;
   with_cuts.cuts = assignment_table.cuts();
-  history_.decided(now.incarnation, with_cuts);
+  tally_.decided_elastic += gives_state && history_.world_size(checkpoint) != now.world_size;
+  history_.decided(now.incarnation, with_cuts, now.world_size, now.restored_ranks);
   for (const Member& member : assignment_table.members()) history_.hosted(now.incarnation, member.node);
   tally_.decided_fresh += decision.verdict == Verdict::fresh;
   tally_.decided_restore += gives_state;
@@ -187,7 +220,7 @@ void Invariants::stranding(const Machine& leader, const Directive& directive) {
   const Decision* decision = history_.decision(directive.incarnation);
   if (!stranded_.insert(on_record).second || decision == nullptr || decision->verdict != Verdict::restore) return;
   const Nodes awaited = awaited_by(leader);
-  if (is_there(decision->checkpoint, &awaited)) {
+  if (is_there(decision->checkpoint, history_.shards(decision->checkpoint), &awaited)) {
     throw Violation{"I2", text("node ", leader.id, " says that restores are stranded (", directive.stranded,
                                ") although all of ", describe(decision->checkpoint), " is there")};
   }

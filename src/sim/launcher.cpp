@@ -12,6 +12,8 @@ constexpr TimeMs hang_ms = 8000;  // without progress while training
 constexpr int losses_until_given_up = 2;
 }  // namespace
 
+Launcher::Launcher(World& world) : world_(world), ranks_(world.settings.ranks), next_ranks_(ranks_) {}
+
 void Launcher::start() {
   watch();
   launch_all();
@@ -27,13 +29,13 @@ std::vector<Trainer*> Launcher::trainers() const {
 
 bool Launcher::everyone_has_asked() const {
   const auto all = trainers();
-  return all.size() == world_.settings.ranks &&
+  return all.size() == ranks_ &&
          std::all_of(all.begin(), all.end(), [](const Trainer* trainer) { return trainer->has_asked(); });
 }
 
 bool Launcher::everyone_trains() const {
   const auto all = trainers();
-  return all.size() == world_.settings.ranks && std::all_of(all.begin(), all.end(), [](const Trainer* trainer) {
+  return all.size() == ranks_ && std::all_of(all.begin(), all.end(), [](const Trainer* trainer) {
            return trainer->stage() == Stage::training;
          });
 }
@@ -54,7 +56,7 @@ void Launcher::restored(const Trainer& trainer) {
 
 void Launcher::arrived(const Trainer& trainer, std::int64_t k) {
   if (trainer.launch != launch_ || stopping_) return;
-  if (++arrived_[k] < world_.settings.ranks) return;
+  if (++arrived_[k] < ranks_) return;
   arrived_.erase(k);
   progress_at_ = world_.event_queue.now();
   for (Trainer* each : trainers()) each->update(k);
@@ -70,6 +72,11 @@ void Launcher::state_is_lost() {
   if (lost_in_launch_ == launch_) return;
   lost_in_launch_ = launch_;
   ++losses_in_a_row_;
+}
+
+void Launcher::restart_with(Rank ranks) {
+  next_ranks_ = ranks;
+  restart();
 }
 
 void Launcher::restart() {
@@ -109,6 +116,7 @@ void Launcher::launch_all() {
     return;
   }
   ++launch_;
+  ranks_ = next_ranks_;
   stopping_ = false;
   arrived_.clear();
   instances_.clear();
@@ -122,19 +130,18 @@ void Launcher::launch_all() {
 void Launcher::place_ranks() {
   std::vector<NodeId> machines = world_.usable_machines();
   world_.random.shuffle(machines);
-  const auto per_machine =
-      std::max<std::size_t>((world_.settings.ranks + machines.size() - 1) / machines.size(),
-                            (world_.settings.ranks + world_.settings.nodes - 1) / world_.settings.nodes);
+  const auto per_machine = std::max<std::size_t>((ranks_ + machines.size() - 1) / machines.size(),
+                                                 (ranks_ + world_.settings.nodes - 1) / world_.settings.nodes);
   const bool permuted = launch_ > 1 && world_.random.chance(250);
   std::map<NodeId, std::size_t> load;
   std::map<Rank, NodeId> places;
   for (const auto& [rank, node] : places_) {
     const bool is_usable = std::find(machines.begin(), machines.end(), node) != machines.end();
-    if (permuted || !is_usable || load[node] >= per_machine) continue;
+    if (permuted || !is_usable || rank >= ranks_ || load[node] >= per_machine) continue;
     places[rank] = node;
     ++load[node];
   }
-  for (Rank rank = 0; rank < world_.settings.ranks; ++rank) {
+  for (Rank rank = 0; rank < ranks_; ++rank) {
     if (places.contains(rank)) continue;
     const auto emptiest = std::min_element(machines.begin(), machines.end(),
                                            [&](NodeId left, NodeId right) { return load[left] < load[right]; });

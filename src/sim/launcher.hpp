@@ -17,10 +17,11 @@ class World;
 
 class Launcher {
  public:
-  explicit Launcher(World& world) : world_(world) {}
+  explicit Launcher(World& world);
 
   void start();
   void restart();                                      // the job as a whole
+  void restart_with(Rank ranks);                       // from the next restart on
   void leave_some_behind() { leaves_behind_ = true; }  // when the job restarts next
 
   // From trainers and machines.
@@ -30,6 +31,7 @@ class Launcher {
   void state_is_lost();
 
   int launch() const { return launch_; }
+  Rank ranks() const { return ranks_; }    // of this launch
   std::vector<Trainer*> trainers() const;  // the living ones of this launch
   bool is_between_launches() const { return stopping_; }
   bool everyone_has_asked() const;
@@ -45,6 +47,8 @@ class Launcher {
   void place_ranks();
 
   World& world_;
+  Rank ranks_;
+  Rank next_ranks_;  // of the next launch
   int launch_ = 0;
   bool stopping_ = false;
   bool leaves_behind_ = false;

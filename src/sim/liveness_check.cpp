@@ -55,7 +55,7 @@ LivenessCheck::Lack LivenessCheck::redundancy_lack() const {
   const bool wants_parity = world_.invariants.wants_parity(committed.incarnation());
   if (wants_parity) {
     const auto covered = world_.invariants.covered(committed, false);
-    for (const std::string& shard : world_.settings.shards()) {
+    for (const std::string& shard : world_.invariants.history().shards(committed)) {
       if (!covered.contains(shard)) return {"I6", text("the parity of ", shard, " at ", describe(committed), " lacks")};
     }
   }

@@ -28,7 +28,7 @@ Phases current_phases(World& world) {
   const auto set = [&](Phase phase, bool holds) { phases.set(static_cast<std::size_t>(phase), holds); };
   const Launcher& launcher = world.launcher;
   const auto trainers = launcher.trainers();
-  const bool is_up = trainers.size() == world.settings.ranks;
+  const bool is_up = trainers.size() == launcher.ranks();
   const bool all_asked = launcher.everyone_has_asked();
   const bool all_train = launcher.everyone_trains();
   const bool decided = world.store.incarnation_record().record.decision.verdict != core::Verdict::undecided;

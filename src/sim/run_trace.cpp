@@ -179,6 +179,7 @@ std::string describe(const Effect& effect) {
             return text("persist commit ", describe(e.highest_commit), " seen ", describe(e.newest_seen), " ",
                         describe_epoch(e.epoch));
           },
+          [](const AddSlots& e) { return text("rank ", e.rank, " needs ", int{e.slots}, " slots"); },
           [](const GrantSlots& e) {
             std::string slots;
             for (const SlotRef& ref : e.slots) slots += text(" ", describe(ref));

@@ -463,6 +463,7 @@ class ScaleWorld {
     std::erase_if(assignments_,
                   [&](const auto& entry) { return entry.first.incarnation < removal.before_incarnation; });
   }
+  void on(NodeId, const AddSlots&) {}
   void on(NodeId node, const GrantSlots& grant) {
     machines_[node].granted = grant.slots;
     ++granted_;

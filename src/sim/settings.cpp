@@ -18,16 +18,17 @@ NodeId draw_nodes(Random& random) {
 }  // namespace
 
 std::string Settings::main_shard(Rank rank) const {
+  if (elastic) return "model0";
   return sharers == 1 ? "rank" + std::to_string(rank) + ".main" : "model" + std::to_string(rank / sharers);
 }
 
 std::string Settings::private_shard(Rank rank) const { return "rank" + std::to_string(rank) + ".private"; }
 
 // As the core should do it: by default, shared shards are cut into a part per rank, each captured by `copies` ranks.
-std::uint32_t Settings::parts(Rank rank) const {
+std::uint32_t Settings::parts(Rank rank, Rank world_size) const {
   const bool may_cut = !core.strategy || placement::is_sharded(*core.strategy);
   const Rank first = rank / sharers * sharers;
-  const std::uint32_t naming = std::min(sharers, ranks - first);
+  const std::uint32_t naming = elastic ? world_size : std::min(sharers, world_size - first);
   const std::uint32_t stored =
       core.strategy == placement::Strategy::sharded ? 1 : std::min(core.protection.copies, naming);
   return may_cut && stored < naming ? naming : 1;
@@ -37,13 +38,13 @@ std::uint64_t part_bytes(std::uint64_t main, std::uint32_t index, std::uint32_t 
   return of == 1 ? main : main ^ mix(hash_of("part"), index);
 }
 
-std::vector<std::string> Settings::shards() const {
+std::vector<std::string> Settings::shards(Rank world_size, Rank own) const {
   std::vector<std::string> all;
-  for (Rank rank = 0; rank < ranks; ++rank) {
-    if (rank % sharers == 0) {
-      for (const std::string& part : core::parts_of(main_shard(rank), parts(rank))) all.push_back(part);
+  for (Rank rank = 0; rank < world_size; ++rank) {
+    if (elastic ? rank == 0 : rank % sharers == 0) {
+      for (const std::string& part : core::parts_of(main_shard(rank), parts(rank, world_size))) all.push_back(part);
     }
-    all.push_back(private_shard(rank));
+    if (rank < own) all.push_back(private_shard(rank));
   }
   return all;
 }
@@ -69,10 +70,12 @@ Settings draw_settings(std::uint64_t seed) {
   settings.racks = random.chance(300);
   if (random.chance(400)) {
     settings.core.storage = settings.core.storage_writes = true;
-    settings.core.local_slots = 4;
+    ++settings.core.local_slots;
+    ++settings.core.local_slots_max;
     settings.core.storage_every = random.between(0, 8);
     settings.core.storage_interval_ms = settings.core.storage_every == 0 ? 3000 : 0;
   }
+  if (Random(mix(seed, hash_of("slots"))).chance(200)) settings.core.local_slots = settings.core.local_slots_max;
   settings.core.report_ms = 250;
   settings.core.node_timeout_ms = 2000;
   settings.core.lease_ms = 2000;
@@ -99,6 +102,7 @@ Settings draw_settings(std::uint64_t seed) {
   if (relaying.chance(500)) settings.core.relay_from = static_cast<std::uint32_t>(relaying.between(1, 4));
   // Usually the machines without ranks are standby nodes.
   settings.core.standby = settings.ranks < settings.nodes && Random(mix(seed, hash_of("standby"))).chance(800);
+  settings.elastic = settings.sharers >= settings.ranks && Random(mix(seed, hash_of("elastic"))).chance(800);
   return settings;
 }
 

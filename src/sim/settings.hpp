@@ -17,11 +17,12 @@ using core::TimeMs;
 
 struct Settings {
   std::uint64_t seed = 0;
-  NodeId nodes = 3;    // 2..64
-  Rank ranks = 3;      // 1 or 2 per node; if fewer than nodes, the rest are standby nodes
-  Rank sharers = 1;    // this many ranks name one main shard (data parallelism)
-  core::Config core;   // the same for every node except its name and arena
-  bool racks = false;  // failure domains of two nodes each
+  NodeId nodes = 3;      // 2..64
+  Rank ranks = 3;        // 1 or 2 per node; if fewer than nodes, the rest are standby nodes
+  Rank sharers = 1;      // this many ranks name one main shard (data parallelism)
+  bool elastic = false;  // all ranks name one main shard, and the job may restart with another number of ranks
+  core::Config core;     // the same for every node except its name and arena
+  bool racks = false;    // failure domains of two nodes each
   TimeMs iteration_ms = 200;
   TimeMs update_ms = 10;  // longest time from before_update() to snapshot()
   TimeMs capture_ms = 50;
@@ -34,9 +35,11 @@ struct Settings {
   TimeMs fault_gap_ms = 4000;                        // longest time from one fault to the next
 
   std::string main_shard(Rank rank) const;
-  std::uint32_t parts(Rank rank) const;  // in how many parts its main shard is stored
+  std::uint32_t parts(Rank rank, Rank world_size) const;  // in how many parts its main shard is stored
   std::string private_shard(Rank rank) const;
-  std::vector<std::string> shards() const;  // of all ranks, each once; by part if they are cut
+  // What a job of `world_size` ranks captures, each once: main shards by part, and the private shards of the first
+  // `own` ranks.
+  std::vector<std::string> shards(Rank world_size, Rank own) const;
 };
 
 // The bytes of a part of a main shard whose state is `main`.

@@ -31,12 +31,21 @@ bool Faults::strike_trainer(Fault fault) {
 bool Faults::claim_twice() {
   Machine* machine = pick_machine();
   if (machine == nullptr) return false;
-  const Rank rank = static_cast<Rank>(world_.random.below(world_.settings.ranks));
+  const Rank rank = static_cast<Rank>(world_.random.below(world_.launcher.ranks()));
   const std::uint64_t instance = world_.make_trainer(-1, rank, machine->id);
   world_.trainer(instance)->start();
   mend_after(1000, 8000, [this, instance] {
     if (Trainer* intruder = world_.trainer(instance)) intruder->die();
   });
+  return true;
+}
+
+bool Faults::change_world_size() {
+  if (world_.launcher.is_between_launches()) return false;
+  const Rank ranks = world_.launcher.ranks();
+  const auto most = std::max<std::int64_t>(3, 2 * world_.settings.ranks);
+  const auto other = static_cast<Rank>(world_.random.between(1, most - 1));
+  world_.launcher.restart_with(other < ranks ? other : other + 1);
   return true;
 }
 

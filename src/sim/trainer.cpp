@@ -14,8 +14,14 @@ constexpr TimeMs connect_retry_ms = 100;
 constexpr TimeMs restore_timeout_ms = 25000;
 }  // namespace
 
-Trainer::Trainer(World& world, std::uint64_t its_instance, int its_launch, Rank its_rank, NodeId its_node)
-    : instance(its_instance), launch(its_launch), rank(its_rank), node(its_node), world_(world) {
+Trainer::Trainer(World& world, std::uint64_t its_instance, int its_launch, Rank its_rank, Rank its_world_size,
+                 NodeId its_node)
+    : instance(its_instance),
+      launch(its_launch),
+      rank(its_rank),
+      world_size(its_world_size),
+      node(its_node),
+      world_(world) {
   main_ = mix(hash_of(world.settings.main_shard(rank)), mix(hash_of("initial"), static_cast<std::uint64_t>(launch)));
   private_ = mix(hash_of(world.settings.private_shard(rank)), static_cast<std::uint64_t>(launch));
 }
@@ -140,6 +146,7 @@ void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
         if (state != states.front()) main_ = mix(main_, state);  // comes from ranks that differed
       }
       private_ = private_bytes;
+      if (ready.private_.slot.shard != world_.settings.private_shard(rank)) private_ = mix(private_, rank);
       iteration_ = ready.decision.checkpoint.iteration();
     }
   }
@@ -159,8 +166,17 @@ void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
 void Trainer::restore_failed(const RestoreFailed& failed) {
   later(0, [this, failed] {
     if (failed.error == RestoreError::lost) world_.launcher.state_is_lost();
+    if (failed.error == RestoreError::mismatch) heed(failed.text);
     quit("restore failed");
   });
+}
+
+// As an operator who reads the sentence.
+void Trainer::heed(const std::string& refusal) {
+  constexpr std::string_view before = "is of a job of ";
+  const auto found = refusal.find(before);
+  if (found != std::string::npos && launch == world_.launcher.launch())
+    world_.launcher.restart_with(static_cast<Rank>(std::stoul(refusal.substr(found + before.size()))));
 }
 
 // ---- Training ----
@@ -268,7 +284,7 @@ void Trainer::seal(const SlotRef& ref, std::uint64_t bytes) {
   header.length_bytes = 1000 + hash_of(ref.shard) % 5 * 100000;
   header.layout_bytes = 10;
   header.root_digest = bytes;
-  header.world_size = world_.settings.ranks;
+  header.world_size = world_size;
   slot.bytes = bytes;
   slot.sealed = true;
   world_.invariants.captured(header);

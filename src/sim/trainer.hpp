@@ -21,11 +21,12 @@ enum class Stage : std::uint8_t { connecting, waiting, reading, training };
 
 class Trainer {
  public:
-  Trainer(World& world, std::uint64_t instance, int launch, Rank rank, NodeId node);
+  Trainer(World& world, std::uint64_t instance, int launch, Rank rank, Rank world_size, NodeId node);
 
   const std::uint64_t instance;
   const int launch;  // the start of the job that it belongs to
   const Rank rank;
+  const Rank world_size;
   const NodeId node;
 
   void start();
@@ -67,6 +68,7 @@ class Trainer {
   void seal_next(std::uint64_t capture, std::size_t slot);
   void use_grant(std::uint64_t capture);
   void seal(const SlotRef& ref, std::uint64_t bytes);
+  void heed(const std::string& refusal);
   void quit(const char* why);
   void ring();
   Control* control();

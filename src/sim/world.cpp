@@ -181,7 +181,7 @@ bool World::decision_is_notified() const { return decision_notified_ >= store.in
 std::uint64_t World::make_trainer(int launch, Rank rank, NodeId node) {
   std::erase_if(trainers_, [](const auto& entry) { return !entry.second->is_alive(); });
   const std::uint64_t instance = random.next();
-  trainers_[instance] = std::make_unique<Trainer>(*this, instance, launch, rank, node);
+  trainers_[instance] = std::make_unique<Trainer>(*this, instance, launch, rank, launcher.ranks(), node);
   return instance;
 }
 

@@ -20,18 +20,17 @@
 namespace ckpt::agent {
 namespace {
 
+using testing::AgentCluster;
 using ::testing::AllOf;
-using testing::Cluster;
 using ::testing::Each;
 using testing::eventually;
 using ::testing::HasSubstr;
 using testing::on_all;
-using testing::TamperingTransport;
 using testing::Trainer;
 
 using Trainers = std::vector<std::unique_ptr<Trainer>>;
 
-Trainers start_trainers(Cluster& cluster, const std::vector<std::string>& nodes, std::size_t floats = 100'000) {
+Trainers start_trainers(AgentCluster& cluster, const std::vector<std::string>& nodes, std::size_t floats = 100'000) {
   Trainers trainers;
   for (std::uint32_t rank = 0; rank < nodes.size(); ++rank)
     trainers.push_back(std::make_unique<Trainer>(cluster, nodes[rank], rank, floats));
@@ -65,7 +64,7 @@ std::int64_t commit_one(Trainers& trainers, std::int64_t from) {
 }
 
 TEST(Agent, AJobRestoresWhatItCommittedFromItsOwnNodes) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   cluster.start("a");
   cluster.start("b");
   auto trainers = start_trainers(cluster, {"a", "b"});
@@ -81,7 +80,7 @@ TEST(Agent, AJobRestoresWhatItCommittedFromItsOwnNodes) {
 }
 
 TEST(Agent, ANodeThatIsLostIsRestoredFromItsPeerAgainAndAgain) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   cluster.start("a");
   cluster.start("b");
   auto trainers = start_trainers(cluster, {"a", "b"});
@@ -104,7 +103,7 @@ struct Ears {
   std::atomic<bool> reports = true;
   std::atomic<bool> directives = true;
 };
-Cluster::Change hearing(const Ears& ears) {
+AgentCluster::Change hearing(const Ears& ears) {
   return [&ears](AgentSetup& setup) {
     setup.make_transport = [&ears](const net::TransportOptions& options, net::Transport::Handlers handlers) {
       handlers.message = [&ears, receive = std::move(handlers.message)](net::PeerId from,
@@ -123,7 +122,7 @@ Cluster::Change hearing(const Ears& ears) {
 // Four are many here: two groups of two, and in one of them at least neither is the root.
 TEST(Agent, NodesThatReportThroughRelaysCommitAndRestoreWhicheverIsLost) {
   std::map<std::string, Ears> ears;  // outlive the agents
-  Cluster cluster(4);
+  AgentCluster cluster(4);
   const std::vector<std::string> nodes = {"a", "b", "c", "d"};
   const OptionPairs many = {{"relay_from", "4"}};
   for (const std::string& node : nodes) cluster.start(node, many, hearing(ears[node]));
@@ -158,7 +157,7 @@ TEST(Agent, NodesThatReportThroughRelaysCommitAndRestoreWhicheverIsLost) {
 }
 
 TEST(Agent, RanksThatComeBackOnOtherNodesFindTheirState) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   cluster.start("a");
   cluster.start("b");
   auto trainers = start_trainers(cluster, {"a", "b"});
@@ -171,7 +170,7 @@ TEST(Agent, RanksThatComeBackOnOtherNodesFindTheirState) {
 }
 
 TEST(Agent, OneAgentServesSeveralRanks) {
-  Cluster cluster(4);
+  AgentCluster cluster(4);
   cluster.start("a");
   cluster.start("b");
   auto trainers = start_trainers(cluster, {"a", "a", "b", "b"});
@@ -185,7 +184,7 @@ TEST(Agent, OneAgentServesSeveralRanks) {
 }
 
 TEST(Agent, ARestartedAgentFindsItsArenaAndItsLivingTrainers) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   cluster.start("a");
   cluster.start("b");
   auto trainers = start_trainers(cluster, {"a", "b"});
@@ -203,7 +202,7 @@ TEST(Agent, ARestartedAgentFindsItsArenaAndItsLivingTrainers) {
 }
 
 TEST(Agent, TellsATrainerWithoutAControlPageThatItCannotContinue) {
-  Cluster cluster(1);
+  AgentCluster cluster(1);
   cluster.start("a");
   auto trainers = start_trainers(cluster, {"a"});
   expect_restored(trainers, -1);
@@ -215,7 +214,7 @@ TEST(Agent, TellsATrainerWithoutAControlPageThatItCannotContinue) {
 }
 
 TEST(Agent, HeartbeatsOnTheHealthPageOfEachTrainer) {
-  Cluster cluster(1);
+  AgentCluster cluster(1);
   cluster.start("a");
   auto trainers = start_trainers(cluster, {"a"});
   expect_restored(trainers, -1);
@@ -227,7 +226,7 @@ TEST(Agent, HeartbeatsOnTheHealthPageOfEachTrainer) {
 }
 
 TEST(Agent, AStaleArenaOfADeadRunIsUsedByTheNext) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   std::int64_t committed = 0;
   {
     cluster.start("a");
@@ -248,7 +247,7 @@ TEST(Agent, AStaleArenaOfADeadRunIsUsedByTheNext) {
 }
 
 TEST(Agent, StateThatGrowsBetweenIncarnationsGetsLargerSlots) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   cluster.start("a");
   cluster.start("b");
   auto trainers = start_trainers(cluster, {"a", "b"}, 1000);
@@ -262,7 +261,7 @@ TEST(Agent, StateThatGrowsBetweenIncarnationsGetsLargerSlots) {
 }
 
 TEST(Agent, TwoAgentsDoNotShareAnArena) {
-  Cluster cluster(1);
+  AgentCluster cluster(1);
   cluster.start("a");
   try {
     Agent second(standard_setup(parse_options(Reader::agent, cluster.options("a"), nullptr), silent_log()));
@@ -275,7 +274,7 @@ TEST(Agent, TwoAgentsDoNotShareAnArena) {
 }
 
 TEST(Agent, RefusesASecondMachineWithTheNodesName) {
-  Cluster cluster(1);
+  AgentCluster cluster(1);
   cluster.start("a");
   OptionPairs elsewhere = cluster.options("a");
   for (auto& [key, value] : elsewhere)
@@ -288,7 +287,7 @@ TEST(Agent, RefusesASecondMachineWithTheNodesName) {
 }
 
 TEST(Agent, LaterOfTwoNodesWithOneNumberEndsAndSaysWhy) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   cluster.start("a");
   const auto store = coord::open_store(cluster.path() + "/coordination", "test");
   coord::NodeEntry older = coord::node_entry(store->get(coord::node_key("a")).value()).value();
@@ -301,7 +300,7 @@ TEST(Agent, LaterOfTwoNodesWithOneNumberEndsAndSaysWhy) {
 }
 
 TEST(Agent, AnotherJobsSocketSaysSo) {
-  Cluster cluster(1);
+  AgentCluster cluster(1);
   cluster.start("a");
   const auto answer = cluster.ask("a", {{"type", "hello"}, {"protocol", 2}, {"job", "other"}});
   EXPECT_EQ(answer.at("status"), CKPT_ERR_NO_AGENT);
@@ -309,7 +308,7 @@ TEST(Agent, AnotherJobsSocketSaysSo) {
 }
 
 TEST(Agent, RefusesAnArenaBeyondItsBudgetAndNamesTheNumbers) {
-  Cluster cluster(1);
+  AgentCluster cluster(1);
   cluster.start("a", {{"arena_bytes", "1MiB"}, {"copies", "1"}});
   auto trainers = start_trainers(cluster, {"a"}, 1'000'000);
   expect_restored(trainers, -1);
@@ -319,7 +318,7 @@ TEST(Agent, RefusesAnArenaBeyondItsBudgetAndNamesTheNumbers) {
 }
 
 TEST(Agent, ARankThatNeverComesIsNamedWhenTheRestoreTimesOut) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   cluster.start("a");
   Trainer alone(cluster, "a", 0, 1000, {{"restore_timeout_ms", "800"}});
   EXPECT_EQ(alone.restore(), CKPT_ERR_TIMEOUT);
@@ -327,7 +326,7 @@ TEST(Agent, ARankThatNeverComesIsNamedWhenTheRestoreTimesOut) {
 }
 
 TEST(Agent, WorldSizesThatDisagreeAreRefusedWithBoth) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   cluster.start("a");
   Trainers trainers;
   for (const auto& [rank, world_size] : {std::pair(0u, "2"), std::pair(1u, "3")})
@@ -341,11 +340,13 @@ TEST(Agent, WorldSizesThatDisagreeAreRefusedWithBoth) {
 }
 
 TEST(Agent, WhatComesDamagedIsFetchedAgain) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   cluster.start("a");
   std::atomic<int> damaged = 0;
-  cluster.start("b", {}, TamperingTransport::over_ucx([&](net::PeerId, const net::PieceName& piece, auto chunk) {
-                  if (piece.shard == "rank0" && damaged++ < 3) chunk[chunk.size() / 2] ^= std::byte{1};
+  cluster.start("b", {}, testing::wrapped([&](std::unique_ptr<net::Transport> inner) {
+                  return test::tampering(std::move(inner), [&](net::PeerId, const net::PieceName& piece, auto chunk) {
+                    if (piece.shard == "rank0" && damaged++ < 3) chunk[chunk.size() / 2] ^= std::byte{1};
+                  });
                 }));
   auto trainers = start_trainers(cluster, {"a", "b"});
   expect_restored(trainers, -1);
@@ -360,7 +361,7 @@ TEST(Agent, WhatComesDamagedIsFetchedAgain) {
 }
 
 // Damages the bytes of every whole piece of `shard` in a node's segment files.
-int damage(Cluster& cluster, const std::string& node, const std::string& shard) {
+int damage(AgentCluster& cluster, const std::string& node, const std::string& shard) {
   int count = 0;
   const auto status = cluster.status(node);
   for (const auto& segment : status.at("segments")) {
@@ -376,7 +377,7 @@ int damage(Cluster& cluster, const std::string& node, const std::string& shard) 
 }
 
 TEST(Agent, ALocalPieceThatRottedIsReplacedByThePeers) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   cluster.start("a");
   cluster.start("b");
   auto trainers = start_trainers(cluster, {"a", "b"});
@@ -391,7 +392,7 @@ TEST(Agent, ALocalPieceThatRottedIsReplacedByThePeers) {
 }
 
 TEST(Agent, ASourceThatRottedIsQuarantinedAndTheNextOneTaken) {
-  Cluster cluster(3);
+  AgentCluster cluster(3);
   for (const char* node : {"a", "b", "c"}) cluster.start(node, {{"copies", "3"}});
   auto trainers = start_trainers(cluster, {"a", "b", "c"});
   expect_restored(trainers, -1);
@@ -407,7 +408,7 @@ TEST(Agent, ASourceThatRottedIsQuarantinedAndTheNextOneTaken) {
 }
 
 TEST(Agent, APeerThatNeverAnswersIsLeftBehind) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   std::atomic<bool> silent = false;
   cluster.start("a");
   cluster.start("b", {}, testing::silenced_by(silent));
@@ -422,8 +423,8 @@ TEST(Agent, APeerThatNeverAnswersIsLeftBehind) {
 
 // Grants, answers and fetches come behind messages: none of them is lost with a message that fails.
 TEST(Agent, AnEffectThatFailsTakesNoOtherWithIt) {
-  Cluster cluster(2);
-  for (const char* node : {"a", "b"}) cluster.start(node, {}, testing::FailingTransport::over_ucx);
+  AgentCluster cluster(2);
+  for (const char* node : {"a", "b"}) cluster.start(node, {}, testing::wrapped(test::failing));
   auto trainers = start_trainers(cluster, {"a", "b"});
   expect_restored(trainers, -1);
   std::int64_t committed = -1;
@@ -434,7 +435,7 @@ TEST(Agent, AnEffectThatFailsTakesNoOtherWithIt) {
 }
 
 TEST(Agent, AStoreThatIsGoneForAWhileIsWaitedFor) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   cluster.start("a");
   cluster.start("b");
   auto trainers = start_trainers(cluster, {"a", "b"});
@@ -453,7 +454,7 @@ TEST(Agent, AStoreThatIsGoneForAWhileIsWaitedFor) {
 }
 
 TEST(Agent, StatusTellsWhatPeopleAskFor) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   cluster.start("a", {{"arena_bytes", "64MiB"}});
   cluster.start("b");
   auto trainers = start_trainers(cluster, {"a", "b"});
@@ -478,7 +479,7 @@ TEST(Agent, StatusTellsWhatPeopleAskFor) {
 }
 
 TEST(Agent, StopIsAnsweredAndLeavesTheArena) {
-  Cluster cluster(1);
+  AgentCluster cluster(1);
   cluster.start("a");
   EXPECT_EQ(cluster.ask("a", {{"type", "stop"}}).at("status"), CKPT_OK);
   EXPECT_TRUE(cluster.asked_to_stop("a"));
@@ -488,7 +489,7 @@ TEST(Agent, StopIsAnsweredAndLeavesTheArena) {
 }
 
 // Somebody who offers checkpoints: those in `directory`, or, where that is empty, nothing but a complaint.
-Cluster::Change also_from(const std::string& directory) {
+AgentCluster::Change also_from(const std::string& directory) {
   return [directory](AgentSetup& setup) {
     setup.sources.push_back([directory](std::stop_token) -> std::unique_ptr<persist::CheckpointSource> {
       if (directory.empty()) throw Failure(CKPT_ERR_SYSTEM, "all who could have saved it are dead");
@@ -498,7 +499,7 @@ Cluster::Change also_from(const std::string& directory) {
 }
 
 TEST(Agent, NewestCheckpointWinsThenMemoryThenStorage) {
-  Cluster cluster(2);
+  AgentCluster cluster(2);
   const std::string stored = cluster.path() + "/stored", saved = cluster.path() + "/saved";
   std::filesystem::create_directory(stored);
   const auto start = [&](const std::string& storage, const std::string& source) {

@@ -15,6 +15,7 @@
 #include "ckptengine/ckptengine.h"
 #include "options/options.hpp"
 #include "support.hpp"
+#include "tests/support/fake_transport.hpp"
 
 namespace ckpt::agent::testing {
 
@@ -25,9 +26,9 @@ inline void replace(OptionPairs& pairs, const OptionPairs& by) {
   }
 }
 
-class Cluster {
+class AgentCluster {
  public:
-  explicit Cluster(std::uint32_t world_size) : world_size_(world_size) {}
+  explicit AgentCluster(std::uint32_t world_size) : world_size_(world_size) {}
 
   OptionPairs options(const std::string& node) const {
     return {{"job", "test"},
@@ -75,14 +76,14 @@ class Cluster {
 
  private:
   const std::uint32_t world_size_;
-  ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   std::map<std::string, std::unique_ptr<Agent>> agents_;
 };
 
 // A rank whose state is a function of rank and iteration.
 class Trainer {
  public:
-  Trainer(Cluster& cluster, const std::string& node, std::uint32_t rank, std::size_t floats = 100'000,
+  Trainer(AgentCluster& cluster, const std::string& node, std::uint32_t rank, std::size_t floats = 100'000,
           const OptionPairs& more = {})
       : rank_(rank), weights_(floats) {
     OptionPairs pairs = {{"job", "test"},
@@ -176,92 +177,15 @@ std::vector<ckpt_status> on_all(std::vector<std::unique_ptr<Trainer>>& trainers,
   return statuses;
 }
 
-// A transport that lets a test see and damage what is fetched through it.
-class TamperingTransport : public net::Transport {
- public:
-  // Sees each chunk before it is told arrived; may change it.
-  using Tamper = std::function<void(net::PeerId from, const net::PieceName&, std::span<std::byte> chunk)>;
-
-  TamperingTransport(std::unique_ptr<net::Transport> inner, Tamper tamper)
-      : inner_(std::move(inner)), tamper_(std::make_shared<Tamper>(std::move(tamper))) {}
-
-  std::string address() const override { return inner_->address(); }
-  void set_peer(net::PeerId peer, std::uint64_t instance, const std::string& address) override {
-    inner_->set_peer(peer, instance, address);
-  }
-  bool send(net::PeerId to, std::vector<std::byte> message) override { return inner_->send(to, std::move(message)); }
-  void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
-             std::int64_t timeout_ms) override {
-    auto tampering = std::make_shared<Sink>(from, piece, std::move(sink), tamper_);
-    inner_->fetch(from, std::move(piece), part, std::move(tampering), timeout_ms);
-  }
-  std::string description() const override { return inner_->description(); }
-
-  static Cluster::Change over_ucx(Tamper tamper) {
-    return [tamper = std::move(tamper)](AgentSetup& setup) {
-      setup.make_transport = [tamper](const net::TransportOptions& options, net::Transport::Handlers handlers) {
-        return std::make_unique<TamperingTransport>(net::Transport::create(options, std::move(handlers)), tamper);
-      };
+// Puts something around the node's real transport.
+using Wrap = std::function<std::unique_ptr<net::Transport>(std::unique_ptr<net::Transport> inner)>;
+inline AgentCluster::Change wrapped(Wrap wrap) {
+  return [wrap = std::move(wrap)](AgentSetup& setup) {
+    setup.make_transport = [wrap](const net::TransportOptions& options, net::Transport::Handlers handlers) {
+      return wrap(net::Transport::create(options, std::move(handlers)));
     };
-  }
-
- private:
-  class Sink : public net::Sink {
-   public:
-    Sink(net::PeerId from, net::PieceName piece, std::shared_ptr<net::Sink> inner, std::shared_ptr<Tamper> tamper)
-        : from_(from), piece_(std::move(piece)), inner_(std::move(inner)), tamper_(std::move(tamper)) {}
-    std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t bytes) override {
-      const auto range = inner_->begin(manifest, bytes);
-      if (range) range_ = *range;
-      return range;
-    }
-    void received(std::size_t offset, std::size_t size) override {
-      (*tamper_)(from_, piece_, range_.subspan(offset, size));
-      inner_->received(offset, size);
-    }
-    void ended(net::FetchEnd end) override { inner_->ended(end); }
-
-   private:
-    const net::PeerId from_;
-    const net::PieceName piece_;
-    const std::shared_ptr<net::Sink> inner_;
-    const std::shared_ptr<Tamper> tamper_;
-    std::span<std::byte> range_;
   };
-
-  std::unique_ptr<net::Transport> inner_;
-  std::shared_ptr<Tamper> tamper_;
-};
-
-// Its sends fail now and then. Nothing that is put into a queue should fail like that.
-class FailingTransport : public net::Transport {
- public:
-  explicit FailingTransport(std::unique_ptr<net::Transport> inner) : inner_(std::move(inner)) {}
-  std::string address() const override { return inner_->address(); }
-  void set_peer(net::PeerId peer, std::uint64_t instance, const std::string& address) override {
-    inner_->set_peer(peer, instance, address);
-  }
-  bool send(net::PeerId to, std::vector<std::byte> message) override {
-    if (++sends_ % 2 == 0) throw std::runtime_error("a send failed");
-    return inner_->send(to, std::move(message));
-  }
-  void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
-             std::int64_t timeout_ms) override {
-    if (++fetches_ % 2 == 0) throw std::runtime_error("a fetch failed");
-    inner_->fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
-  }
-  std::string description() const override { return inner_->description(); }
-
-  static void over_ucx(AgentSetup& setup) {
-    setup.make_transport = [](const net::TransportOptions& options, net::Transport::Handlers handlers) {
-      return std::make_unique<FailingTransport>(net::Transport::create(options, std::move(handlers)));
-    };
-  }
-
- private:
-  std::unique_ptr<net::Transport> inner_;
-  int sends_ = 0, fetches_ = 0;  // of the core thread
-};
+}
 
 // Together they make a node that nobody sees or hears while `silent`, like a frozen machine.
 class SilentStore : public coord::Store {
@@ -286,44 +210,27 @@ class SilentStore : public coord::Store {
   const std::atomic<bool>& silent_;
 };
 
-class SilentTransport : public net::Transport {
- public:
-  SilentTransport(std::unique_ptr<net::Transport> inner, const std::atomic<bool>& silent)
-      : inner_(std::move(inner)), silent_(silent) {}
-  std::string address() const override { return inner_->address(); }
-  void set_peer(net::PeerId peer, std::uint64_t instance, const std::string& address) override {
-    inner_->set_peer(peer, instance, address);
-  }
-  bool send(net::PeerId to, std::vector<std::byte> message) override {
-    return silent_ || inner_->send(to, std::move(message));
-  }
-  void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
-             std::int64_t timeout_ms) override {
-    inner_->fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
-  }
-  std::string description() const override { return inner_->description(); }
+inline std::unique_ptr<net::Transport> silent_transport(const net::TransportOptions& options,
+                                                        net::Transport::Handlers handlers,
+                                                        const std::atomic<bool>& silent) {
+  handlers.message = [&silent, message = handlers.message](net::PeerId from, std::span<const std::byte> bytes) {
+    if (!silent) message(from, bytes);
+  };
+  handlers.serve = [&silent, serve = handlers.serve](net::PeerId to, const net::PieceName& piece) {
+    return silent ? std::nullopt : serve(to, piece);
+  };
+  auto transport = std::make_unique<test::FakeTransport>(net::Transport::create(options, std::move(handlers)));
+  transport->on_send = [&silent, &real = transport->inner()](net::PeerId to, std::vector<std::byte> message) {
+    return silent || real.send(to, std::move(message));
+  };
+  return transport;
+}
 
-  static std::unique_ptr<net::Transport> over_ucx(const net::TransportOptions& options,
-                                                  net::Transport::Handlers handlers, const std::atomic<bool>& silent) {
-    handlers.message = [&silent, message = handlers.message](net::PeerId from, std::span<const std::byte> bytes) {
-      if (!silent) message(from, bytes);
-    };
-    handlers.serve = [&silent, serve = handlers.serve](net::PeerId to, const net::PieceName& piece) {
-      return silent ? std::nullopt : serve(to, piece);
-    };
-    return std::make_unique<SilentTransport>(net::Transport::create(options, std::move(handlers)), silent);
-  }
-
- private:
-  const std::unique_ptr<net::Transport> inner_;
-  const std::atomic<bool>& silent_;
-};
-
-inline Cluster::Change silenced_by(const std::atomic<bool>& silent) {
+inline AgentCluster::Change silenced_by(const std::atomic<bool>& silent) {
   return [&silent](AgentSetup& setup) {
     setup.store = std::make_unique<SilentStore>(std::move(setup.store), silent);
     setup.make_transport = [&silent](const net::TransportOptions& options, net::Transport::Handlers handlers) {
-      return SilentTransport::over_ucx(options, std::move(handlers), silent);
+      return silent_transport(options, std::move(handlers), silent);
     };
   };
 }

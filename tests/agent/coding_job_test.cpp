@@ -209,7 +209,7 @@ TEST(CodingJob, ParityThatIsWrongFromTheBeginningMakesNothing) {
     const auto outcome = group.make(shard_of(0));
     EXPECT_EQ(outcome.result, FetchResult::corrupt) << byte;
     EXPECT_TRUE(outcome.damaged.empty());
-    const CodingJob::PieceRef source{1, group.info(parity_of(1)).shard};
+    const PieceRef source{1, group.info(parity_of(1)).shard};
     EXPECT_TRUE(core::contains(outcome.wrong, source));
     EXPECT_TRUE(core::contains(outcome.unusable, source));
     expect_nothing_made(group, shard_of(0));
@@ -383,7 +383,7 @@ TEST_P(Failing, APieceThatIsGoneFromWhereItWasSaidToBeFailsIt) {
 TEST(CodingJob, TooSmallASlotIsNoSpace) {
   ParityGroup group(std::vector<std::size_t>(40, 3 * leaf), 1);
   const auto piece = group.info(parity_of(0));
-  testing::ArenaDirectory directory;
+  test::TemporaryDirectory directory{test::in_memory};
   arena::NodeArena arena(directory.path() + "/node", "job", "node");
   auto spec = testing::segment_spec(core::held_rank, piece.shard, piece.length_bytes, 2);
   spec.manifest_capacity_bytes = arena::manifest_bytes(piece.length_bytes, encoded_bytes(piece.parity_manifest));

@@ -13,6 +13,7 @@
 #include "agent/peers.hpp"
 #include "core/node.hpp"
 #include "support.hpp"
+#include "tests/support/fake_transport.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -26,23 +27,22 @@ using testing::wait_limit;
 
 constexpr std::uint64_t own_agent_id = 50;
 
-class RecordingTransport : public net::Transport {
- public:
-  std::string address() const override { return ""; }
-  void set_peer(net::PeerId peer, std::uint64_t, const std::string& address) override { addresses[peer] = address; }
-  bool send(net::PeerId to, std::vector<std::byte> message) override {
-    sent.emplace_back(to, std::move(message));
-    return true;
-  }
-  void fetch(net::PeerId, net::PieceName, net::FetchPart, std::shared_ptr<net::Sink>, std::int64_t) override {}
-  void probe(net::PeerId peer, std::uint64_t, const std::string&, std::function<void(net::Reach)> done) override {
-    probes[peer].push_back(std::move(done));
-  }
-  std::string description() const override { return ""; }
-
+// What a transport was asked to do.
+struct Asked {
   std::map<net::PeerId, std::string> addresses;
   std::vector<std::pair<net::PeerId, std::vector<std::byte>>> sent;
   std::map<net::PeerId, std::vector<std::function<void(net::Reach)>>> probes;
+
+  void record(test::FakeTransport& transport) {
+    transport.on_set_peer = [this](net::PeerId peer, const std::string& address) { addresses[peer] = address; };
+    transport.on_send = [this](net::PeerId to, std::vector<std::byte> message) {
+      sent.emplace_back(to, std::move(message));
+      return true;
+    };
+    transport.on_probe = [this](net::PeerId peer, std::function<void(net::Reach)> done) {
+      probes[peer].push_back(std::move(done));
+    };
+  }
 };
 
 class RecordingCore : public EventSink {
@@ -58,7 +58,10 @@ coord::NodeEntry entry(const std::string& name, NodeId id, std::uint64_t agent_i
 // Node 0, "a", with what its parts use.
 class DriverParts : public ::testing::Test {
  protected:
-  DriverParts() { peers_.use(transport_); }
+  DriverParts() {
+    asked_.record(transport_);
+    peers_.use(transport_);
+  }
 
   bool run_tasks(std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -74,7 +77,8 @@ class DriverParts : public ::testing::Test {
     return texts;
   }
 
-  RecordingTransport transport_;
+  Asked asked_;
+  test::FakeTransport transport_;
   RecordingCore events_;
   std::shared_ptr<CoreQueue> queue_ = std::make_shared<CoreQueue>(100);
   EventLog event_log_{silent_log()};
@@ -95,7 +99,7 @@ using PeersTest = DriverParts;
 
 TEST_F(PeersTest, TheTransportLearnsTheAddressOfEveryOtherNode) {
   EXPECT_EQ(peers_.take({entry("a", 0, own_agent_id), entry("b", 1), entry("c", 2)}), std::nullopt);
-  EXPECT_EQ(transport_.addresses, (std::map<net::PeerId, std::string>{{1, "b:1"}, {2, "c:1"}}));
+  EXPECT_EQ(asked_.addresses, (std::map<net::PeerId, std::string>{{1, "b:1"}, {2, "c:1"}}));
   EXPECT_EQ(peers_.name(0), "a");
   EXPECT_EQ(peers_.name(2), "c");
   EXPECT_EQ(peers_.name(7), "number 7");
@@ -105,7 +109,7 @@ TEST_F(PeersTest, AnAgentGivesWayToAnotherOneThatServesItsNode) {
   const auto why = peers_.take({entry("a", 0, own_agent_id + 1), entry("b", 1)});
   ASSERT_TRUE(why.has_value());
   EXPECT_THAT(*why, HasSubstr("served by another agent"));
-  EXPECT_THAT(transport_.addresses, IsEmpty());
+  EXPECT_THAT(asked_.addresses, IsEmpty());
 }
 
 TEST_F(PeersTest, LaterOfTwoNodesWithOneNumberGivesWay) {
@@ -127,8 +131,8 @@ TEST_F(MemberWatchTest, ReportsALostMemberAfterProbingItsListenerAndLaterChanges
   members_.carry_out(core::MemberChanged{core::Change::lost, 1});
   members_.carry_out(core::MemberChanged{core::Change::replaced, 1, 2});
   EXPECT_THAT(notices(), IsEmpty());
-  ASSERT_THAT(transport_.probes[1], SizeIs(1));
-  transport_.probes[1].front()(net::Reach::silent);
+  ASSERT_THAT(asked_.probes[1], SizeIs(1));
+  asked_.probes[1].front()(net::Reach::silent);
   ASSERT_TRUE(run_tasks(1));
   EXPECT_THAT(notices(), ElementsAre(HasSubstr("node b does not answer any more: its machine answers and its agent"),
                                      HasSubstr("node c, which stood by, takes the place of node b")));
@@ -140,12 +144,12 @@ TEST_F(MemberWatchTest, ReportsALostMemberAfterProbingItsListenerAndLaterChanges
 
 TEST_F(MemberWatchTest, DistrustsANodeWithAnotherTokenUntilItsListenerAnswersDifferently) {
   members_.probe_silent();
-  ASSERT_THAT(transport_.probes[2], SizeIs(1));
-  transport_.probes[1].front()(net::Reach::answers);
-  transport_.probes[2].front()(net::Reach::wrong_token);
+  ASSERT_THAT(asked_.probes[2], SizeIs(1));
+  asked_.probes[1].front()(net::Reach::answers);
+  asked_.probes[2].front()(net::Reach::wrong_token);
   ASSERT_TRUE(run_tasks(2));
   EXPECT_THAT(members_.distrusted(), ElementsAre(2u));
-  transport_.probes[2].front()(net::Reach::answers);
+  asked_.probes[2].front()(net::Reach::answers);
   ASSERT_TRUE(run_tasks(1));
   EXPECT_THAT(members_.distrusted(), IsEmpty());
 }
@@ -153,7 +157,7 @@ TEST_F(MemberWatchTest, DistrustsANodeWithAnotherTokenUntilItsListenerAnswersDif
 TEST_F(MemberWatchTest, NodesAreNotProbedAgainAtOnce) {
   members_.probe_silent();
   members_.probe_silent();
-  EXPECT_THAT(transport_.probes[1], SizeIs(1));
+  EXPECT_THAT(asked_.probes[1], SizeIs(1));
 }
 
 class LocalPiecesTest : public DriverParts {
@@ -188,7 +192,7 @@ class LocalPiecesTest : public DriverParts {
     return shards;
   }
 
-  testing::ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   arena::NodeArena arena_{directory_.path() + "/node", "job", "a"};
   PieceIndex index_;
   Segments segments_{arena_, {0, 2, 2}, index_, *queue_, [](const SegmentKey&) { return false; }};
@@ -211,9 +215,9 @@ TEST_F(LocalPiecesTest, OnlyADamagedPieceIsReportedToTheCore) {
 TEST_F(LocalPiecesTest, AsksTheSourceOfADamagedPieceToVerifyIt) {
   peers_.take({entry("b", 1)});
   pieces_.source_damaged("x", checkpoint, 1, false);
-  ASSERT_THAT(transport_.sent, SizeIs(1));
-  EXPECT_EQ(transport_.sent.front().first, 1u);
-  const auto message = core::decode(transport_.sent.front().second);
+  ASSERT_THAT(asked_.sent, SizeIs(1));
+  EXPECT_EQ(asked_.sent.front().first, 1u);
+  const auto message = core::decode(asked_.sent.front().second);
   ASSERT_TRUE(message && std::holds_alternative<core::VerifyRequest>(*message));
   EXPECT_EQ(std::get<core::VerifyRequest>(*message).shard, "x");
   EXPECT_THAT(notices(), ElementsAre(HasSubstr("came damaged from node b")));
@@ -224,7 +228,7 @@ TEST_F(LocalPiecesTest, ADamagedPieceOfThisNodeIsVerifiedHere) {
   pieces_.source_damaged("x", checkpoint, 0, false);
   ASSERT_TRUE(run_tasks(1));
   EXPECT_THAT(corrupt(), ElementsAre("x"));
-  EXPECT_THAT(transport_.sent, IsEmpty());
+  EXPECT_THAT(asked_.sent, IsEmpty());
 }
 
 TEST_F(LocalPiecesTest, ADroppedSlotIsReleasedWhenItsLastReaderHasLeft) {

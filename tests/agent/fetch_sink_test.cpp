@@ -1,9 +1,8 @@
-#include "agent/transfers/fetch_sink.hpp"
-
 #include <gtest/gtest.h>
 
 #include <random>
 
+#include "agent/transfers/peer_source.hpp"
 #include "support.hpp"
 
 namespace ckpt::agent {
@@ -19,7 +18,7 @@ constexpr std::size_t leaf = kernels::leaf_size_bytes;
 class FetchSinkTest : public ::testing::Test {
  protected:
   std::shared_ptr<FetchSink> sink_for(const Piece& piece, std::uint8_t slot = 0) {
-    return std::make_shared<FetchSink>(segment_, slot, piece_info(piece.manifest), pool_,
+    return std::make_shared<FetchSink>(FetchDestination(segment_, slot, piece_info(piece.manifest)), pool_,
                                        [this](FetchResult result, std::optional<arena::Manifest> manifest) {
                                          results_.put({result, std::move(manifest)});
                                        });
@@ -37,7 +36,7 @@ class FetchSinkTest : public ::testing::Test {
   FetchResult result() { return results_.take().first; }
   bool slot_is_empty(std::uint32_t slot = 0) const { return !segment_->slot(slot).checkpoint(); }
 
-  testing::ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
   std::shared_ptr<arena::Segment> segment_ = std::make_shared<arena::Segment>(
       arena_.create_segment(testing::segment_spec(core::held_rank, "s", 40 * leaf), 1));

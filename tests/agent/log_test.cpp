@@ -79,7 +79,7 @@ TEST(EventLog, CountsSimilarNoticesWhenThereAreTooManyAndKeepsOthers) {
 }
 
 TEST(Log, CountsLinesOfOneCauseInsteadOfWritingThemAll) {
-  testing::ArenaDirectory directory;
+  test::TemporaryDirectory directory{test::in_memory};
   const std::string path = directory.path() + "/ckptd.log";
   {
     const Log log = open_log(path);
@@ -91,7 +91,7 @@ TEST(Log, CountsLinesOfOneCauseInsteadOfWritingThemAll) {
 }
 
 TEST(Log, IsMadeAnewWhereSomebodyRemovesIt) {
-  testing::ArenaDirectory directory;
+  test::TemporaryDirectory directory{test::in_memory};
   const std::string path = directory.path() + "/node/ckptd.log";
   const Log log = open_log(path);
   log->info("before");
@@ -111,7 +111,7 @@ TEST(Log, NamesTheDirectoryThatCannotBeMadeAndTheOption) {
 }
 
 TEST(Oom, AsksTheKernelToKillTheAgentLastAndLogsARefusal) {
-  testing::ArenaDirectory directory;
+  test::TemporaryDirectory directory{test::in_memory};
   const std::string log_path = directory.path() + "/log", adjustment = directory.path() + "/oom_score_adj";
   const Log log = open_log(log_path);
   std::ofstream(adjustment) << "0\n";

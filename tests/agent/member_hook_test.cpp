@@ -23,7 +23,7 @@ class MemberHooks : public ::testing::Test {
     text << std::ifstream(directory + "/said").rdbuf();
     return text.str();
   }
-  const testing::ArenaDirectory folder;
+  const test::TemporaryDirectory folder{test::in_memory};
   const std::string& directory = folder.path();
 };
 

@@ -9,6 +9,7 @@
 #include "agent/transfers/coding_job.hpp"
 #include "kernels/gf256.hpp"
 #include "support.hpp"
+#include "tests/support/fake_transport.hpp"
 
 namespace ckpt::agent::testing {
 
@@ -44,31 +45,50 @@ class FakeNetwork {
     return held_.size();
   }
   void release() {
-    std::vector<std::function<void()>> held;
+    std::vector<Held> held;
     {
       const std::lock_guard lock(mutex_);
       held.swap(held_);
     }
-    for (auto& fetch : held) perform(std::move(fetch));
+    for (Held& each : held) perform(std::move(each.fetch));
   }
 
-  void fetch(core::NodeId from, net::PieceName name, net::FetchPart part, std::shared_ptr<net::Sink> sink) {
+  // Ends the fetches held back that may not take longer than this.
+  void let_time_pass(std::int64_t milliseconds) {
+    std::vector<Held> ended;
+    {
+      const std::lock_guard lock(mutex_);
+      for (Held& each : held_)
+        if (each.timeout_ms <= milliseconds) ended.push_back(std::exchange(each, {}));
+      std::erase_if(held_, [](const Held& each) { return each.fetch == nullptr; });
+    }
+    for (Held& each : ended) perform([sink = std::move(each.sink)] { sink->ended(net::FetchEnd::timed_out); });
+  }
+
+  void fetch(core::NodeId from, net::PieceName name, net::FetchPart part, std::shared_ptr<net::Sink> sink,
+             std::int64_t timeout_ms) {
     Fate fate;
     ++fetches_;
     {
       const std::lock_guard lock(mutex_);
       if (rule_) fate = rule_(from, name, part);
     }
-    std::function<void()> job = [this, from, name = std::move(name), part, sink = std::move(sink), fate] {
+    std::function<void()> job = [this, from, name = std::move(name), part, sink, fate] {
       serve(from, name, part, *sink, fate);
     };
     if (!fate.is_held) return perform(std::move(job));
     const std::lock_guard lock(mutex_);
-    held_.push_back(std::move(job));
+    held_.push_back({std::move(job), std::move(sink), timeout_ms});
   }
   void drain() { thread_.drain(); }
 
  private:
+  struct Held {
+    std::function<void()> fetch;
+    std::shared_ptr<net::Sink> sink;
+    std::int64_t timeout_ms = 0;
+  };
+
   void perform(std::function<void()> fetch) {
     if (synchronous_)
       fetch();
@@ -108,25 +128,17 @@ class FakeNetwork {
   std::mutex mutex_;
   std::map<core::NodeId, PieceIndex> indexes_;
   Rule rule_;
-  std::vector<std::function<void()>> held_;
+  std::vector<Held> held_;
   WorkerPool thread_{1};
 };
 
-class FakeTransport : public net::Transport {
- public:
-  explicit FakeTransport(FakeNetwork& network) : network_(network) {}
-  std::string address() const override { return {}; }
-  void set_peer(net::PeerId, std::uint64_t, const std::string&) override {}
-  bool send(net::PeerId, std::vector<std::byte>) override { return false; }
-  void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
-             std::int64_t) override {
-    network_.fetch(from, std::move(piece), part, std::move(sink));
-  }
-  std::string description() const override { return "fake"; }
-
- private:
-  FakeNetwork& network_;
-};
+inline std::unique_ptr<net::Transport> transport_over(FakeNetwork& network) {
+  auto transport = std::make_unique<test::FakeTransport>();
+  transport->on_fetch = [&network](auto from, auto piece, auto part, auto sink, auto timeout_ms) {
+    network.fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
+  };
+  return transport;
+}
 
 // Node m is member m. Every piece has its place in slot 0 of a segment; what is made goes to slot 1.
 class ParityGroup {
@@ -217,8 +229,8 @@ class ParityGroup {
   std::shared_ptr<CodingJob> begin(Name name, const std::shared_ptr<arena::Segment>& into,
                                    const core::PieceInfo& piece) {
     auto made = std::make_shared<CodingJob>(
-        CodingJob::Dependencies{name.member, network.index(name.member), pool, buffers, port}, into, 1, piece,
-        core::CodingInputs{info({name.member, true}).parity_manifest, sources()},
+        CodingJob::Dependencies{name.member, network.index(name.member), pool, buffers, port},
+        FetchDestination(into, 1, piece), core::CodingInputs{info({name.member, true}).parity_manifest, sources()},
         [this](CodingJob::Outcome outcome) { outcomes.put(std::move(outcome)); });
     made->start();
     return made;
@@ -271,14 +283,14 @@ class ParityGroup {
   FakeNetwork network;
 
  private:
-  ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
   std::map<std::string, std::shared_ptr<arena::Segment>> segments_;
   std::map<std::string, std::set<core::NodeId>> nodes_;
-  FakeTransport transport_{network};
+  const std::unique_ptr<net::Transport> transport_ = transport_over(network);
 
  public:
-  std::shared_ptr<TransportPort> port = std::make_shared<TransportPort>(transport_);
+  std::shared_ptr<TransportPort> port = std::make_shared<TransportPort>(*transport_);
 };
 
 }  // namespace ckpt::agent::testing

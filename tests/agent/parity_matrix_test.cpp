@@ -15,7 +15,7 @@
 namespace ckpt::agent {
 namespace {
 
-using testing::Cluster;
+using testing::AgentCluster;
 using ::testing::Each;
 using testing::eventually;
 using testing::on_all;
@@ -79,27 +79,16 @@ class Gate {
   std::vector<Held> held_;
 };
 
-class GatedTransport : public net::Transport {
- public:
-  GatedTransport(std::unique_ptr<net::Transport> inner, Gate& gate) : inner_(std::move(inner)), gate_(gate) {}
-  ~GatedTransport() override { gate_.give_up(this); }
-  std::string address() const override { return inner_->address(); }
-  void set_peer(net::PeerId peer, std::uint64_t instance, const std::string& address) override {
-    inner_->set_peer(peer, instance, address);
-  }
-  bool send(net::PeerId to, std::vector<std::byte> message) override { return inner_->send(to, std::move(message)); }
-  void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
-             std::int64_t timeout_ms) override {
-    gate_.pass(
-        this, [=, this] { inner_->fetch(from, piece, part, sink, timeout_ms); },
+std::unique_ptr<test::FakeTransport> gated(std::unique_ptr<net::Transport> inner, Gate& gate) {
+  auto transport = std::make_unique<test::FakeTransport>(std::move(inner));
+  transport->on_fetch = [&gate, owner = transport.get()](auto from, auto piece, auto part, auto sink, auto timeout_ms) {
+    gate.pass(
+        owner, [=] { owner->inner().fetch(from, piece, part, sink, timeout_ms); },
         [sink] { sink->ended(net::FetchEnd::timed_out); });
-  }
-  std::string description() const override { return inner_->description(); }
-
- private:
-  const std::unique_ptr<net::Transport> inner_;
-  Gate& gate_;
-};
+  };
+  transport->on_end = [&gate, owner = transport.get()] { gate.give_up(owner); };
+  return transport;
+}
 
 enum class Harm { erase, damage };
 enum class What { shards, parity, nodes };
@@ -128,24 +117,17 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
   }
 
   static std::string node(std::uint32_t rank) { return "n" + std::to_string(rank); }
-  using Wrap = std::function<std::unique_ptr<net::Transport>(std::unique_ptr<net::Transport>)>;
   void start_agent(std::uint32_t rank) {
-    start_agent(rank, [this](std::unique_ptr<net::Transport> inner) {
-      return std::make_unique<GatedTransport>(std::move(inner), gate_);
-    });
+    start_agent(rank, [this](std::unique_ptr<net::Transport> inner) { return gated(std::move(inner), gate_); });
   }
-  void start_agent(std::uint32_t rank, const Wrap& wrap) {
+  void start_agent(std::uint32_t rank, const testing::Wrap& wrap) {
     cluster_.start(node(rank),
                    {{"protection", std::get<Group>(GetParam()).protection},
                     {"heartbeat_ms", "20"},
                     {"node_timeout_ms", "1000"},
                     {"lease_ms", "1000"},
                     {"node_wait_ms", "500"}},
-                   [&wrap](AgentSetup& setup) {
-                     setup.make_transport = [wrap](const auto& options, net::Transport::Handlers handlers) {
-                       return wrap(net::Transport::create(options, std::move(handlers)));
-                     };
-                   });
+                   testing::wrapped(wrap));
   }
   void start_trainers() {
     trainers_.clear();
@@ -260,7 +242,7 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
   }
 
   Gate gate_;
-  Cluster cluster_{ranks};
+  AgentCluster cluster_{ranks};
   Trainers trainers_;
   std::int64_t iteration_ = -1;
 };
@@ -345,19 +327,16 @@ class Survivors : public ParityMatrix {
 };
 
 // Nothing comes from that node to the nodes that lost their memory.
-class DeafTransport : public GatedTransport {
- public:
-  DeafTransport(std::unique_ptr<net::Transport> inner, Gate& gate, const std::atomic<int>& silent)
-      : GatedTransport(std::move(inner), gate), silent_(silent) {}
-  void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
-             std::int64_t timeout_ms) override {
-    if (static_cast<int>(from) == silent_) return sink->ended(net::FetchEnd::peer_failed);
-    GatedTransport::fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
-  }
-
- private:
-  const std::atomic<int>& silent_;
-};
+std::unique_ptr<test::FakeTransport> deaf(std::unique_ptr<net::Transport> inner, Gate& gate,
+                                          const std::atomic<int>& silent) {
+  auto transport = gated(std::move(inner), gate);
+  transport->on_fetch = [&silent, fetch = std::move(transport->on_fetch)](auto from, auto piece, auto part, auto sink,
+                                                                          auto timeout_ms) {
+    if (static_cast<int>(from) == silent) return sink->ended(net::FetchEnd::peer_failed);
+    fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
+  };
+  return transport;
+}
 
 TEST_P(Survivors, ANodeThatOnlyTheDecodingOneCannotReachIsDoneWithout) {
   EXPECT_EQ(restore(), -1);
@@ -366,9 +345,7 @@ TEST_P(Survivors, ANodeThatOnlyTheDecodingOneCannotReachIsDoneWithout) {
   for (const std::uint32_t silent : {0u, 1u, 3u}) {
     cluster_.destroy(node(2));
     std::atomic<int> silent_id = cluster_.status(node(silent)).at("node_id").get<int>();
-    start_agent(2, [&](std::unique_ptr<net::Transport> inner) {
-      return std::make_unique<DeafTransport>(std::move(inner), gate_, silent_id);
-    });
+    start_agent(2, [&](std::unique_ptr<net::Transport> inner) { return deaf(std::move(inner), gate_, silent_id); });
     start_trainers();
     EXPECT_EQ(restore(), last) << silent;
     EXPECT_EQ(trainers_[2]->restored().main_tier, CKPT_TIER_DECODED);
@@ -405,9 +382,7 @@ TEST_P(Survivors, WrongParityWhileAnotherNodeIsOutOfReachCostsNothingOnceItIsBac
     ASSERT_TRUE(eventually([&] { return cluster_.status(node(0)).at("parity_now") == 2; }));
     cluster_.destroy(node(2));
     std::atomic<int> silent_id = cluster_.status(node(silent)).at("node_id").get<int>();
-    start_agent(2, [&](std::unique_ptr<net::Transport> inner) {
-      return std::make_unique<DeafTransport>(std::move(inner), gate_, silent_id);
-    });
+    start_agent(2, [&](std::unique_ptr<net::Transport> inner) { return deaf(std::move(inner), gate_, silent_id); });
     start_trainers();
     auto restored = std::async(std::launch::async, [this] { return restore(); });
     // Or it did not need the silent node, whose shard ends before: then the wrong one was found out and made anew.

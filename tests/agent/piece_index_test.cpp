@@ -22,7 +22,7 @@ class PieceIndexTest : public ::testing::Test {
     return [this] { ++released_; };
   }
 
-  testing::ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
   std::shared_ptr<arena::Segment> segment_ =
       std::make_shared<arena::Segment>(arena_.create_segment(testing::segment_spec(held_rank, "s", 1000), 1));

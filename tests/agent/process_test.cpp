@@ -7,7 +7,7 @@
 namespace ckpt::agent {
 namespace {
 
-using testing::Cluster;
+using testing::AgentCluster;
 using ::testing::HasSubstr;
 using testing::Process;
 using testing::start_agent;
@@ -51,7 +51,7 @@ class ProcessTest : public ::testing::Test {
     agent_.reset();
   }
 
-  Cluster cluster_{1};
+  AgentCluster cluster_{1};
   std::optional<Process> agent_;
   std::optional<TrainerProcess> trainer_;
   std::int64_t committed_ = -1;

@@ -69,13 +69,13 @@ inline std::string read_all(const UniqueFd& fd) {
   return text;
 }
 
-inline std::vector<std::string> agent_words(const Cluster& cluster, const std::string& node) {
+inline std::vector<std::string> agent_words(const AgentCluster& cluster, const std::string& node) {
   std::vector<std::string> words = {CKPTD_PROGRAM};
   for (const auto& [key, value] : cluster.options(node)) words.push_back(key + "=" + value);
   return words;
 }
 // On return it serves.
-inline Process start_agent(const Cluster& cluster, const std::string& node) {
+inline Process start_agent(const AgentCluster& cluster, const std::string& node) {
   Started started = spawn(agent_words(cluster, node));
   const bool serves = eventually([&] {
     try {
@@ -92,7 +92,7 @@ inline Process start_agent(const Cluster& cluster, const std::string& node) {
 // A Trainer in a process of its own, which does one thing at a time as it is told.
 class TrainerProcess {
  public:
-  TrainerProcess(Cluster& cluster, const std::string& node, std::uint32_t rank, const OptionPairs& more = {}) {
+  TrainerProcess(AgentCluster& cluster, const std::string& node, std::uint32_t rank, const OptionPairs& more = {}) {
     int to[2], from[2];
     if (::pipe2(to, O_CLOEXEC) != 0 || ::pipe2(from, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
     const pid_t pid = ::fork();
@@ -145,7 +145,7 @@ class TrainerProcess {
   Process& process() { return *process_; }
 
  private:
-  [[noreturn]] static void obey(UniqueFd from, UniqueFd to, Cluster& cluster, const std::string& node,
+  [[noreturn]] static void obey(UniqueFd from, UniqueFd to, AgentCluster& cluster, const std::string& node,
                                 std::uint32_t rank, const OptionPairs& more) {
     std::unique_ptr<Trainer> trainer;
     std::int64_t words[2];

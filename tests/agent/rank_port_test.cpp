@@ -49,7 +49,7 @@ class RankPortTest : public ::testing::Test {
     control_->capturing({});
   }
 
-  testing::ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
   PieceIndex index_;
   CoreQueue queue_{100};

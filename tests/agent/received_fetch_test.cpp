@@ -39,8 +39,8 @@ class ReceivedFetchTest : public ::testing::Test {
   }
   void start(std::int64_t receive_timeout_ms, std::int64_t timeout_ms = 30'000) {
     fetch_ = std::make_shared<ReceivedFetch>(
-        ours_, 0, ReceivedFetch::Order{piece_info(piece_.manifest), owner, false, timeout_ms, receive_timeout_ms},
-        receive_buffer_, 1, pool_, port_,
+        FetchDestination(ours_, 0, piece_info(piece_.manifest)),
+        ReceivedFetch::Order{owner, false, timeout_ms, receive_timeout_ms}, receive_buffer_, 1, pool_, port_,
         [this](ReceivedFetch::Outcome outcome) { outcomes_.put(std::move(outcome)); });
     fetch_->start();
   }
@@ -62,7 +62,7 @@ class ReceivedFetchTest : public ::testing::Test {
     EXPECT_EQ(ours_->slot(0).read(), std::nullopt);
   }
 
-  testing::ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
   const testing::Piece piece_ = testing::make_piece("shard", checkpoint, length_bytes);
   std::shared_ptr<arena::Segment> theirs_ = std::make_shared<arena::Segment>(
@@ -76,8 +76,8 @@ class ReceivedFetchTest : public ::testing::Test {
   testing::Mailbox<ReceivedFetch::Outcome> outcomes_;
   WorkerPool pool_{2};
   testing::FakeNetwork network_{100'000, false};
-  testing::FakeTransport transport_{network_};
-  std::shared_ptr<TransportPort> port_ = std::make_shared<TransportPort>(transport_);
+  const std::unique_ptr<net::Transport> transport_ = testing::transport_over(network_);
+  std::shared_ptr<TransportPort> port_ = std::make_shared<TransportPort>(*transport_);
   std::shared_ptr<ReceivedFetch> fetch_;
 };
 
@@ -166,8 +166,8 @@ TEST_F(ReceivedFetchTest, AnEmptyPieceNeedsNothingToLand) {
   write_piece(segment->writable_slot(0), empty);
   network_.index(owner).add({core::held_rank, "empty", 0}, segment, empty.manifest);
   auto fetch = std::make_shared<ReceivedFetch>(
-      segment, 1, ReceivedFetch::Order{piece_info(empty.manifest), owner, false, 30'000, 30'000}, receive_buffer_, 0,
-      pool_, port_, [this](ReceivedFetch::Outcome outcome) { outcomes_.put(std::move(outcome)); });
+      FetchDestination(segment, 1, piece_info(empty.manifest)), ReceivedFetch::Order{owner, false, 30'000, 30'000},
+      receive_buffer_, 0, pool_, port_, [this](ReceivedFetch::Outcome outcome) { outcomes_.put(std::move(outcome)); });
   fetch->start();
   EXPECT_EQ(outcomes_.take().result, FetchResult::complete);
   EXPECT_EQ(segment->slot(1).read(), empty.manifest);

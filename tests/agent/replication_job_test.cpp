@@ -14,7 +14,7 @@ namespace ckpt::agent {
 namespace {
 
 using nlohmann::json;
-using testing::Cluster;
+using testing::AgentCluster;
 using testing::eventually;
 using ::testing::HasSubstr;
 
@@ -23,7 +23,7 @@ std::uint64_t instances = 1000;
 // What libckptengine does with a socket, a control page and slots, and nothing more.
 class RawTrainer {
  public:
-  RawTrainer(Cluster& cluster, std::string node, std::uint32_t rank)
+  RawTrainer(AgentCluster& cluster, std::string node, std::uint32_t rank)
       : cluster_(cluster), node_(std::move(node)), rank_(rank) {
     hello(0);
   }
@@ -132,7 +132,7 @@ class RawTrainer {
     return answer;
   }
 
-  Cluster& cluster_;
+  AgentCluster& cluster_;
   const std::string node_;
   const std::uint32_t rank_;
   const std::uint64_t instance_ = ++instances;
@@ -185,7 +185,7 @@ class ReplicationJob : public ::testing::Test {
         [&] { return trainer(rank).receive_buffer()->page().taken(1 - rank) >= trainer(rank).checkpoint(iteration); });
   }
 
-  Cluster cluster_{2};
+  AgentCluster cluster_{2};
   std::vector<std::unique_ptr<RawTrainer>> trainers_;
 };
 
@@ -268,7 +268,7 @@ TEST_F(ReplicationJob, WhoseMembersTrainerIsGoneGoesOnWithTheHosts) {
 }
 
 TEST(PathRefused, WhyThereIsNoGroupIsSaidInTheStatus) {
-  Cluster cluster(1);
+  AgentCluster cluster(1);
   cluster.start("a");
   RawTrainer alone(cluster, "a", 0);
   alone.restore();

@@ -117,7 +117,7 @@ class ReplicationManagerTest : public ::testing::Test {
   }
   CheckpointId taken(Rank rank, std::size_t place) { return trainer(rank).page().taken(place); }
 
-  testing::ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   std::deque<Letter> letters_;
   std::map<Rank, std::unique_ptr<ReplicationNode>> nodes_;
 };

@@ -40,7 +40,7 @@ class SchedulerTest : public ::testing::Test {
     return std::count_if(events.begin(), events.end(), [&](const TraceEvent& event) { return event.kind == kind; });
   }
 
-  testing::ArenaDirectory directory;
+  test::TemporaryDirectory directory{test::in_memory};
   TraceBuffer trace;
 };
 

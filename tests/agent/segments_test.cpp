@@ -32,7 +32,8 @@ class SegmentsTest : public ::testing::Test {
 
   void restart(std::uint64_t budget_bytes = 0) {
     agent_run_.reset();
-    agent_run_ = std::make_unique<AgentRun>(directory_.path() + "/node", Segments::Limits{budget_bytes, 3, 2}, busy_);
+    agent_run_ =
+        std::make_unique<AgentRun>(directory_.path() + "/node", Segments::Limits{budget_bytes, 3, 4, 2}, busy_);
     notices_.clear();
     recovered_ = agent_run_->segments.recover(granted_, notices_);
   }
@@ -68,7 +69,7 @@ class SegmentsTest : public ::testing::Test {
   }
   Segments& segments() { return agent_run_->segments; }
 
-  testing::ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   std::set<SegmentKey> busy_;
   std::vector<core::Recovered::Granted> granted_;
   std::vector<std::string> notices_;
@@ -123,6 +124,48 @@ TEST_F(SegmentsTest, AnOutgrownOneKeepsItsPieces) {
   EXPECT_EQ(segment_files(), 1u);
   restart();
   EXPECT_TRUE(has({0, "rank0", 0}, {1, 4}, mebi));
+}
+
+TEST_F(SegmentsTest, AFurtherSlotIsAddedInPlaceBesideATransferAndItsReaders) {
+  restart();
+  const SegmentKey key{0, "rank0"};
+  ensure(key, {mebi, 500});
+  put({0, "rank0", 1}, {1, 4}, mebi);
+  busy_.insert(key);
+  const auto before = segments().find(key);
+  EXPECT_EQ(ensure(key, {0, 0, 4}), std::nullopt);
+  EXPECT_EQ(segments().find(key), before);
+  EXPECT_EQ(before->slots(), 4u);
+  put({0, "rank0", 3}, {1, 5}, mebi);
+  restart();
+  EXPECT_EQ(recovered_.slots.size(), 4u);
+  EXPECT_TRUE(has({0, "rank0", 1}, {1, 4}, mebi));
+  EXPECT_TRUE(has({0, "rank0", 3}, {1, 5}, mebi));
+}
+
+TEST_F(SegmentsTest, AFurtherSlotStaysWhenTheStateGrows) {
+  restart();
+  const SegmentKey key{0, "rank0"};
+  ensure(key, {mebi, 500, 4});
+  put({0, "rank0", 3}, {1, 5}, mebi);
+  EXPECT_EQ(ensure(key, {2 * mebi, 500}), std::nullopt);
+  EXPECT_EQ(segments().find(key)->slots(), 4u);
+  EXPECT_TRUE(has({0, "rank0", 3}, {1, 5}, mebi));
+}
+
+TEST_F(SegmentsTest, AFurtherSlotThatTheBudgetDoesNotAllowIsRefusedAndTheOthersStay) {
+  restart(14 * mebi);
+  const SegmentKey key{0, "rank0"};
+  ASSERT_EQ(ensure(key, {4 * mebi, 500}), std::nullopt);
+  put({0, "rank0", 2}, {1, 5}, 4 * mebi);
+  const std::uint64_t before = segments().bytes_used();
+  const auto failure = ensure(key, {0, 0, 4});
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->status(), CKPT_ERR_NO_SPACE);
+  EXPECT_THAT(failure->what(), HasSubstr("the arena needs 5 MiB more"));
+  EXPECT_EQ(segments().find(key)->slots(), 3u);
+  EXPECT_EQ(segments().bytes_used(), before);
+  EXPECT_TRUE(has({0, "rank0", 2}, {1, 5}, 4 * mebi));
 }
 
 TEST_F(SegmentsTest, APieceDroppedWhileItsSegmentIsEnlargedStaysDropped) {

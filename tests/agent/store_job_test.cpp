@@ -8,7 +8,7 @@
 namespace ckpt::agent {
 namespace {
 
-using testing::Cluster;
+using testing::AgentCluster;
 using testing::eventually;
 using ::testing::HasSubstr;
 using testing::on_all;
@@ -39,7 +39,7 @@ class StoreJobTest : public ::testing::Test {
     });
   }
 
-  Cluster cluster_{2};
+  AgentCluster cluster_{2};
   const std::shared_ptr<test::HangingStore> store_ = std::make_shared<test::HangingStore>();
   std::int64_t iteration_ = 0;
 };

@@ -14,28 +14,11 @@
 #include "arena/manifest.hpp"
 #include "arena/node_arena.hpp"
 #include "kernels/digest.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::agent::testing {
 
 constexpr auto wait_limit = std::chrono::seconds(30);  // how long a test waits for what must happen
-
-// In /dev/shm, where arenas belong; gone with its owner.
-class ArenaDirectory {
- public:
-  ArenaDirectory() : path_("/dev/shm/ckpt-test-XXXXXX") {
-    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp");
-  }
-  ~ArenaDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ArenaDirectory(const ArenaDirectory&) = delete;
-  ArenaDirectory& operator=(const ArenaDirectory&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Looks again and again; false when wait limit ran out.
 template <class Condition>

@@ -108,7 +108,7 @@ class TrainerServerTest : public ::testing::Test {
     EXPECT_EQ(ask(socket, {{"type", "status"}}).at("agent"), 1);
   }
 
-  testing::ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   const Options options_ =
       parse_options(Reader::agent, {{"job", "job"}, {"node", "a"}, {"arena_dir", directory_.path()}}, nullptr);
   StubRequests requests_;

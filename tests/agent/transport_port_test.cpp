@@ -7,6 +7,8 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/fake_transport.hpp"
+
 namespace ckpt::agent {
 namespace {
 
@@ -20,22 +22,10 @@ class Sink : public net::Sink {
   std::vector<net::FetchEnd> ends;
 };
 
-class Transport : public net::Transport {
- public:
-  std::string address() const override { return ""; }
-  void set_peer(net::PeerId, std::uint64_t, const std::string&) override {}
-  bool send(net::PeerId, std::vector<std::byte>) override { return true; }
-  void fetch(net::PeerId from, net::PieceName, net::FetchPart, std::shared_ptr<net::Sink>, std::int64_t) override {
-    on_fetch(from);
-  }
-  std::string description() const override { return ""; }
-  std::function<void(net::PeerId)> on_fetch = [](net::PeerId) {};
-};
-
 TEST(TransportPort, PassesOnUntilItIsClosedAndEndsEverythingAfterwards) {
-  Transport transport;
+  test::FakeTransport transport;
   std::vector<net::PeerId> asked;
-  transport.on_fetch = [&](net::PeerId from) { asked.push_back(from); };
+  transport.on_fetch = [&](net::PeerId from, const auto&...) { asked.push_back(from); };
   TransportPort port(transport);
   const auto sink = std::make_shared<Sink>();
   port.fetch(3, {"a", 1}, {}, sink, 100);
@@ -45,8 +35,16 @@ TEST(TransportPort, PassesOnUntilItIsClosedAndEndsEverythingAfterwards) {
   EXPECT_THAT(sink->ends, ElementsAre(net::FetchEnd::peer_failed));
 }
 
+TEST(TransportPort, IsClosedAlsoAfterACallThatThrew) {
+  test::FakeTransport transport;
+  transport.on_fetch = [](const auto&...) { throw std::runtime_error("it failed"); };
+  TransportPort port(transport);
+  EXPECT_THROW(port.fetch(3, {"a", 1}, {}, std::make_shared<Sink>(), 100), std::runtime_error);
+  port.close();
+}
+
 TEST(TransportPort, IsClosedWhenTheLastOneHasLeft) {
-  Transport transport;
+  test::FakeTransport transport;
   std::promise<void> inside, go_on;
   std::mutex mutex;
   std::vector<std::string> seen;
@@ -54,7 +52,7 @@ TEST(TransportPort, IsClosedWhenTheLastOneHasLeft) {
     const std::lock_guard lock(mutex);
     seen.push_back(what);
   };
-  transport.on_fetch = [&](net::PeerId) {
+  transport.on_fetch = [&](const auto&...) {
     inside.set_value();
     go_on.get_future().wait();
     see("left");
@@ -73,10 +71,10 @@ TEST(TransportPort, IsClosedWhenTheLastOneHasLeft) {
 }
 
 TEST(TransportPort, MayBePassedAgainFromInside) {
-  Transport transport;
+  test::FakeTransport transport;
   int depth = 0;
   TransportPort port(transport);
-  transport.on_fetch = [&](net::PeerId) {
+  transport.on_fetch = [&](const auto&...) {
     if (++depth < 3) port.fetch(1, {"a", 1}, {}, std::make_shared<Sink>(), 100);
   };
   port.fetch(1, {"a", 1}, {}, std::make_shared<Sink>(), 100);

@@ -47,9 +47,9 @@ static_assert(offsetof(CommWords, written) == 0 && offsetof(CommWords, channels)
 static_assert(format_version == 4 && node_format_version == 4);
 static_assert(offsetof(SegmentHeader, magic) == 0 && offsetof(SegmentHeader, format) == 8 &&
               offsetof(SegmentHeader, kind) == 12 && offsetof(SegmentHeader, rank) == 16 &&
-              offsetof(SegmentHeader, slots) == 20 && offsetof(SegmentHeader, data_capacity_bytes) == 24 &&
+              offsetof(SegmentHeader, slots_max) == 20 && offsetof(SegmentHeader, data_capacity_bytes) == 24 &&
               offsetof(SegmentHeader, manifest_capacity_bytes) == 32 && offsetof(SegmentHeader, shard) == 40 &&
-              offsetof(SegmentHeader, ready) == 320);
+              offsetof(SegmentHeader, ready) == 320 && offsetof(SegmentHeader, slots_reserved) == 328);
 static_assert(offsetof(SlotHeader, seal) == 0 && offsetof(SlotHeader, checkpoint) == 8 &&
               offsetof(SlotHeader, length_bytes) == 16 && offsetof(SlotHeader, root_digest) == 24 &&
               offsetof(SlotHeader, layout_bytes) == 32 && offsetof(SlotHeader, layout_hash) == 40 &&

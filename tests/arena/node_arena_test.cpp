@@ -9,13 +9,13 @@
 #include "arena/space_left.hpp"
 #include "base/error.hpp"
 #include "pieces.hpp"
-#include "temp_arena.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::arena {
 namespace {
 
+using test::TemporaryDirectory;
 using testing::HasSubstr;
-using testing_support::TempDirectory;
 
 struct Refusal {
   ckpt_status status = CKPT_OK;
@@ -31,7 +31,7 @@ Refusal refusal(const std::string& directory, const std::string& job, const std:
 }
 
 TEST(NodeArena, OneAgentAtATime) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   const std::string directory = temp / "job/node";
   {
     const NodeArena arena(directory, "job", "node");
@@ -45,14 +45,14 @@ TEST(NodeArena, OneAgentAtATime) {
 }
 
 TEST(NodeArena, BelongsToOneJobAndNode) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   { const NodeArena arena(temp.path(), "job", "node"); }
   EXPECT_THAT(refusal(temp.path(), "other", "node").sentence, HasSubstr("belongs to node node of job job"));
   EXPECT_THAT(refusal(temp.path(), "job", "other").sentence, HasSubstr("belongs to node node of job job"));
 }
 
 TEST(NodeArena, RemembersAcrossAgentsAndNeverBackwards) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   std::uint64_t id = 0;
   {
     NodeArena arena(temp.path(), "job", "node");
@@ -69,7 +69,7 @@ TEST(NodeArena, RemembersAcrossAgentsAndNeverBackwards) {
 }
 
 TEST(NodeArena, OneThatSomebodyRemovedIsMadeAgainWithAllItRemembers) {
-  TempDirectory directory;
+  TemporaryDirectory directory{test::in_memory};
   const std::string path = directory / "node";
   NodeArena arena(path, "job", "a");
   arena.remember({{2, 7}, {2, 8}, 5, {}});
@@ -99,7 +99,7 @@ bool is_claimed(NodeArena& removed) {
 }
 
 TEST(NodeArena, OneThatAnotherAgentHasMadeMeanwhileIsItsOwn) {
-  TempDirectory directory;
+  TemporaryDirectory directory{test::in_memory};
   const std::string path = directory / "node";
   NodeArena removed(path, "job", "a");
   std::filesystem::remove_all(path);
@@ -112,7 +112,7 @@ TEST(NodeArena, OneThatAnotherAgentHasMadeMeanwhileIsItsOwn) {
 }
 
 TEST(NodeArena, RemembersItsNumberAndToken) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   const std::string token = "00112233445566778899aabbccddeeff0123456789abcdef0fedcba987654321";
   {
     NodeArena arena(temp.path(), "job", "node");
@@ -139,7 +139,7 @@ void put_bytes(const std::string& path, const std::string& bytes) {
 
 // Half a flipped commit would be "committed but lost" to the whole job.
 TEST(NodeArena, NoFlippedBitChangesWhatANodeRemembers) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   {
     NodeArena arena(temp.path(), "job", "node");
     arena.remember_place(3, "");
@@ -165,7 +165,7 @@ TEST(NodeArena, NoFlippedBitChangesWhatANodeRemembers) {
 
 // An agent that dies between the two copies leaves both whole, and one of them older.
 TEST(NodeArena, OfTwoWholeCopiesTheNewerOneCounts) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   { NodeArena(temp.path(), "job", "node").remember({CheckpointId(2, 7), CheckpointId(2, 9), 5, {}}); }
   const std::string older = bytes_of(temp / "node");
   { NodeArena(temp.path(), "job", "node").remember({CheckpointId(2, 8), CheckpointId(2, 9), 5, {}}); }
@@ -179,7 +179,7 @@ TEST(NodeArena, OfTwoWholeCopiesTheNewerOneCounts) {
 }
 
 TEST(NodeArena, WhatIsDamagedTwiceIsUnknownAndSaidSoOnce) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   std::uint64_t id = 0;
   {
     NodeArena arena(temp.path(), "job", "node");
@@ -201,7 +201,7 @@ TEST(NodeArena, WhatIsDamagedTwiceIsUnknownAndSaidSoOnce) {
 }
 
 TEST(NodeArena, KeepsWhatTheFormatBeforeRemembered) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   std::uint64_t id = 0;
   {
     NodeArena arena(temp.path(), "job", "node");
@@ -227,12 +227,13 @@ TEST(NodeArena, KeepsWhatTheFormatBeforeRemembered) {
 }
 
 TEST(NodeArena, TwoArenasAreToldApart) {
-  const TempDirectory one, two;
+  const TemporaryDirectory one{test::in_memory};
+  const TemporaryDirectory two{test::in_memory};
   EXPECT_NE(NodeArena(one.path(), "job", "node").arena_id(), NodeArena(two.path(), "job", "node").arena_id());
 }
 
 TEST(NodeArena, AttachesWholeSegmentsAndRemovesTheRest) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   {
     NodeArena arena(temp.path(), "job", "node");
     auto kept = arena.create_segment({SegmentKind::local, 0, 3, "rank0", 5000, 4096}, 1);
@@ -256,7 +257,7 @@ TEST(NodeArena, AttachesWholeSegmentsAndRemovesTheRest) {
 }
 
 TEST(NodeArena, RemovedSegmentsAreGone) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   NodeArena arena(temp.path(), "job", "node");
   auto segment = arena.create_segment({SegmentKind::held, 0, 2, "rank2", 1, 1}, 1);
   const std::string path = segment.path();
@@ -265,14 +266,14 @@ TEST(NodeArena, RemovedSegmentsAreGone) {
 }
 
 TEST(NodeArena, SpaceLeftIsNoMoreThanTheFileSystemHas) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   const auto left = space_left_bytes(temp.path());
   EXPECT_GT(left, 0u);
   EXPECT_LE(left, std::filesystem::space(temp.path()).available);
 }
 
 TEST(Control, WordsOfEachSideReachTheOther) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   Control agent = Control::create(temp.path(), 5);
   Control trainer = Control::attach(UniqueFd(::dup(agent.fd())), 5);
   EXPECT_EQ(trainer.grant().sequence, 0u);
@@ -303,7 +304,7 @@ TEST(Control, WordsOfEachSideReachTheOther) {
 }
 
 TEST(Control, ANewIncarnationCutsTheOldTrainerOff) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   Control first = Control::create(temp.path(), 5);
   first.grant({9, 2, 1});
   const Control kept = Control::attach(temp.path(), 5);
@@ -317,7 +318,7 @@ TEST(Control, ANewIncarnationCutsTheOldTrainerOff) {
 }
 
 TEST(Control, ForeignPagesAreRefused) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   const Control control = Control::create(temp.path(), 5);
   EXPECT_THROW(Control::attach(UniqueFd(::dup(control.fd())), 6), Failure);
   std::ofstream(temp / "rank-7.control") << std::string(control_file_bytes, 'x');
@@ -328,7 +329,7 @@ TEST(Control, ForeignPagesAreRefused) {
 }
 
 TEST(Control, PagesOfAnotherFormatOrLengthAreRefused) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   const auto attaches = [&](auto change) {
     Control::create(temp.path(), 5);
     change(temp / "rank-5.control");
@@ -361,7 +362,7 @@ TEST(Control, PagesOfAnotherFormatOrLengthAreRefused) {
 }
 
 TEST(Control, CommunicationIsSeenThroughTheFileAndOutlivesBothSides) {
-  const TempDirectory temp;
+  const TemporaryDirectory temp{test::in_memory};
   {
     Control agent = Control::create(temp.path(), 5);
     CommReader reader(agent.comm());

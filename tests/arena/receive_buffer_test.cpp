@@ -8,7 +8,7 @@
 
 #include "arena/arena_format.hpp"
 #include "base/error.hpp"
-#include "temp_arena.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::arena {
 namespace {
@@ -19,7 +19,7 @@ UniqueFd duplicate(const ReceiveBuffer& receive_buffer) {
 
 class ReceiveBufferTest : public testing::Test {
  protected:
-  testing_support::TempDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   ReceiveBufferTest() { agents_.make_places({100'000, 0, 5000}); }
   static ReceiveBuffer attach(const ReceiveBuffer& receive_buffer) {
     ReceiveBuffer trainers = ReceiveBuffer::attach(duplicate(receive_buffer));

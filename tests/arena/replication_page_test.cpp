@@ -8,7 +8,7 @@
 
 #include "base/error.hpp"
 #include "gpu_replication/receive_buffer.hpp"
-#include "temp_arena.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::arena {
 namespace {
@@ -30,7 +30,7 @@ class ReplicationPageTest : public testing::Test {
     ASSERT_EQ(::pwrite(agents_file_.fd(), &value, sizeof(value), static_cast<off_t>(page_bytes + at)), 8);
   }
 
-  testing_support::TempDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   ReceiveBuffer agents_file_ = ReceiveBuffer::create(directory_.path(), 3, {7, 1, 3});
   ReceiveBuffer trainers_file_ = attach(agents_file_);
   ReplicationPage agents_ = agents_file_.page(), trainers_ = trainers_file_.page();

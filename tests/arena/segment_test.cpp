@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <fstream>
@@ -10,16 +11,21 @@
 
 #include "base/error.hpp"
 #include "pieces.hpp"
-#include "temp_arena.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::arena {
 namespace {
 
+using test::TemporaryDirectory;
 using testing::HasSubstr;
-using testing_support::TempDirectory;
 using Access = Segment::Access;
 
-SegmentSpec small_spec() { return {SegmentKind::local, 3, 3, "rank3", 200'000, manifest_bytes(200'000, 1000)}; }
+SegmentSpec small_spec() { return {SegmentKind::local, 3, 3, "rank3", 200'000, manifest_bytes(200'000, 1000), 4}; }
+
+std::uint64_t memory_bytes(const std::string& path) {
+  struct stat file {};
+  return ::stat(path.c_str(), &file) == 0 ? static_cast<std::uint64_t>(file.st_blocks) * 512 : 0;
+}
 
 std::string refusal_to_open(const std::string& path) {
   try {
@@ -33,7 +39,7 @@ std::string refusal_to_open(const std::string& path) {
 
 class SegmentTest : public testing::Test {
  protected:
-  TempDirectory directory_;
+  TemporaryDirectory directory_{test::in_memory};
   std::string path_ = directory_ / "0.segment";
   Segment segment_ = Segment::create(path_, small_spec(), 2);
 };
@@ -59,6 +65,63 @@ TEST_F(SegmentTest, ASealedPieceIsFoundWithItsManifest) {
   EXPECT_TRUE(piece_is_whole(attached.slot(1), *manifest));
   EXPECT_FALSE(attached.slot(0).read());
   EXPECT_FALSE(attached.slot(2).read());
+}
+
+TEST_F(SegmentTest, TakesMemoryForASlotOnlyOnceItHasIt) {
+  EXPECT_EQ(memory_bytes(path_), segment_.size_bytes());
+  const std::uint64_t before = segment_.size_bytes();
+  store_piece(segment_.writable_slot(2), "rank3", CheckpointId(2, 17), 150'001);
+  segment_.grow(4, 2);
+  EXPECT_EQ(segment_.size_bytes(), before + slot_bytes(segment_.spec()));
+  EXPECT_EQ(memory_bytes(path_), segment_.size_bytes());
+  EXPECT_EQ(segment_.slots(), 4u);
+  EXPECT_TRUE(segment_.slot(2).read());
+  EXPECT_FALSE(segment_.slot(3).read());
+  EXPECT_EQ(Segment::attach(path_, Access::read).slots(), 4u);
+}
+
+TEST_F(SegmentTest, WhoHasMappedItNoticesAFurtherSlotAndWritesThere) {
+  Segment trainer = Segment::attach(path_, Access::write);
+  EXPECT_FALSE(trainer.notice_growth());
+  segment_.grow(4, 1);
+  EXPECT_EQ(trainer.slots(), 3u);
+  EXPECT_TRUE(trainer.notice_growth());
+  store_piece(trainer.writable_slot(3), "rank3", CheckpointId(2, 18), 200'000);
+  EXPECT_TRUE(segment_.slot(3).read());
+}
+
+TEST_F(SegmentTest, MemoryOfASlotThatWasNeverCountedIsGivenBack) {
+  const std::uint64_t before = memory_bytes(path_);
+  store_piece(segment_.writable_slot(2), "rank3", CheckpointId(2, 17), 150'001);
+  segment_.grow(4, 1);
+  auto* header = reinterpret_cast<SegmentHeader*>(segment_.mapping().data());
+  header->slots_reserved = 3;  // as if the agent had died before it counted the slot
+  Segment next = Segment::attach(path_, Access::write);
+  EXPECT_EQ(next.slots(), 3u);
+  next.release_uncounted();
+  EXPECT_EQ(memory_bytes(path_), before);
+  EXPECT_TRUE(next.slot(2).read());
+}
+
+TEST_F(SegmentTest, AnImpossibleNumberOfSlotsIsBelievedByNobody) {
+  Segment trainer = Segment::attach(path_, Access::write);
+  auto* header = reinterpret_cast<SegmentHeader*>(segment_.mapping().data());
+  header->slots_reserved = 5;
+  trainer.notice_growth();
+  EXPECT_EQ(trainer.slots(), 4u);
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("number of slots is impossible"));
+  header->slots_reserved = 0;
+  trainer.notice_growth();
+  EXPECT_EQ(trainer.slots(), 4u);
+}
+
+TEST_F(SegmentTest, ASegmentOfTheFormatBeforeHasAllItsSlots) {
+  segment_.grow(4, 1);
+  store_piece(segment_.writable_slot(3), "rank3", CheckpointId(2, 17), 150'001);
+  auto* header = reinterpret_cast<SegmentHeader*>(segment_.mapping().data());
+  header->format = 4;
+  header->slots_reserved = 0;
+  EXPECT_TRUE(Segment::attach(path_, Access::read).slot(3).read());
 }
 
 TEST_F(SegmentTest, EmptyPiecesAndPiecesOfWholeCapacityFit) {
@@ -186,12 +249,12 @@ TEST_F(SegmentTest, UnfinishedCutOffOrForeignFilesAreRefused) {
   header->ready = 1;
   header->format = 99;
   EXPECT_THAT(refusal_to_open(path_), HasSubstr("format version"));
-  header->format = format_version;
-  header->slots = 2;
+  header->format = segment_format_version;
+  header->slots_max = 3;
   EXPECT_THAT(refusal_to_open(path_), HasSubstr("do not fit its size"));
-  header->slots = 0;
+  header->slots_max = 0;
   EXPECT_THAT(refusal_to_open(path_), HasSubstr("impossible"));
-  header->slots = 3;
+  header->slots_max = 4;
   header->data_capacity_bytes = std::uint64_t{1} << 63;
   EXPECT_THAT(refusal_to_open(path_), HasSubstr("do not fit its size"));
   header->data_capacity_bytes = segment_.spec().data_capacity_bytes;
@@ -210,7 +273,7 @@ TEST_F(SegmentTest, UnfinishedCutOffOrForeignFilesAreRefused) {
 TEST_F(SegmentTest, MemoryThatIsNotReservedIsRefused) {
   const std::string holes = directory_ / "1.segment";
   const UniqueFd file(::open(holes.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(segment_.size_bytes())), 0);
+  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(segment_.mapping().size_bytes())), 0);
   ASSERT_EQ(::pwrite(file.get(), segment_.mapping().data(), page_bytes, 0), static_cast<ssize_t>(page_bytes));
   EXPECT_THAT(refusal_to_open(holes), HasSubstr("not reserved"));
 }
@@ -232,7 +295,7 @@ TEST_F(SegmentTest, RandomFilesNeverCrashTheReader) {
 }
 
 TEST(SegmentCreate, MoreThanTheFileSystemHasFailsAtOnceAndLeavesNothing) {
-  const TempDirectory directory;
+  const TemporaryDirectory directory{test::in_memory};
   SegmentSpec spec = small_spec();
   spec.data_capacity_bytes = std::uint64_t{1} << 46;
   try {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "temp_arena.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::arena {
 namespace {
@@ -36,7 +36,7 @@ class MemoryGroups : public testing::Test {
       "31 24 0:27 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n"
       "35 24 0:31 / /sys/fs/cgroup/memory rw,nosuid - cgroup cgroup rw,memory\n"
       "36 24 0:32 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid - cgroup cgroup rw,cpu,cpuacct\n";
-  testing_support::TempDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
 };
 
 TEST_F(MemoryGroups, TheTightestOfAllAboveCountsUnderSystemdAndSlurm) {

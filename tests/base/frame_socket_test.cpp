@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/error.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt {
 namespace {
@@ -128,15 +129,11 @@ TEST(FrameSocket, BadFramesAreRefused) {
 
 class FrameListenerTest : public testing::Test {
  protected:
-  FrameListenerTest() {
-    std::string name = std::filesystem::temp_directory_path() / "ckpt-socket-XXXXXX";
-    // Deeper than the 107 characters that an address holds.
-    directory_ = std::filesystem::path(::mkdtemp(name.data())) / std::string(120, 'd');
-    std::filesystem::create_directory(directory_);
-  }
-  ~FrameListenerTest() override { std::filesystem::remove_all(directory_.parent_path()); }
+  FrameListenerTest() { std::filesystem::create_directory(directory_); }
   std::string path() const { return directory_ / "agent.sock"; }
-  std::filesystem::path directory_;
+  const test::TemporaryDirectory folder_;
+  // Deeper than the 107 characters that an address holds.
+  const std::filesystem::path directory_ = std::filesystem::path(folder_.path()) / std::string(120, 'd');
 };
 
 TEST_F(FrameListenerTest, ServesProcessesOfThisUserThroughLongPaths) {

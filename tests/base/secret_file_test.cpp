@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "../coord/temporary_directory.hpp"
 #include "base/error.hpp"
 #include "base/private_files.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt {
 namespace {

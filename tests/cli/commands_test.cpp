@@ -21,7 +21,7 @@
 namespace ckpt::cli {
 namespace {
 
-using agent::testing::Cluster;
+using agent::testing::AgentCluster;
 using agent::testing::Process;
 using agent::testing::start_agent;
 using agent::testing::TrainerProcess;
@@ -62,7 +62,7 @@ class CommandsTest : public ::testing::Test {
     return ran;
   }
 
-  Cluster cluster_{1};
+  AgentCluster cluster_{1};
   std::vector<Process> agents_;
 };
 

@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "cli/storage/storage_commands.hpp"
-#include "tests/coord/temporary_directory.hpp"
 #include "tests/persist/support.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::cli {
 namespace {

@@ -7,9 +7,9 @@
 #include <sstream>
 
 #include "../client/fake_agent.hpp"
-#include "../coord/temporary_directory.hpp"
 #include "cli/commands.hpp"
 #include "cli/timeline/timeline_plot.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::cli {
 namespace {

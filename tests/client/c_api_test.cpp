@@ -10,12 +10,12 @@
 #include <set>
 #include <thread>
 
-#include "../arena/temp_arena.hpp"
 #include "ckptengine/engine.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace {
 
-using ckpt::testing_support::TempDirectory;
+using ckpt::test::TemporaryDirectory;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -37,7 +37,7 @@ class CApi : public testing::Test {
     ::chmod(path.c_str(), 0700);
     return path;
   }
-  TempDirectory directory_;
+  TemporaryDirectory directory_{ckpt::test::in_memory};
 };
 
 TEST_F(CApi, NullsAreRefusedWithASentence) {

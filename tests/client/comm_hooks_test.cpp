@@ -171,7 +171,7 @@ TEST_F(CommHooksTest, ThreadsWriteWhileTheAgentIsReplaced) {
 }
 
 TEST(CommHooks, AnotherFileIsFollowedAndTheOneBeforeStaysMapped) {
-  const testing_support::TempDirectory directory;
+  const test::TemporaryDirectory directory{test::in_memory};
   CommHooks hooks;
   const arena::CommWords* first = nullptr;
   {

@@ -2,15 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include "../arena/temp_arena.hpp"
 #include "arena/comm_log.hpp"
 #include "ckptengine/engine.hpp"
 #include "fake_agent.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace {
 
 TEST(CppLayer, ACommunicationLastsForItsScope) {
-  const ckpt::testing_support::TempDirectory directory;
+  const ckpt::test::TemporaryDirectory directory{ckpt::test::in_memory};
   ckpt::client::FakeAgent agent(directory.path());
   const ckpt::Engine engine = [&] {
     ckpt::Engine created(ckpt::Options()
@@ -43,7 +43,7 @@ TEST(CppLayer, ACommunicationLastsForItsScope) {
 }
 
 TEST(CppLayer, ASkippedSnapshotIsAFalseTicketThatIsNoErrorAndSaysWhy) {
-  const ckpt::testing_support::TempDirectory directory;
+  const ckpt::test::TemporaryDirectory directory{ckpt::test::in_memory};
   ckpt::client::FakeAgent agent(directory.path());
   ckpt::Engine engine(ckpt::Options()
                           .set("job", "job")

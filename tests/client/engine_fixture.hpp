@@ -6,10 +6,10 @@
 
 #include <map>
 
-#include "../arena/temp_arena.hpp"
 #include "client/engine.hpp"
 #include "device/host_device.hpp"
 #include "fake_agent.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::client {
 
@@ -18,6 +18,7 @@ class LateDevice : public device::Device {
  public:
   void reach(ckpt_memory memory, const void* data) override { host_.reach(memory, data); }
   void attach(std::vector<device::Range>) override {}
+  void attach_also(device::Range) override {}
   bool broken() const override { return false; }
   std::string failure() const override { return {}; }
   void start(std::span<const Copy> overlapped, const Copy& synchronous, device::Stream stream) override {
@@ -136,7 +137,7 @@ class EngineTest : public testing::Test {
     return {};
   }
 
-  testing_support::TempDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   std::optional<FakeAgent> agent_;
 };
 

@@ -32,6 +32,7 @@ class FakeAgent {
     thread_ = std::thread([this] { serve(); });
   }
   ~FakeAgent() {
+    let_reserve();
     const std::uint64_t one = 1;
     if (::write(stop_.get(), &one, sizeof(one)) != sizeof(one)) std::abort();
     thread_.join();
@@ -55,6 +56,20 @@ class FakeAgent {
     answers_[type] = std::move(answer);
   }
 
+  // Requests to reserve stay unanswered, and so do all that come later, until let_reserve().
+  void hold_reserve() { holds_reserve_ = true; }
+  void let_reserve() {
+    holds_reserve_ = false;
+    holds_reserve_.notify_all();
+  }
+  int reserves() const { return reserves_; }
+
+  // Adds a slot to each segment, and grants it.
+  void add_slots() {
+    const std::lock_guard lock(mutex_);
+    for (auto& segment : segments_) segment.grow(4, 1);
+    control_->grant({control_->grant().sequence + 1, {3, 3, 3, 3}});
+  }
   // Gives the next grant: slots in turn.
   void grant() {
     const auto before = control_->grant();
@@ -69,7 +84,7 @@ class FakeAgent {
   std::optional<Piece> piece(const std::string& shard, CheckpointId checkpoint) {
     const std::lock_guard lock(mutex_);
     for (auto& segment : segments_)
-      for (std::uint32_t i = 0; i < segment.spec().slots; ++i)
+      for (std::uint32_t i = 0; i < segment.slots(); ++i)
         if (auto manifest = segment.slot(i).read();
             manifest && segment.spec().shard == shard && manifest->checkpoint == checkpoint) {
           const std::byte* data = segment.slot(i).data();
@@ -81,7 +96,7 @@ class FakeAgent {
   void damage(const std::string& shard, CheckpointId checkpoint, std::size_t offset_bytes) {
     const std::lock_guard lock(mutex_);
     for (auto& segment : segments_)
-      for (std::uint32_t i = 0; i < segment.spec().slots; ++i)
+      for (std::uint32_t i = 0; i < segment.slots(); ++i)
         if (segment.spec().shard == shard && segment.slot(i).checkpoint() == checkpoint)
           segment.writable_slot(i).data()[offset_bytes] ^= std::byte{1};
   }
@@ -89,7 +104,7 @@ class FakeAgent {
   void seal_empty_slots() {
     const std::lock_guard lock(mutex_);
     for (auto& segment : segments_)
-      for (std::uint32_t i = 0; i < segment.spec().slots; ++i)
+      for (std::uint32_t i = 0; i < segment.slots(); ++i)
         if (!segment.slot(i).checkpoint())
           segment.writable_slot(i).seal(arena::SealedFields{.checkpoint = CheckpointId(1, 900).word()});
   }
@@ -154,6 +169,8 @@ class FakeAgent {
       }
       fds = {control_->fd()};
     } else if (type == "reserve") {
+      ++reserves_;
+      holds_reserve_.wait(true);
       last_reserve_ = request;
       for (const Json& slot : request.at("slots"))
         reserve(slot.at("shard"), slot.at("bytes"), slot.at("layout_bytes"), fds);
@@ -177,7 +194,7 @@ class FakeAgent {
     });
     if (found != segments_.end()) return fds.push_back(found->fd());
     segments_.push_back(arena_.create_segment(
-        {arena::SegmentKind::local, 0, 3, shard, bytes, arena::manifest_bytes(bytes, layout_bytes)}, 1));
+        {arena::SegmentKind::local, 0, 3, shard, bytes, arena::manifest_bytes(bytes, layout_bytes), 4}, 1));
     fds.push_back(segments_.back().fd());
   }
 
@@ -187,7 +204,7 @@ class FakeAgent {
   };
   Place find(const std::string& shard, CheckpointId checkpoint) {
     for (auto& segment : segments_)
-      for (std::uint32_t i = 0; i < segment.spec().slots; ++i)
+      for (std::uint32_t i = 0; i < segment.slots(); ++i)
         if (segment.spec().shard == shard && segment.slot(i).checkpoint() == checkpoint) return {&segment, i};
     return {};
   }
@@ -207,7 +224,7 @@ class FakeAgent {
     CheckpointId newest;
     const auto names = shards();
     for (auto& segment : segments_)
-      for (std::uint32_t i = 0; i < segment.spec().slots; ++i) {
+      for (std::uint32_t i = 0; i < segment.slots(); ++i) {
         const CheckpointId checkpoint = segment.slot(i).checkpoint();
         if (checkpoint > newest && std::all_of(names.begin(), names.end(), [&](const std::string& name) {
               return find(name, checkpoint).segment != nullptr;
@@ -241,6 +258,8 @@ class FakeAgent {
   std::list<arena::Segment> segments_;
   std::optional<arena::Control> control_;
   std::atomic<int> hellos_{0};
+  std::atomic<int> reserves_{0};
+  std::atomic<bool> holds_reserve_{false};
   std::uint64_t incarnation_ = 0;
   core::Share share_;
   Json last_hello_, last_reserve_, last_bye_;

@@ -135,7 +135,7 @@ struct WatchTest : ::testing::Test {
   std::int64_t iteration = 0;
   std::mutex mutex;
   std::vector<ckpt_health_t> read;
-  testing_support::TempDirectory arena;
+  test::TemporaryDirectory arena{test::in_memory};
   std::shared_ptr<arena::Control> control = std::make_shared<arena::Control>(arena::Control::create(arena.path(), 0));
   HealthWatch::Source source{[this] { return control; }, [] { return true; }, [] { return ""; }};
   HealthWatch watch{{5000, 60'000, "n3"}, source};

@@ -6,9 +6,9 @@
 
 #include <vector>
 
-#include "../arena/temp_arena.hpp"
 #include "client/agent_session.hpp"
 #include "single_step.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::client {
 namespace {
@@ -18,7 +18,7 @@ using arena::CommKind;
 enum Phase : std::uint32_t { before, hooks, after };
 
 TEST(HookSteps, NoHookMakesASystemCallAndTheLogIsReadableAtEveryInstruction) {
-  const testing_support::TempDirectory directory;
+  const test::TemporaryDirectory directory{test::in_memory};
   const arena::Control agent = arena::Control::create(directory.path(), 0);
   arena::CommReader reader(agent.comm());
   void* shared = ::mmap(nullptr, sizeof(arena::Word32), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -314,6 +314,7 @@ class CountingDevice : public device::HostDevice {
  public:
   explicit CountingDevice(int& attached) : HostDevice(1), attached_(attached) {}
   void attach(std::vector<device::Range> ranges) override { attached_ += ranges.empty() ? 0 : 1; }
+  void attach_also(device::Range) override { ++attached_; }
 
  private:
   int& attached_;
@@ -382,6 +383,72 @@ TEST_F(SnapshotTest, StateThatOutgrowsItsSlotsIsCapturedInLargerOnes) {
   ASSERT_EQ(engine->snapshot(1).status, CKPT_OK);
   ASSERT_EQ(engine->before_update().status, CKPT_OK);
   EXPECT_EQ(stored("large", CheckpointId(1, 1)), large.bytes);
+}
+
+TEST_F(SnapshotTest, MemoryIsReservedFromRestoreOnAndNotByTheFirstSnapshot) {
+  auto engine = host_engine();
+  auto large = test_tensor("large", CKPT_F32, {2000, 1000});
+  large.fill(1);
+  engine->register_tensor(large.abi());
+  restore(*engine);
+  for (const Deadline deadline = Deadline::in_ms(60'000); agent_->reserves() == 0 && !deadline.passed();)
+    std::this_thread::yield();
+  EXPECT_EQ(agent_->reserves(), 1);
+  std::int64_t k = 0;
+  while (engine->snapshot(k).status == CKPT_SKIPPED) ++k;
+  EXPECT_EQ(engine->before_update().status, CKPT_OK);
+  EXPECT_EQ(agent_->reserves(), 1);
+  EXPECT_EQ(stored("large", CheckpointId(1, k)), large.bytes);
+}
+
+TEST_F(SnapshotTest, SnapshotsAreSkippedWithAReasonAndDoNotWaitWhileMemoryIsReserved) {
+  agent_->hold_reserve();
+  auto engine = host_engine();
+  auto large = test_tensor("large", CKPT_F32, {2000, 1000});
+  large.fill(1);
+  engine->register_tensor(large.abi());
+  restore(*engine);
+  for (int k = 0; k < 3; ++k) {
+    const Outcome skipped = engine->snapshot(k);
+    EXPECT_EQ(skipped.status, CKPT_SKIPPED);
+    EXPECT_THAT(skipped.text, HasSubstr("being reserved in the background"));
+    EXPECT_EQ(engine->before_update().status, CKPT_OK);
+  }
+  agent_->let_reserve();
+  std::int64_t k = 3;
+  while (engine->snapshot(k).status == CKPT_SKIPPED) ++k;
+  EXPECT_EQ(engine->before_update().status, CKPT_OK);
+  EXPECT_EQ(stored("large", CheckpointId(1, k)), large.bytes);
+}
+
+TEST_F(SnapshotTest, AReservationThatFailedInTheBackgroundIsToldByTheNextSnapshot) {
+  agent_->answer_with("reserve", {{"status", CKPT_ERR_NO_SPACE}, {"message", "the arena needs 5MiB but has 1MiB"}});
+  auto engine = host_engine();
+  auto large = test_tensor("large", CKPT_F32, {2000, 1000});
+  engine->register_tensor(large.abi());
+  restore(*engine);
+  std::int64_t k = 0;
+  Caught refused{CKPT_OK, ""};
+  for (const Deadline deadline = Deadline::in_ms(60'000); refused.status == CKPT_OK && !deadline.passed(); ++k)
+    refused = caught([&] { engine->snapshot(k); });
+  EXPECT_EQ(refused.status, CKPT_ERR_NO_SPACE);
+  EXPECT_THAT(refused.sentence, HasSubstr("needs 5MiB"));
+  EXPECT_EQ(caught([&] { engine->snapshot(k); }).status, CKPT_ERR_NO_SPACE);
+}
+
+TEST_F(SnapshotTest, ASlotThatTheAgentAddsIsUsedWithoutAnotherReservation) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  agent_->add_slots();
+  for (auto& tensor : tensors) tensor.fill(1);
+  ASSERT_EQ(engine->snapshot(1).status, CKPT_OK);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  EXPECT_EQ(stored("weight", CheckpointId(1, 1)), tensors[0].bytes);
+  EXPECT_EQ(agent_->reserves(), 1);
 }
 
 TEST_F(SnapshotTest, StateForWhichThereAreNoLargerSlotsIsRefusedAndTrainingGoesOn) {

@@ -13,12 +13,12 @@
 #include <map>
 
 #include "../arena/pieces.hpp"
-#include "../arena/temp_arena.hpp"
 #include "arena/comm_log.hpp"
 #include "arena/node_arena.hpp"
 #include "base/error.hpp"
 #include "client/capture.hpp"
 #include "single_step.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::client {
 namespace {
@@ -27,7 +27,7 @@ using arena::Control;
 using arena::Grant;
 using arena::NodeArena;
 using arena::Segment;
-using testing_support::TempDirectory;
+using test::TemporaryDirectory;
 
 constexpr std::uint64_t main_bytes = 3'000;
 constexpr std::uint64_t private_bytes = 200;
@@ -63,6 +63,7 @@ class InlineDevice : public device::Device {
   }
   void reach(ckpt_memory, const void*) override {}
   void attach(std::vector<device::Range>) override {}
+  void attach_also(device::Range) override {}
   bool broken() const override { return false; }
   std::string failure() const override { return {}; }
   void start(std::span<const Copy> overlapped, const Copy& synchronous, device::Stream) override {
@@ -261,7 +262,7 @@ class Checker {
 
   void check() {
     ++images_;
-    const TempDirectory image;
+    const TemporaryDirectory image{test::in_memory};
     for (const auto& entry : std::filesystem::directory_iterator(live_)) copy(entry.path(), image.path());
     NodeArena node(image.path(), "job", "node");
     check_set("memory", round_set(node.memory().newest_seen), expected_.memory);
@@ -334,7 +335,7 @@ struct Result {
 
 Result run_cycle(CaptureRound capture_round) {
   constexpr int look_anyway_steps = 64;
-  const TempDirectory directory;
+  const TemporaryDirectory directory{test::in_memory};
   void* shared = ::mmap(nullptr, sizeof(Expectations), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto& expected = *new (shared) Expectations;
   Cycle cycle(directory.path(), expected, capture_round);

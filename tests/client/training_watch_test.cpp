@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "../arena/temp_arena.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::client {
 namespace {
@@ -26,7 +26,7 @@ class TrainingWatchTest : public testing::Test {
     }
   }
 
-  testing_support::TempDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   std::shared_ptr<arena::Control> control_ =
       std::make_shared<arena::Control>(arena::Control::create(directory_.path(), 0));
   arena::CommWriter writer_{control_->comm()};

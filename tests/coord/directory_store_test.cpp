@@ -12,7 +12,7 @@
 
 #include "base/error.hpp"
 #include "support.hpp"
-#include "temporary_directory.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::coord {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "coord/open_store.hpp"
-#include "temporary_directory.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::test {
 

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "temporary_directory.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::coord {
 namespace {

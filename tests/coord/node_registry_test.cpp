@@ -9,7 +9,7 @@
 #include "base/error.hpp"
 #include "coord/directory_store.hpp"
 #include "memory_store.hpp"
-#include "temporary_directory.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::coord {
 namespace {

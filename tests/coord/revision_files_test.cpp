@@ -15,7 +15,7 @@
 #include "base/error.hpp"
 #include "coord/directory_store.hpp"
 #include "support.hpp"
-#include "temporary_directory.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::coord {
 namespace {

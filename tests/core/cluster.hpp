@@ -74,7 +74,7 @@ class Cluster {
     config.storage = config.storage_writes = storage.has_value() && !without_storage.contains(node);
     config.storage_every = storage_every;
     configure(config);
-    if (storage) config.local_slots = 4;
+    if (storage) ++config.local_slots, ++config.local_slots_max;
     nodes_[node] = std::make_unique<Node>(config, ++ids_, recovered);
     feed(node, LeaderRecordRead{leader_revision_, leader_});
     feed(node, IncarnationRecordRead{incarnation_revision_, incarnation_record_});
@@ -147,6 +147,21 @@ class Cluster {
     leader_revision_ = 0;
   }
 
+  // All trainers end, and the job starts again with another number of ranks.
+  void restart_with(std::uint32_t world_size, const std::function<NodeId(Rank)>& node_of) {
+    end_trainers();
+    world_size_ = world_size;
+    start_incarnation(node_of);
+  }
+  void end_trainers() {
+    for (Rank rank = 0; rank < world_size_; ++rank) {
+      if (homes_.contains(rank)) exit_trainer(rank);
+      granted_.erase(rank);
+    }
+    ready.clear();
+    failed.clear();
+  }
+
   void exit_trainer(Rank rank) {
     feed(homes_.at(rank), TrainerExited{rank, instances_.at(rank)});
     drain();
@@ -167,7 +182,7 @@ class Cluster {
     feed(homes_.at(rank), RestoreDone{rank});
     auto segments = parts_of(main_of(rank), shares_.at(rank));
     segments.push_back(private_shard(rank));
-    feed(homes_.at(rank), SegmentsReady{rank, segments});
+    feed(homes_.at(rank), SegmentsReady{rank, segments, static_cast<std::uint8_t>(storage ? 3 : 2)});
     drain();
   }
   // A whole snapshot of one rank; false when it holds no grant (it then skips).
@@ -306,8 +321,9 @@ class Cluster {
     std::vector<CheckpointId> committed_damaged;  // that the last commit was told of
     std::map<std::string, int> reads;             // by shard
   };
-  std::optional<Storage> storage;           // of nodes that boot from now on
-  std::set<NodeId> without_storage;         // likewise, as set up by mistake
+  std::optional<Storage> storage;    // of nodes that boot from now on
+  std::set<NodeId> without_storage;  // likewise, as set up by mistake
+  std::map<Rank, std::vector<AddSlots>> added_slots;
   std::int64_t storage_every = 0;           // likewise
   std::set<std::pair<NodeId, NodeId>> cut;  // messages from, to that are lost
   const std::map<Rank, std::vector<SlotRef>>& granted() const { return granted_; }
@@ -453,6 +469,7 @@ class Cluster {
     else
       held_releases.push_back(drop.slot);
   }
+  void carry_out(NodeId, AddSlots& add) { added_slots[add.rank].push_back(add); }
   void carry_out(NodeId, GrantSlots& grant) { granted_[grant.rank] = grant.slots; }
   void carry_out(NodeId, RestoreReady& answer) {
     ready[answer.rank] = answer;
@@ -473,7 +490,7 @@ class Cluster {
   void carry_out(NodeId, MemberChanged& changed) { changes.push_back(changed); }
   void carry_out(NodeId, Notice& notice) { notices.push_back(notice.text); }
 
-  const std::uint32_t world_size_;
+  std::uint32_t world_size_;
   std::uint64_t ids_ = 0;
   TimeMs now_ = 1000;
   std::map<NodeId, std::unique_ptr<Node>> nodes_;

@@ -71,7 +71,7 @@ TEST(JobPlacement, ThousandsMayShareAShard) {
   const auto all = assignments(ranks, all_one);
   const JobPlacement placement_of_job = arranged(all, {}, 2);
   EXPECT_THAT(placement_of_job.places.at(part_name("model", 7, ranks)).owners, SizeIs(ranks));
-  EXPECT_EQ(places_with({{"model", ranks}}, all, placement_of_job), std::nullopt);
+  EXPECT_EQ(places_with({{"model", ranks}}, ranks, all, placement_of_job), std::nullopt);
 }
 
 TEST(JobPlacement, WhatRanksShareIsCutAmongThemAndNothingOfItIsSent) {

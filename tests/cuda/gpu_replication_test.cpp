@@ -8,9 +8,9 @@
 #include <atomic>
 #include <thread>
 
-#include "../arena/temp_arena.hpp"
 #include "device/cuda_device.hpp"
 #include "nccl.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::client {
 namespace {
@@ -166,7 +166,7 @@ class GpuReplicationTest : public NcclTest {
     for (const auto& rank : ranks_) rank->replication().look(committed_.load());
   }
 
-  testing_support::TempDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   std::uint64_t registrations_ = 0;
   bool are_places_made_ = false;
   std::atomic<bool> is_over_{false};

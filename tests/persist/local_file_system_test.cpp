@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "support.hpp"
-#include "tests/coord/temporary_directory.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::persist::test {
 namespace {

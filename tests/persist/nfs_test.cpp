@@ -10,7 +10,7 @@
 #include "persist/nfs_file_system.hpp"
 #include "persist/write_queue.hpp"
 #include "support.hpp"
-#include "tests/coord/temporary_directory.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace ckpt::persist::test {
 namespace {

@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group("network" if "net" in item.path.stem else item.path.stem))
 
 
-class Cluster:
+class LocalJob:
     """A job whose engines live in this process and whose agents are real. Rank r runs on node n<r>."""
 
     def __init__(self, arena: Path, coordination: Path) -> None:
@@ -104,7 +104,7 @@ def cluster(monkeypatch):
     for key in [key for key in os.environ if key.startswith("CKPTENGINE_") and key != "CKPTENGINE_BUILD_DIR"]:
         monkeypatch.delenv(key)
     name = f"ckptengine-test-{uuid.uuid4().hex[:12]}"
-    cluster = Cluster(Path("/dev/shm") / name, Path("/tmp") / name)
+    cluster = LocalJob(Path("/dev/shm") / name, Path("/tmp") / name)
     yield cluster
     cluster.close()
 

@@ -4,6 +4,7 @@ ranks."""
 from __future__ import annotations
 
 import copy
+import shutil
 import time
 import warnings
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch.distributed.checkpoint as dcp
 from ckptengine.dcp import Reader
 from ckptengine.torch import Checkpointer, encode
 from conftest import build_file_of
+from safetensors.torch import load_file
 from test_storage_tools import checkpoint_folder, flip_bit, same, write_checkpoint
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
@@ -32,7 +34,8 @@ def _quiet():
 
 
 def reader(storage: Path, **more) -> Reader:
-    return Reader(storage, **{"job": "job", "library": build_file_of("libckptengine.so")} | more)
+    job = "job" if (storage / "job").exists() else next(storage.iterdir()).name
+    return Reader(storage, **{"job": job, "library": build_file_of("libckptengine.so")} | more)
 
 
 # ---- what one Checkpointer stored ----
@@ -90,7 +93,6 @@ def store(cluster, storage: Path, training, **given) -> None:
         while not manifest.exists():
             assert time.monotonic() < deadline, list(storage.rglob("*"))
             time.sleep(0.02)
-    (storage / "job").symlink_to(storage / cluster.job)
 
 
 @pytest.fixture
@@ -137,6 +139,20 @@ def test_all_that_a_checkpointer_stored_is_loaded_by_the_keys_of_the_state_dict(
     dcp.load(state, storage_reader=reader(storage))
     assert differing(state, expected) == []
     assert state["model"]["conv.weight"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_files_of_a_checkpoint_are_read_by_the_safetensors_package_alone(stored):
+    storage, expected = stored
+    files = list(storage.glob("*/step-00000001/*.safetensors"))
+    assert len(files) == 2
+    found = {key: value for file in files for key, value in load_file(file).items()}
+    parameters = dict(Net().named_parameters())
+    names = {key: f"{'model' if key in parameters else 'buffer'}.{key}" for key in expected["model"]}
+    # The convolution has the order of its memory in its name, and the head is the embedding's weight.
+    assert {key for key, name in names.items() if name not in found} == {"conv.weight", "head.weight"}
+    assert [key for key, name in names.items() if name in found and not same(found[name], expected["model"][key])] == []
+    moment = expected["optim"]["state"]["scale"]["exp_avg"]
+    assert same(found["optim.exp_avg.scale"], moment) and same(found["tensor.average"], expected["tensor"]["average"])
 
 
 def test_a_part_of_the_state_is_loaded(stored):
@@ -263,6 +279,20 @@ def test_a_damaged_part_of_a_file_does_not_hinder_who_needs_another(tmp_path):
     assert same(found["bias"], state["bias"])
 
 
+def test_a_manifest_that_was_moved_is_refused_and_does_not_count_as_the_newest(tmp_path):
+    storage, state = tmp_path / "storage", {"weight": torch.randn(10)}
+    folder = write_checkpoint(storage, 3, {"model": state})
+    shutil.copytree(folder, folder.with_name("step-00000007"))
+    shutil.copytree(storage / "job", storage / "other")
+    for given, where in (({"iteration": 7}, "step-00000007"), ({"job": "other"}, "other/step-0000000[37]"),
+                         ({"job": "other", "iteration": 3}, "other/step-00000003")):
+        with pytest.raises(CheckpointException, match=f"{where}/manifest.json is of iteration 3 of job 'job'"):
+            dcp.load({"weight": torch.zeros(10)}, storage_reader=reader(storage, **given))
+    found = {"weight": torch.zeros(10)}
+    dcp.load(found, storage_reader=(read := reader(storage)))
+    assert read.iteration == 3 and differing(found, state) == []
+
+
 def test_a_file_that_is_cut_off_and_a_storage_without_the_job_are_told(tmp_path):
     folder = write_checkpoint(tmp_path / "storage", 3, {"model": {"weight": torch.randn(100, 100)}})
     with pytest.raises(CheckpointException, match=r"has no whole checkpoint; give the storage and the job"):
@@ -275,7 +305,7 @@ def test_a_file_that_is_cut_off_and_a_storage_without_the_job_are_told(tmp_path)
         with pytest.raises(CheckpointException, match=r"model.1.safetensors is damaged \(its size"):
             dcp.load({"weight": torch.zeros(100, 100)}, storage_reader=reader(tmp_path / "storage", **given))
     with pytest.raises(ValueError, match="reads a directory"):
-        reader("nfs://server/export")
+        Reader("nfs://server/export", job="job")
     with pytest.raises(ValueError, match="job's name"):
         Reader(tmp_path / "storage")
 

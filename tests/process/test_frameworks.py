@@ -28,7 +28,7 @@ KINDS = {
     "tensor": (2, ["rank0", "rank1"]),
     "hsdp": (4, ["rank0.and1", "rank1.and1", "rank0.and1", "rank1.and1"]),
     "ddp_tensor": (4, ["rank0.and1", "rank1.and1", "rank0.and1", "rank1.and1"]),
-    "ddp": (2, ["rank0.and1", "rank0.and1"]),
+    "ddp": (2, ["all_ranks", "all_ranks"]),
     "expert": (4, ["rank0", "rank1", "rank2", "rank3"]),
     "pipeline": (4, ["rank0", "rank1", "rank2", "rank3"]),
 }

@@ -39,6 +39,9 @@ class Box:
     def elements(self) -> int:
         return math.prod(self.size)
 
+    def slices(self) -> tuple[slice, ...]:
+        return tuple(slice(begin, begin + size) for begin, size in zip(self.begin, self.size, strict=True))
+
 
 class Stored:
     """A tensor as a layout describes it, with dimensions and type that training had."""

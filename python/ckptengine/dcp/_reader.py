@@ -129,7 +129,7 @@ class Reader(StorageReader):
         target = planner.resolve_tensor(item).detach()
         key = self._index.key(item.storage_index.fqn)
         if key in self._index.values:
-            value = self._index.values[key][_slices(_box(item))]
+            value = self._index.values[key][_box(item).slices()]
             return [], lambda: _put(item, planner, value, target)
         versions = self._index.versions[key]
         box = _box(item).moved(tuple(item.storage_index.offset))
@@ -191,7 +191,7 @@ def _reads(version: Version, box: Box, into: torch.Tensor) -> list[Wanted]:
         common = place.box.common(box)
         if common is not None:
             local = common.within(place.box).moved(place.local.begin)
-            found.append((place.shard, place.tensor, local, into[_slices(common.within(box))]))
+            found.append((place.shard, place.tensor, local, into[common.within(box).slices()]))
     return found
 
 
@@ -213,10 +213,6 @@ def _raw(tensor: torch.Tensor) -> torch.Tensor:
 
 def _box(item: ReadItem) -> Box:
     return Box(tuple(item.storage_offsets), tuple(item.lengths))
-
-
-def _slices(box: Box) -> tuple[slice, ...]:
-    return tuple(slice(begin, begin + size) for begin, size in zip(box.begin, box.size, strict=True))
 
 
 _NUMBER = re.compile(r"(\d+)\D*$")

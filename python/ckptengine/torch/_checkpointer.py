@@ -125,7 +125,9 @@ class Checkpointer:
         """Restores the newest checkpoint that every rank can get: tensors in place, then Python state through
         load_state_dict(), then random number generators. Every rank calls it before its first snapshot. A fresh start
         (found is False) changes nothing. If you replace tensors afterwards, the first snapshot() releases the old
-        ones."""
+        ones. Another number of ranks may restore state that all ranks share. A rank that there was not before
+        (`adopted`) takes over rank 0's buffers and Python state, but keeps its own random number generators
+        (docs/elastic.md)."""
         if self._communication is not None:
             self._communication.place(self._inventory.models.values())
         stored = self.engine.stored_layout()
@@ -146,7 +148,7 @@ class Checkpointer:
             if self._record is not None:
                 self._inventory.join_created_state(self._stored_splits())
             if blob is not None:
-                self._put_python_state(_codec.decode(self._blob))
+                self._put_python_state(_codec.decode(self._blob), adopted=result.adopted)
         self._identities = None
         return result
 
@@ -353,7 +355,8 @@ class Checkpointer:
         except _codec.Unrepresentable as error:
             raise Error(Status.INVALID, str(error)) from None
 
-    def _put_python_state(self, state: dict[str, Any]) -> None:
+    def _put_python_state(self, state: dict[str, Any], *, adopted: bool) -> None:
+        """`adopted`: it is another rank's. Two ranks must not draw the same random numbers."""
         for key, groups in state["groups"].items():
             for group, saved in zip(self._inventory.optimizers[key].param_groups, groups, strict=True):
                 _update_group(group, saved)
@@ -363,8 +366,9 @@ class Checkpointer:
                 item.load_state_dict(state[what][name])
         # Generators come last, because other objects may draw from them when they load their state.
         for name, item in sorted(self._extra.items(), key=lambda named: isinstance(named[1], torch.Generator)):
-            _write_extra(item, state["extra"][name])
-        if self._rng and "rng" in state:
+            if not (adopted and isinstance(item, torch.Generator)):
+                _write_extra(item, state["extra"][name])
+        if self._rng and "rng" in state and not adopted:
             _rng.write(state["rng"])
 
 

@@ -163,6 +163,12 @@ class Inventory:
         }
         return narrowest(alike, rank, world_size) if alike else (frozenset({rank}), "")
 
+    def is_in_ddp(self) -> bool:
+        """Whether DDP models hold all of the main shard, though there may be one rank now."""
+        main = [found for found in self.gather() if found.capture is not Capture.SYNCHRONOUS]
+        held = (self._replicas.of_parameter(found.tensor if found.of is None else found.of) for found in main)
+        return bool(main) and all(ranks is not None for ranks in held)
+
     def _ranks_alike(self, found: Found, rank: int) -> frozenset[int]:
         of_model = self._replicas.of_parameter(found.tensor if found.of is None else found.of)
         if of_model is not None:

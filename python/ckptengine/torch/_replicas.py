@@ -81,6 +81,10 @@ def narrowest(alike: Mapping[str, frozenset[int]], rank: int, all_ranks: int) ->
     return common | {rank}, why
 
 
+# The main shard that all ranks share. Its name says nothing of their number, which may change with a restart.
+ALL_RANKS = "all_ranks"
+
+
 class MainShard:
     """The name of this rank's main shard with torch.distributed. If it was named here, `ranks` share it."""
 
@@ -91,7 +95,10 @@ class MainShard:
         if not self.name:
             ranks, _ = self._alike()
             self.name = f"rank{given['rank']}"
-            if len(ranks) > 1:
+            world_size = torch.distributed.get_world_size()
+            if len(ranks) == world_size and (world_size > 1 or self._inventory.is_in_ddp()):
+                self.ranks, self.name = ranks, ALL_RANKS
+            elif len(ranks) > 1:
                 self.ranks, self.name = ranks, f"rank{min(ranks)}.and{len(ranks) - 1}"
 
     def refuse_what_differs(self) -> None:

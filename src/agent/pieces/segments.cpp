@@ -48,6 +48,7 @@ std::string mebibytes(std::uint64_t bytes) { return std::to_string((bytes + (1u 
 // A request on its way through the maker's thread: first what to make, then the result.
 struct Segments::Made {
   Request request;
+  std::vector<std::pair<std::shared_ptr<arena::Segment>, std::uint32_t>> grown;  // with the number of slots they get
   std::vector<std::pair<SegmentKey, arena::SegmentSpec>> specs;
   std::vector<std::shared_ptr<arena::Segment>> outgrown;  // one per spec, or null
   std::vector<arena::Segment> segments;
@@ -80,7 +81,7 @@ core::Recovered Segments::recover(const std::vector<core::Recovered::Granted>& g
     }
     const auto shared = std::make_shared<arena::Segment>(std::move(segment));
     segments_[key] = shared;
-    for (std::uint32_t i = 0; i < shared->spec().slots; ++i) {
+    for (std::uint32_t i = 0; i < shared->slots(); ++i) {
       const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)};
       auto manifest = granted_slots.contains(slot) ? std::nullopt : shared->slot(i).read();
       recovered.slots.push_back({slot, {}, false});
@@ -119,13 +120,15 @@ arena::SegmentSpec Segments::spec_for(const SegmentKey& key, const SlotNeed& nee
   arena::SegmentSpec spec;
   spec.kind = held ? arena::SegmentKind::held : arena::SegmentKind::local;
   spec.rank = held ? 0 : key.rank;
-  spec.slots = held ? limits_.held_slots : limits_.local_slots;
+  spec.slots = std::max(held ? limits_.held_slots : limits_.local_slots, need.slots);
+  spec.slots_max = std::max(held ? limits_.held_slots : limits_.local_slots_max, spec.slots);
   spec.shard = key.shard;
   spec.data_capacity_bytes = need.data_bytes;
   spec.manifest_capacity_bytes = arena::manifest_bytes(need.data_bytes, need.layout_bytes);
   // A successor holds everything that its predecessor held.
   if (const auto old = find(key)) {
-    spec.slots = std::max(spec.slots, old->spec().slots);
+    spec.slots = std::max(spec.slots, old->slots());
+    spec.slots_max = std::max(spec.slots_max, old->spec().slots_max);
     spec.data_capacity_bytes = std::max(spec.data_capacity_bytes, old->spec().data_capacity_bytes);
     spec.manifest_capacity_bytes = std::max(spec.manifest_capacity_bytes, old->spec().manifest_capacity_bytes);
   }
@@ -138,8 +141,14 @@ std::uint64_t Segments::segment_bytes(const SegmentKey& key, const SlotNeed& nee
 
 bool Segments::large_enough(const SegmentKey& key, const SlotNeed& need) const {
   const auto segment = find(key);
-  return segment != nullptr && segment->spec().slots >= spec_for(key, need).slots &&
-         segment->slot(0).fits(need.data_bytes, need.layout_bytes);
+  return segment != nullptr && !is_outgrown(key, need) && segment->slots() >= spec_for(key, need).slots;
+}
+
+// Its file has no room for what is needed.
+bool Segments::is_outgrown(const SegmentKey& key, const SlotNeed& need) const {
+  const auto segment = find(key);
+  return segment != nullptr && (segment->spec().slots_max < spec_for(key, need).slots ||
+                                !segment->slot(0).fits(need.data_bytes, need.layout_bytes));
 }
 
 void Segments::ensure(const std::vector<std::pair<SegmentKey, SlotNeed>>& needs, std::uint64_t extra_bytes, Done done) {
@@ -165,7 +174,7 @@ void Segments::start_next() {
 bool Segments::outgrows_busy(const Request& request) const {
   return std::any_of(request.needs.begin(), request.needs.end(), [&](const auto& need) {
     const auto& [key, slots] = need;
-    return find(key) != nullptr && !large_enough(key, slots) && busy_(key);
+    return is_outgrown(key, slots) && busy_(key);
   });
 }
 
@@ -179,24 +188,32 @@ void Segments::make(Request request) {
   auto made = std::make_shared<Made>();
   made->request = std::move(request);
   try {
-    std::vector<arena::SegmentSpec> specs;
+    std::uint64_t more_bytes = made->request.extra_bytes;
     for (const auto& [key, need] : made->request.needs) {
       if (large_enough(key, need)) continue;
-      specs.push_back(spec_for(key, need));
-      made->specs.emplace_back(key, specs.back());
-      made->outgrown.push_back(find(key));
+      const arena::SegmentSpec spec = spec_for(key, need);
+      const auto there = find(key);
+      if (there != nullptr && !is_outgrown(key, need)) {
+        more_bytes += (spec.slots - there->slots()) * arena::slot_bytes(spec);
+        made->grown.emplace_back(there, spec.slots);
+        continue;
+      }
+      more_bytes += arena::segment_bytes(spec);
+      made->specs.emplace_back(key, spec);
+      made->outgrown.push_back(there);
     }
-    check_space(specs, made->request.extra_bytes);
+    check_space(more_bytes);
   } catch (const Failure& failure) {
     return made->request.done(failure);
   }
   making_ = true;
   maker_.submit([this, made] {
     try {
+      for (const auto& [segment, slots] : made->grown) segment->grow(slots, touching_threads);
       for (std::size_t i = 0; i < made->specs.size(); ++i) {
         made->segments.push_back(arena_.create_segment(made->specs[i].second, touching_threads));
         if (made->outgrown[i] == nullptr) continue;
-        for (std::uint32_t slot = 0; slot < made->outgrown[i]->spec().slots; ++slot)
+        for (std::uint32_t slot = 0; slot < made->outgrown[i]->slots(); ++slot)
           copy_piece(*made->outgrown[i], made->segments.back(), slot);
       }
     } catch (const Failure& failure) {
@@ -224,7 +241,7 @@ void Segments::adopt(const SegmentKey& key, arena::Segment segment) {
   const auto successor = std::make_shared<arena::Segment>(std::move(segment));
   const auto outgrown = std::exchange(segments_[key], successor);
   if (outgrown == nullptr) return;
-  for (std::uint32_t i = 0; i < outgrown->spec().slots; ++i) {
+  for (std::uint32_t i = 0; i < outgrown->slots(); ++i) {
     const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)};
     const Pin piece = index_.find(slot);
     auto manifest = successor->slot(i).read();
@@ -237,16 +254,14 @@ void Segments::adopt(const SegmentKey& key, arena::Segment segment) {
   unlink_same(outgrown->path(), outgrown->fd());  // current readers have it mapped
 }
 
-void Segments::check_space(const std::vector<arena::SegmentSpec>& specs, std::uint64_t extra_bytes) const {
-  std::uint64_t needed = extra_bytes;
-  for (const auto& spec : specs) needed += arena::segment_bytes(spec);
+void Segments::check_space(std::uint64_t more_bytes) const {
   const std::uint64_t used = bytes_used(), left = space_left_bytes();
-  const std::string what = "the arena needs " + mebibytes(needed) + " more in " + arena_.directory();
-  if (limits_.budget_bytes != 0 && used + needed > limits_.budget_bytes)
+  const std::string what = "the arena needs " + mebibytes(more_bytes) + " more in " + arena_.directory();
+  if (limits_.budget_bytes != 0 && used + more_bytes > limits_.budget_bytes)
     throw Failure(CKPT_ERR_NO_SPACE, what + ", but uses " + mebibytes(used) + " of the " +
                                          mebibytes(limits_.budget_bytes) +
                                          " that the option arena_bytes allows; raise that option");
-  if (needed > left)
+  if (more_bytes > left)
     throw Failure(CKPT_ERR_NO_SPACE, what + ", but only " + mebibytes(left) +
                                          " are left there; enlarge that file system (mount -o remount,size=..., or "
                                          "--shm-size of the container), or set the option arena_dir to a larger tmpfs");

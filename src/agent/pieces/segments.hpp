@@ -27,17 +27,19 @@ struct SegmentKey {
   auto operator<=>(const SegmentKey&) const = default;
 };
 
-// The size that a slot must have.
+// The size that a slot must have, and how many there must be.
 struct SlotNeed {
   std::uint64_t data_bytes = 0;
   std::uint64_t layout_bytes = 0;
+  std::uint32_t slots = 0;  // at least; 0: as many as a segment starts with
 };
 
 class Segments {
  public:
   struct Limits {
-    std::uint64_t budget_bytes = 0;  // 0: all that the file system has
-    std::uint32_t local_slots = 0;
+    std::uint64_t budget_bytes = 0;     // 0: all that the file system has
+    std::uint32_t local_slots = 0;      // with which a rank's own segment starts
+    std::uint32_t local_slots_max = 0;  // up to which it may grow
     std::uint32_t held_slots = 0;
   };
   // `busy` says whether an unfinished transfer writes to a segment. `index` and `queue` outlive this object.
@@ -51,8 +53,9 @@ class Segments {
 
   std::shared_ptr<arena::Segment> find(const SegmentKey& key) const;
 
-  // Makes or enlarges segments until all needs are met; it makes all new segments or none. `extra_bytes` must be left
-  // afterwards. Calls `done` on the core thread, at once or later, with the reason if it failed.
+  // Makes or enlarges segments until all needs are met; it makes all new segments or none. It adds further slots to a
+  // segment in place; larger slots go into a new segment. `extra_bytes` must be left afterwards. Calls `done` on the core
+  // thread, at once or later, with the reason if it failed.
   using Done = std::function<void(std::optional<Failure>)>;
   void ensure(const std::vector<std::pair<SegmentKey, SlotNeed>>& needs, std::uint64_t extra_bytes, Done done);
 
@@ -67,8 +70,9 @@ class Segments {
   // Bytes of segments whose files were unlinked.
   std::uint64_t nameless_bytes() const;
 
-  // Memory of the arena outside segments. check_space() throws Failure (CKPT_ERR_NO_SPACE) if `more_bytes` do not fit.
-  void check_space(std::uint64_t more_bytes) const { check_space({}, more_bytes); }
+  // Throws Failure (CKPT_ERR_NO_SPACE) if `more_bytes` do not fit.
+  void check_space(std::uint64_t more_bytes) const;
+  // Memory of the arena outside segments.
   void take_besides(std::uint64_t bytes) { besides_bytes_ += bytes; }
   void give_back_besides(std::uint64_t bytes) { besides_bytes_ -= bytes; }
 
@@ -90,10 +94,10 @@ class Segments {
 
   arena::SegmentSpec spec_for(const SegmentKey& key, const SlotNeed& need) const;
   bool large_enough(const SegmentKey& key, const SlotNeed& need) const;
+  bool is_outgrown(const SegmentKey& key, const SlotNeed& need) const;
   bool outgrows_busy(const Request& request) const;
   void start_next();
   void make(Request request);
-  void check_space(const std::vector<arena::SegmentSpec>& specs, std::uint64_t extra_bytes) const;
   void finish(std::shared_ptr<Made> made);
   void adopt(const SegmentKey& key, arena::Segment segment);
 

@@ -124,7 +124,7 @@ bool RankPort::take_captured(const Segments& segments, ControlChanges& changes) 
   decltype(changes.pieces) pieces;
   for (const core::SlotRef& ref : outstanding_->slots) {
     const auto segment = segments.find({ref.rank, ref.shard});
-    if (segment == nullptr || ref.slot >= segment->spec().slots) return false;
+    if (segment == nullptr || ref.slot >= segment->slots()) return false;
     auto manifest = segment->slot(ref.slot).read();
     if (!manifest || manifest->checkpoint <= last_captured_ || manifest->world_size != hello_.world_size) return false;
     if (manifest->checkpoint.incarnation() != incarnation_) return false;

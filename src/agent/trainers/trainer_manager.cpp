@@ -171,7 +171,7 @@ void TrainerManager::reserve(Asker asker, const ReserveRequest& request, const R
           Reply reply;
           for (const std::string& shard : shards)
             reply.fds.push_back(duplicate(deps_.segments.find({asker.rank, shard})->fd()));
-          deps_.core.handle(core::SegmentsReady{asker.rank, shards});
+          deps_.core.handle(segments_of(asker.rank, shards));
           respond(std::move(reply));
         } catch (const Failure& no_descriptor) {
           respond(refusal(no_descriptor.status(), no_descriptor.what()));
@@ -179,6 +179,12 @@ void TrainerManager::reserve(Asker asker, const ReserveRequest& request, const R
           respond(refusal(CKPT_ERR_INTERNAL, std::string("the agent could not answer: ") + error.what()));
         }
       });
+}
+
+core::SegmentsReady TrainerManager::segments_of(Rank rank, const std::vector<std::string>& shards) const {
+  std::uint32_t slots = arena::segment_slots_max;
+  for (const std::string& shard : shards) slots = std::min(slots, deps_.segments.find({rank, shard})->slots());
+  return {rank, shards, static_cast<std::uint8_t>(slots)};
 }
 
 void TrainerManager::look(Asker asker) {
@@ -219,6 +225,36 @@ void TrainerManager::trace_capture(Rank rank, const RankPort::ControlChanges& ch
 
 void TrainerManager::carry_out(const core::GrantSlots& grant) {
   if (RankPort* port = port_of(grant.rank)) port->grant(grant.share, grant.slots);
+}
+
+// Without the memory, the rank goes on with the slots that it has, and people are told.
+void TrainerManager::carry_out(const core::AddSlots& add) {
+  const RankPort* port = port_of(add.rank);
+  if (port == nullptr) return;
+  std::vector<std::pair<SegmentKey, SlotNeed>> needs;
+  std::uint64_t rank_bytes = 0;
+  for (const std::string& shard : add.shards) {
+    const auto segment = deps_.segments.find({add.rank, shard});
+    if (segment == nullptr) return;
+    needs.push_back({{add.rank, shard}, {0, 0, add.slots}});
+    rank_bytes += deps_.segments.segment_bytes({core::held_rank, shard}, {segment->spec().data_capacity_bytes, 0, 0});
+  }
+  const Asker asker{add.rank, port->hello().instance};
+  deps_.segments.ensure(
+      needs, deps_.space.bytes_for_peers(rank_bytes), [this, asker, add](const std::optional<Failure>& failure) {
+        if (port_of(asker) == nullptr) return;
+        const std::string rank = "rank " + std::to_string(add.rank);
+        if (failure) {
+          std::string& refused = trainers_.at(add.rank).slots_refused;
+          refused = rank +
+                    " skips snapshots while earlier ones are copied to other nodes, and gets "
+                    "no further slot: " +
+                    failure->what();
+          return deps_.event_log.note(refused);
+        }
+        deps_.event_log.note(rank + " got a further slot, because its snapshots wait for replication");
+        deps_.core.handle(segments_of(add.rank, add.shards));
+      });
 }
 
 void TrainerManager::carry_out(const core::NotifyCommit& notify) {

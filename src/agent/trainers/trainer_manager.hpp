@@ -49,6 +49,7 @@ class TrainerManager {
 
   // ---- Effects ----
   void carry_out(const core::GrantSlots& grant);
+  void carry_out(const core::AddSlots& add);
   void carry_out(const core::NotifyCommit& notify);
   void carry_out(const core::NotifyStored& notify);
   void carry_out(const core::NotifyResume& notify);
@@ -75,7 +76,8 @@ class TrainerManager {
     Clock::time_point progress_at = Clock::now();
     std::string shortage = {};  // the shortage of device memory that it reported
     bool wants_gpu_replication = false;
-    std::uint8_t failed = 0;  // ckpt_status of its newest snapshot; 0 if that did not fail
+    std::uint8_t failed = 0;         // ckpt_status of its newest snapshot; 0 if that did not fail
+    std::string slots_refused = {};  // why it got no further slot, though its captures wait for replication
   };
   const std::map<core::Rank, Trainer>& trainers() const { return trainers_; }
   // The pieces that the rank last got to restore from, or null. A restarted agent does not know them.
@@ -91,6 +93,7 @@ class TrainerManager {
   RankPort* port_of(Asker asker);
   RankPort* port_of(core::Rank rank);
   bool refuse_unknown(Asker asker, const Respond& respond);
+  core::SegmentsReady segments_of(core::Rank rank, const std::vector<std::string>& shards) const;
   void look(Asker asker);
   void trace_capture(core::Rank rank, const RankPort::ControlChanges& changes);
   void await_restore(core::Rank rank, std::int64_t timeout_ms, const Respond& respond);

@@ -23,68 +23,23 @@ static_assert(ChunkBuffers::size_bytes % kernels::leaf_size_bytes == 0);
 static_assert(ChunkBuffers::count >= placement::max_parity_members);
 
 constexpr std::size_t chunks_in_flight = 4;
-constexpr std::int64_t chunk_timeout_ms =
-    30'000;  // of a chunk; without any progress the transport gives up long before
-
-std::shared_ptr<const kernels::Coder> coder_for(const placement::ParityLayout& layout,
-                                                const placement::DecodeStep& step) {
-  std::vector<std::size_t> sources;
-  for (const auto& source : step.sources) sources.push_back(source.position);
-  const std::array<std::size_t, 1> wanted{step.position};
-  const kernels::ErasureCode code(layout.columns(), layout.parity());
-  return std::make_shared<const kernels::Coder>(code.decoder(sources, wanted));
-}
-
 }  // namespace
 
-// A range of the piece that is made in one go.
+// A range of the piece that is computed at once.
 struct CodingJob::Chunk {
   struct SourceRange {
     std::string shard;  // "": zeros
     std::uint64_t first_byte = 0;
     std::size_t size_bytes = 0;
     const std::byte* data = nullptr;
-    NodeId node = 0;  // from which it came
+    NodeId node = 0;  // where it came from
   };
   std::shared_ptr<const kernels::Coder> coder;
   std::uint64_t first_byte = 0;
   std::size_t size_bytes = 0;  // whole leaves
   std::vector<SourceRange> parts;
-  std::vector<ChunkBuffers::Buffer> buffers;  // of the parts that are fetched, in their order; the last one: scratch
+  std::vector<ChunkBuffers::Buffer> buffers;  // one per fetched part, in their order; the last one may be scratch
   std::size_t missing = 0;                    // parts
-};
-
-// Receives nothing but a manifest.
-class CodingJob::ManifestSink : public net::Sink {
- public:
-  ManifestSink(std::shared_ptr<CodingJob> job, std::string shard, std::size_t attempt)
-      : job_(std::move(job)), shard_(std::move(shard)), attempt_(attempt) {}
-
-  std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) override {
-    if (data_bytes != 0) return std::nullopt;
-    encoded_.assign(manifest.begin(), manifest.end());
-    return std::span<std::byte>();
-  }
-  void received(std::size_t, std::size_t) override {}
-  void ended(net::FetchEnd end) override {
-    if (end != net::FetchEnd::complete) return job_->manifest_ended(shard_, attempt_, std::nullopt, false);
-    job_->deps_.pool.submit([job = job_, shard = shard_, attempt = attempt_, encoded = std::move(encoded_)] {
-      std::optional<arena::Manifest> manifest;
-      try {
-        manifest = arena::decode_manifest(encoded);
-        if (!job->is_expected(shard, *manifest)) manifest.reset();
-      } catch (const Failure&) {
-        manifest.reset();
-      }
-      job->manifest_ended(shard, attempt, std::move(manifest), true);
-    });
-  }
-
- private:
-  const std::shared_ptr<CodingJob> job_;
-  const std::string shard_;
-  const std::size_t attempt_;
-  std::vector<std::byte> encoded_;
 };
 
 // Receives a range into a buffer of a chunk.
@@ -110,12 +65,11 @@ class CodingJob::ChunkSink : public net::Sink {
   const std::size_t attempt_;
 };
 
-CodingJob::CodingJob(const Dependencies& dependencies, std::shared_ptr<arena::Segment> segment, std::uint8_t slot,
-                     core::PieceInfo piece, core::CodingInputs coding_inputs, Done done)
+CodingJob::CodingJob(const Dependencies& dependencies, FetchDestination destination, core::CodingInputs coding_inputs,
+                     Done done)
     : deps_(dependencies),
-      segment_(std::move(segment)),
-      slot_(segment_->writable_slot(slot)),
-      piece_(std::move(piece)),
+      destination_(std::move(destination)),
+      piece_(destination_.piece()),
       coding_inputs_(std::move(coding_inputs)),
       done_(std::move(done)),
       layout_(core::layout_of(coding_inputs_.parity_manifest)) {}
@@ -130,7 +84,7 @@ void CodingJob::start() {
   {
     const std::lock_guard lock(mutex_);
     manifests_missing_ = needed.size();
-    under_way_ = needed.size() + 1;  // and this call
+    under_way_ = needed.size() + 1;  // this call counts, too
     if (needed.empty()) failure_ = FetchResult::failed;
   }
   for (const std::string& shard : needed) ask_for_manifest(shard, 0);
@@ -141,158 +95,11 @@ void CodingJob::start() {
   finish_if_over();
 }
 
-// ---- What is needed ----
-
-bool CodingJob::plan() {
-  if (!is_of_group(piece_)) return false;
-  for (const auto& source : coding_inputs_.sources) {
-    // It is made of the others, whoever has it.
-    if (source.shard == piece_.shard || !core::group_piece(coding_inputs_.parity_manifest, source.shard)) continue;
-    Input& input = inputs_[source.shard];
-    input.root_digest = source.root_digest;
-    if (source.node != deps_.node) input.nodes.push_back(source.node);
-  }
-  for (auto& [shard, input] : inputs_) {
-    input.here = deps_.index.find(shard, piece_.checkpoint);
-    if (input.here != nullptr && !is_expected(shard, input.here->manifest())) input.here = nullptr;
-  }
-  // A source that was on this node alone and is not any more is lost.
-  std::vector<core::CodingInputs::Source> there;
-  for (const auto& [shard, input] : inputs_) {
-    if (has_input(shard)) there.push_back({shard, deps_.node, input.root_digest});
-  }
-  const auto wanted = *core::group_piece(coding_inputs_.parity_manifest, piece_.shard);
-  auto plan = core::plan_coding(coding_inputs_.parity_manifest, wanted,
-                                core::lost_pieces(coding_inputs_.parity_manifest, there));
-  if (!plan.lost.empty()) return false;
-  steps_ = std::move(plan.steps);
-  for (const auto& step : steps_) coders_.push_back(coder_for(layout_, step));
-  return true;
-}
-
-// Each parity piece that is read brings its own manifest and those of all shards of its group. Where none is read the
-// shards are asked, and where one of them is gone any parity.
-std::vector<std::string> CodingJob::manifests_needed() const {
-  std::set<std::string> parity;
-  for (const auto& step : steps_) {
-    for (const auto& source : step.sources) {
-      if (layout_.is_parity(source.position) && source.bytes.size_bytes != 0)
-        parity.insert(core::group_piece_name(coding_inputs_.parity_manifest, source.member, source.position));
-    }
-  }
-  if (!parity.empty()) return {parity.begin(), parity.end()};
-  std::vector<std::string> shards;
-  bool has_all = true;
-  for (const auto& parity_source : coding_inputs_.parity_manifest.sources) {
-    if (parity_source.shard.empty()) continue;
-    has_all = has_all && has_input(parity_source.shard);
-    shards.push_back(parity_source.shard);
-  }
-  if (has_all) return shards;
-  for (const auto& [shard, input] : inputs_) {
-    if (core::group_piece(coding_inputs_.parity_manifest, shard)->is_parity && has_input(shard)) return {shard};
-  }
-  return {};
-}
-
-bool CodingJob::has_input(const std::string& shard) const {
-  const auto input = inputs_.find(shard);
-  return input != inputs_.end() && (input->second.here != nullptr || !input->second.nodes.empty());
-}
-
-void CodingJob::ask_for_manifest(const std::string& shard, std::size_t attempt) {
-  const Input& input = inputs_.at(shard);
-  if (input.here != nullptr) return manifest_ended(shard, attempt, input.here->manifest(), false);
-  if (attempt >= input.nodes.size()) return manifest_ended(shard, attempt, std::nullopt, false);
-  deps_.transport->fetch(input.nodes[attempt], {shard, piece_.checkpoint.word()}, {0, 0, true, deps_.urgent},
-                         std::make_shared<ManifestSink>(shared_from_this(), shard, attempt), chunk_timeout_ms);
-}
-
-bool CodingJob::is_expected(const std::string& shard, const arena::Manifest& manifest) const {
-  const auto piece = piece_info(manifest);
-  return piece.shard == shard && piece.checkpoint == piece_.checkpoint && piece.world_size == piece_.world_size &&
-         piece.root_digest == inputs_.at(shard).root_digest && is_of_group(piece);
-}
-
-bool CodingJob::is_of_group(const core::PieceInfo& piece) const {
-  const core::ParityManifest& parity_manifest = coding_inputs_.parity_manifest;
-  const auto place = core::group_piece(parity_manifest, piece.shard);
-  if (!place) return false;
-  if (place->is_parity) {
-    return piece.parity_manifest ==
-               core::ParityManifest{parity_manifest.rows, place->member, parity_manifest.sources} &&
-           piece.length_bytes == layout_.parity_bytes_of(place->member);
-  }
-  return parity_manifest.sources[place->member] ==
-         core::ParitySource{piece.shard, piece.length_bytes, piece.layout_bytes, piece.root_digest};
-}
-
-void CodingJob::manifest_ended(const std::string& shard, std::size_t attempt, std::optional<arena::Manifest> manifest,
-                               bool is_damaged) {
-  Input& input = inputs_.at(shard);
-  if (!manifest && is_damaged) damaged(shard, input.nodes[attempt]);
-  if (!manifest && attempt < input.nodes.size()) unusable(shard, input.nodes[attempt]);
-  if (!manifest && attempt + 1 < input.nodes.size() && !has_failed()) return ask_for_manifest(shard, attempt + 1);
-  if (!manifest) fail(is_damaged ? FetchResult::corrupt : FetchResult::failed);
-  bool is_last = false;
-  bool goes_on = false;
-  {
-    const std::lock_guard lock(mutex_);
-    input.manifest = std::move(manifest);
-    is_last = --manifests_missing_ == 0;
-    goes_on = is_last && !failure_ && !cancelled_;
-  }
-  if (goes_on) {
-    keep_manifests();
-    if (prepare_slot())
-      launch();
-    else
-      fail(FetchResult::no_space);
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    --under_way_;
-  }
-  finish_if_over();
-}
-
-void CodingJob::keep_manifests() {
-  kept_ = {coding_inputs_.parity_manifest.rows, coding_inputs_.parity_manifest.member, {}};
-  kept_.members.resize(coding_inputs_.parity_manifest.sources.size());
-  for (const auto& [shard, input] : inputs_) {
-    const auto piece = core::group_piece(coding_inputs_.parity_manifest, shard);
-    if (!piece || !input.manifest) continue;
-    if (piece->is_parity) {
-      kept_.members = decode_kept_manifests(input.manifest->layout).members;
-      break;
-    }
-    kept_.members[piece->member] = input.manifest;
-  }
-  const auto wanted = *core::group_piece(coding_inputs_.parity_manifest, piece_.shard);
-  if (wanted.is_parity)
-    kept_.member = wanted.member;
-  else
-    expected_ = kept_.members[wanted.member]->leaves;
-  for (const auto& manifest : kept_.members) {
-    if (manifest && inputs_.contains(manifest->shard)) inputs_.at(manifest->shard).manifest = manifest;
-  }
-}
-
-bool CodingJob::prepare_slot() {
-  const std::uint64_t layout_bytes =
-      piece_.is_parity() ? encoded_bytes(piece_.parity_manifest) : static_cast<std::uint64_t>(piece_.layout_bytes);
-  if (!slot_.fits(piece_.length_bytes, layout_bytes)) return false;
-  slot_.begin();
-  slot_.drop(CheckpointId());  // this checkpoint may have been dropped from here before
-  leaves_.assign(kernels::leaf_count(piece_.length_bytes), 0);
-  return true;
-}
-
 // ---- Chunks ----
 
 bool CodingJob::has_next() const { return step_ < steps_.size(); }
 
-// The next range of the current step. Under the lock.
+// The next range of the current step. The caller holds the lock.
 std::shared_ptr<CodingJob::Chunk> CodingJob::next_chunk() {
   const placement::DecodeStep& step = steps_[step_];
   auto chunk = std::make_shared<Chunk>();
@@ -306,7 +113,7 @@ std::shared_ptr<CodingJob::Chunk> CodingJob::next_chunk() {
     std::uint64_t first_byte = source.bytes.first_byte + in_step_;
     if (layout_.is_parity(source.position))
       first_byte += layout_.row_offset(source.member, source.position - layout_.columns());
-    // Zeros follow where it ends before its last leaf does.
+    // A source that ends before the chunk does continues with zeros.
     const std::uint64_t length_bytes = inputs_.at(name).manifest->length_bytes;
     if (first_byte >= length_bytes) continue;
     part.shard = name;
@@ -321,7 +128,7 @@ std::shared_ptr<CodingJob::Chunk> CodingJob::next_chunk() {
   return chunk;
 }
 
-// Keeps the window full.
+// Keeps chunks_in_flight chunks under way.
 void CodingJob::launch() {
   for (;;) {
     std::shared_ptr<Chunk> chunk;
@@ -342,7 +149,7 @@ void CodingJob::launch() {
         ++fetched;
       }
     }
-    chunk->missing = fetched + 1;  // and the call below
+    chunk->missing = fetched + 1;  // the call below counts, too
     const bool is_ragged = chunk->first_byte + chunk->size_bytes > piece_.length_bytes;
     deps_.buffers.ask(fetched + (is_ragged ? 1 : 0), [self = shared_from_this(), chunk](auto buffers) {
       chunk->buffers = std::move(buffers);
@@ -354,7 +161,7 @@ void CodingJob::launch() {
         const Chunk::SourceRange& part = chunk->parts[i];
         if (part.shard.empty() || self->inputs_.at(part.shard).here != nullptr) continue;
         if (self->has_failed())
-          self->source_ready(chunk);  // while it waited for the buffers
+          self->source_ready(chunk);  // it failed while it waited for the buffers
         else
           self->fetch(chunk, i, 0);
       }
@@ -368,7 +175,7 @@ void CodingJob::fetch(const std::shared_ptr<Chunk>& chunk, std::size_t source, s
   part.node = inputs_.at(part.shard).nodes[attempt];
   deps_.transport->fetch(part.node, {part.shard, piece_.checkpoint.word()},
                          {part.first_byte, part.size_bytes, false, deps_.urgent},
-                         std::make_shared<ChunkSink>(shared_from_this(), chunk, source, attempt), chunk_timeout_ms);
+                         std::make_shared<ChunkSink>(shared_from_this(), chunk, source, attempt), fetch_timeout_ms);
 }
 
 void CodingJob::source_ended(const std::shared_ptr<Chunk>& chunk, std::size_t source, std::size_t attempt,
@@ -409,7 +216,7 @@ void CodingJob::combine(const std::shared_ptr<Chunk>& chunk) {
   const std::uint64_t wanted_bytes =
       std::min<std::uint64_t>(chunk->size_bytes, piece_.length_bytes - chunk->first_byte);
   const bool is_ragged = wanted_bytes < chunk->size_bytes;
-  std::byte* place = slot_.data() + chunk->first_byte;
+  std::byte* place = destination_.data() + chunk->first_byte;
   std::vector<std::uint64_t> made(kernels::leaf_count(chunk->size_bytes));
   const kernels::Output output{is_ragged ? chunk->buffers.back() : place, made.data()};
   chunk->coder->combine(sources, std::span(&output, 1), chunk->size_bytes, digest_places);
@@ -453,7 +260,7 @@ void CodingJob::chunk_over(const std::shared_ptr<Chunk>& chunk) {
 
 // ---- The end ----
 
-// Nothing new is begun then.
+// After a failure the job starts nothing new.
 bool CodingJob::has_failed() {
   const std::lock_guard lock(mutex_);
   return failure_ || cancelled_;
@@ -475,8 +282,8 @@ void CodingJob::damaged(const std::string& shard, NodeId node) {
   core::add_once(outcome_.unusable, PieceRef{node, shard});
 }
 
-// Shards are vouched for by the digests in the parity manifest, and the parity that was read with them by nothing but
-// its own: one parity piece alone is convicted by that, several are not, for all but one of them may be true.
+// The result does not match, although every source matches its own digests. The parity manifest also has the digests of
+// the shards, so the parity is wrong. If only one parity piece was read, it is that one. Of several, one or more are.
 void CodingJob::made_nothing_true(const Chunk& chunk) {
   std::vector<PieceRef> parity;
   for (const Chunk::SourceRange& part : chunk.parts) {
@@ -522,13 +329,13 @@ void CodingJob::seal(Outcome& outcome) {
     manifest.root_digest = kernels::root_digest(manifest.leaves, manifest.length_bytes);
   } else {
     manifest = *kept_.members[core::group_piece(coding_inputs_.parity_manifest, piece_.shard)->member];
-    // All leaves were compared; their root is what was asked for.
+    // All leaves were compared, so the digest over them must be the announced one.
     if (piece_info(manifest) != piece_) {
       outcome.result = FetchResult::corrupt;
       return;
     }
   }
-  slot_.seal(manifest);
+  destination_.seal(manifest);
   outcome.manifest = std::move(manifest);
 }
 

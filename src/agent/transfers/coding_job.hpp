@@ -19,9 +19,8 @@
 #include "agent/pieces/parity_manifest_codec.hpp"
 #include "agent/pieces/piece_index.hpp"
 #include "agent/pieces/worker_pool.hpp"
+#include "agent/transfers/replica_source.hpp"
 #include "agent/transfers/transport_port.hpp"
-#include "arena/segment.hpp"
-#include "core/events.hpp"
 #include "core/parity_pieces.hpp"
 #include "kernels/coder.hpp"
 #include "net/transport.hpp"
@@ -30,11 +29,6 @@ namespace ckpt::agent {
 
 class CodingJob : public std::enable_shared_from_this<CodingJob> {
  public:
-  struct PieceRef {
-    core::NodeId node = 0;
-    std::string shard;
-    bool operator==(const PieceRef&) const = default;
-  };
   // If `result` is complete, the piece is sealed in the slot with this manifest.
   struct Outcome {
     core::FetchResult result = core::FetchResult::failed;
@@ -57,14 +51,17 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
     bool urgent = false;  // fetches do not wait for an idle network
   };
 
-  CodingJob(const Dependencies& dependencies, std::shared_ptr<arena::Segment> segment, std::uint8_t slot,
-            core::PieceInfo piece, core::CodingInputs coding_inputs, Done done);
+  CodingJob(const Dependencies& dependencies, FetchDestination destination, core::CodingInputs coding_inputs,
+            Done done);
 
   void start();
   // Fetches nothing more and leaves the slot unsealed. `done` runs once everything under way has ended.
   void cancel();
 
  private:
+  // For a manifest or a chunk. The transport gives up long before if there is no progress at all.
+  static constexpr std::int64_t fetch_timeout_ms = 30'000;
+
   struct Chunk;
   class ManifestSink;
   class ChunkSink;
@@ -76,6 +73,7 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
     std::optional<arena::Manifest> manifest;
   };
 
+  // In coding_manifests.cpp: what is needed, and the manifests of what is read.
   bool plan();  // false: too few sources
   std::vector<std::string> manifests_needed() const;
   bool has_input(const std::string& shard) const;
@@ -87,6 +85,7 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
   void keep_manifests();
   bool prepare_slot();
 
+  // In coding_job.cpp: the chunks, and the end.
   void launch();
   bool has_next() const;
   std::shared_ptr<Chunk> next_chunk();
@@ -106,8 +105,7 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
   void seal(Outcome& outcome);
 
   const Dependencies deps_;
-  const std::shared_ptr<arena::Segment> segment_;
-  arena::WritableSlot slot_;
+  FetchDestination destination_;
   const core::PieceInfo piece_;
   const core::CodingInputs coding_inputs_;
   const Done done_;

@@ -8,7 +8,6 @@
 namespace ckpt::agent {
 namespace {
 
-using core::FetchResult;
 using persist::ReadOutcome;
 using persist::WriteOutcome;
 
@@ -37,7 +36,7 @@ persist::FileSystemFactory make_files(const Options& options) {
 }
 
 persist::CheckpointSourceFactory make_source(const Options& options) {
-  // Called by several threads at once.
+  // Several threads call it at the same time.
   return [location = options.storage, job = options.job, base = file_options(options)](std::stop_token stop) {
     persist::FileSystemOptions files = base;
     files.stop = std::move(stop);
@@ -50,37 +49,13 @@ std::string trouble_of(const WriteOutcome& outcome) {
   return outcome.sentence.empty() ? "a newer checkpoint took its turn" : outcome.sentence;
 }
 
-// What this node does not find, others may: only wrong bytes speak against the checkpoint.
-FetchResult result_of(ckpt_status status) {
-  if (status == CKPT_OK) return FetchResult::complete;
-  return status == CKPT_ERR_CORRUPT ? FetchResult::corrupt : FetchResult::failed;
-}
-
 bool is_all(const persist::ShardOffer& shard) {
   return shard.ranges == std::vector<persist::ByteRange>{{0, shard.length_bytes}};
 }
 
 }  // namespace
 
-struct StorageTier::Read {
-  Read(core::PieceInfo expected_piece, std::shared_ptr<arena::Segment> into, std::uint8_t index,
-       std::stop_token stop_token, Done on_done)
-      : expected(std::move(expected_piece)),
-        segment(std::move(into)),
-        slot(segment->writable_slot(index)),
-        stop(std::move(stop_token)),
-        done(std::move(on_done)) {}
-
-  persist::ReadQueue* source = nullptr;
-  const core::PieceInfo expected;
-  const std::shared_ptr<arena::Segment> segment;
-  arena::WritableSlot slot;
-  const std::stop_token stop;
-  const Done done;
-  arena::Manifest manifest;
-};
-
-// One look at all sources, for all who want one meanwhile.
+// One listing of all sources. Requests that come meanwhile wait for it, too.
 struct StorageTier::Round {
   std::vector<persist::Listing> listings;
   std::size_t left = 0;
@@ -92,7 +67,7 @@ StorageTier::StorageTier(const Options& options, const std::vector<persist::Chec
     : index_(index), queue_(queue), handle_(std::move(handle)), note_(std::move(note)) {
   const persist::ReadQueue::Limits limits;
   if (!options.storage.empty()) {
-    persist::open_file_system(options.storage, file_options(options));  // says so where the location is none
+    persist::open_file_system(options.storage, file_options(options));  // throws for an invalid location
     writes_ = std::make_unique<persist::WriteQueue>(make_files(options), write_options(options));
     sources_.push_back(std::make_unique<persist::ReadQueue>(make_source(options), limits));
   }
@@ -101,7 +76,7 @@ StorageTier::StorageTier(const Options& options, const std::vector<persist::Chec
 
 StorageTier::~StorageTier() = default;
 
-// What is asked now is not answered by what was seen before.
+// A listing under way may have seen an older state, so a new request gets a new one.
 void StorageTier::list() {
   if (round_)
     list_again_ = true;
@@ -122,7 +97,7 @@ void StorageTier::look(Then then) {
   }
 }
 
-// That storage does not answer is trouble; another source that does not has nothing to offer.
+// Storage that does not answer is trouble. Any other source that does not answer offers nothing.
 void StorageTier::take_listing(std::size_t source, const ReadOutcome& outcome, persist::Listing listing) {
   if (!outcome.ok()) note_(outcome.sentence);
   if (!outcome.ok() && source == 0 && writes_) {
@@ -186,7 +161,7 @@ void StorageTier::write(const core::StartWrite& write) {
   writes_->write(write.checkpoint, std::move(pieces), done, {write.discarded.checkpoint, write.discarded.shards});
 }
 
-// Of the newest two: one checkpoint may be on its way while the one before it is the newest that is whole.
+// Keeps the newest two: one may still be written while the one before it is the newest complete one.
 void StorageTier::wrote(CheckpointId checkpoint, std::uint64_t bytes) {
   written_bytes_[checkpoint] = bytes;
   while (written_bytes_.size() > 2) written_bytes_.erase(written_bytes_.begin());
@@ -201,7 +176,7 @@ void StorageTier::commit(const core::FinalizeCheckpoint& commit) {
   writes_->commit(
       commit.checkpoint, commit.world_size, commit.shards, {commit.damaged.begin(), commit.damaged.end()},
       [this, &queue = queue_](const WriteOutcome& outcome) {
-        // After a commit the sentence is about what could not be removed.
+        // After a successful commit, the sentence says what could not be removed.
         queue.post([this, checkpoint = outcome.checkpoint, said = outcome.sentence, trouble = trouble_of(outcome)] {
           if (!said.empty()) note_(said);
           handle_(core::FinalizeEnded{checkpoint, trouble});
@@ -209,56 +184,15 @@ void StorageTier::commit(const core::FinalizeCheckpoint& commit) {
       });
 }
 
-// The leader has seen who offers it; this node may have to look for itself.
-void StorageTier::read(const core::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment, std::uint8_t slot,
-                       const std::stop_token& stop, Done done) {
-  const auto read = std::make_shared<Read>(piece, segment, slot, stop, std::move(done));
-  const auto offered = offered_by_.find({piece.checkpoint, piece.shard});
-  if (offered != offered_by_.end()) return read_from(offered->second, read);
-  look([this, read](const core::StorageListed&) {
-    const auto found = offered_by_.find({read->expected.checkpoint, read->expected.shard});
-    read_from(found == offered_by_.end() ? 0 : found->second, read);
+// The leader saw which source offers it. This node may have to list the sources itself.
+void StorageTier::find_source(const std::string& shard, CheckpointId checkpoint,
+                              const std::function<void(persist::ReadQueue&)>& then) {
+  const std::pair key{checkpoint, shard};
+  if (const auto offered = offered_by_.find(key); offered != offered_by_.end()) return then(*sources_[offered->second]);
+  look([this, key, then](const core::StorageListed&) {
+    const auto found = offered_by_.find(key);
+    then(*sources_[found == offered_by_.end() ? 0 : found->second]);
   });
-}
-
-void StorageTier::read_from(std::size_t source, const std::shared_ptr<Read>& read) {
-  if (read->stop.stop_requested()) return end(read, {CKPT_DISCARDED, "reading from storage was called off", 0});
-  read->source = sources_[source].get();
-  read->source->manifest(read->expected.shard, read->expected.checkpoint,
-                         [this, read, &queue = queue_](const ReadOutcome& outcome, const arena::Manifest& manifest) {
-                           queue.post([this, read, outcome, manifest] { take_manifest(read, outcome, manifest); });
-                         });
-}
-
-// As with a peer: nothing is believed beyond what was announced.
-void StorageTier::take_manifest(const std::shared_ptr<Read>& read, const ReadOutcome& outcome,
-                                arena::Manifest manifest) {
-  if (!outcome.ok()) return end(read, outcome);
-  if (manifest.shard != read->expected.shard || !(piece_info(manifest) == read->expected) ||
-      !read->slot.fits(manifest.length_bytes, manifest.layout.size())) {
-    return end(read,
-               {CKPT_ERR_CORRUPT, "shard " + read->expected.shard + " on storage is not what its checkpoint says", 0});
-  }
-  read->manifest = std::move(manifest);
-  read->slot.begin();
-  read->slot.drop(CheckpointId());  // this checkpoint may have been dropped from here before
-  read->source->read(
-      read->expected.shard, read->expected.checkpoint, {0, read->expected.length_bytes}, read->slot.data(),
-      [this, read, &queue = queue_](const ReadOutcome& ended) {
-        queue.post([this, read, ended] { end(read, ended); });
-      },
-      read->stop);
-}
-
-void StorageTier::end(const std::shared_ptr<Read>& read, const ReadOutcome& outcome) {
-  if (!outcome.ok()) {
-    const std::string trouble =
-        outcome.sentence + (outcome.status == CKPT_ERR_LOST ? "; look whether all nodes see the same storage" : "");
-    note_(trouble);
-    return read->done(result_of(outcome.status), std::nullopt, trouble);
-  }
-  read->slot.seal(read->manifest);
-  read->done(FetchResult::complete, std::move(read->manifest), "");
 }
 
 }  // namespace ckpt::agent

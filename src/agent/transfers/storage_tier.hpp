@@ -1,6 +1,6 @@
 // The agent's access to persistent storage. It carries out the core's orders on the threads of persist/ and answers
-// through the core queue. Checkpoints may also come from other sources that all nodes reach. The core sees one source:
-// what several of them offer is read from the first.
+// through the core queue. Checkpoints may also come from other sources that all nodes reach. To the core they are all
+// one. If several offer a piece, it is read from the first.
 //
 // Belongs to the core thread. The destructor stops what is under way, within 100 ms.
 #pragma once
@@ -8,15 +8,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
-#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "agent/pieces/core_queue.hpp"
 #include "agent/pieces/piece_index.hpp"
-#include "arena/segment.hpp"
 #include "core/events.hpp"
 #include "options/options.hpp"
 #include "persist/read_queue.hpp"
@@ -39,28 +36,22 @@ class StorageTier {
   void write(const core::StartWrite& write);
   void commit(const core::FinalizeCheckpoint& commit);
 
-  // Reads the piece into the slot, and seals it if all of it matches. `done` runs once, on the core thread, when
-  // nothing touches the slot any more. `stop` ends a read early.
-  using Done = std::function<void(core::FetchResult result, std::optional<arena::Manifest> manifest,
-                                  const std::string& trouble)>;
-  void read(const core::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment, std::uint8_t slot,
-            const std::stop_token& stop, Done done);
+  // Calls `then` with the source that offers this shard: at once, or after another look at all sources. If none offers
+  // it, that is the first one, which says so.
+  void find_source(const std::string& shard, CheckpointId checkpoint,
+                   const std::function<void(persist::ReadQueue&)>& then);
 
   persist::WriteCounters written() const { return writes_ ? writes_->counters() : persist::WriteCounters(); }
   // Bytes that this node wrote of a checkpoint. 0 if other nodes or an earlier agent wrote all of it.
   std::uint64_t bytes_written(CheckpointId step) const;
 
  private:
-  struct Read;
   struct Round;
   using Then = std::function<void(const core::StorageListed& listed)>;
   void look(Then then);
   void take_listing(std::size_t source, const persist::ReadOutcome& outcome, persist::Listing listing);
   core::StorageListed merge(const Round& round);
-  void read_from(std::size_t source, const std::shared_ptr<Read>& read);
-  void take_manifest(const std::shared_ptr<Read>& read, const persist::ReadOutcome& outcome, arena::Manifest manifest);
   void wrote(CheckpointId checkpoint, std::uint64_t bytes);
-  void end(const std::shared_ptr<Read>& read, const persist::ReadOutcome& outcome);
 
   const PieceIndex& index_;
   CoreQueue& queue_;
@@ -69,7 +60,7 @@ class StorageTier {
   std::unique_ptr<persist::WriteQueue> writes_;               // null if there is no storage
   std::vector<std::unique_ptr<persist::ReadQueue>> sources_;  // storage first
   std::unique_ptr<Round> round_;                              // the listing under way
-  bool list_again_ = false;                                   // the core asked for another since that one began
+  bool list_again_ = false;                                   // the core asked again since it began
   std::map<CheckpointId, std::uint64_t> written_bytes_;       // of the newest checkpoints only
   // The source that offers each shard, as last listed.
   std::map<std::pair<CheckpointId, std::string>, std::size_t> offered_by_;

@@ -21,12 +21,8 @@ class TransportPort {
   void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
              std::int64_t timeout_ms) {
     if (!enter()) return sink->ended(net::FetchEnd::peer_failed);
+    const Visit visit(*this);
     transport_.fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
-    {
-      const std::lock_guard lock(mutex_);
-      --inside_;
-    }
-    left_.notify_all();
   }
 
   // Returns when the last call has left the transport.
@@ -37,6 +33,21 @@ class TransportPort {
   }
 
  private:
+  // Ends also if the transport throws.
+  struct Visit {
+    explicit Visit(TransportPort& to) : port(to) {}
+    ~Visit() {
+      {
+        const std::lock_guard lock(port.mutex_);
+        --port.inside_;
+      }
+      port.left_.notify_all();
+    }
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+    TransportPort& port;
+  };
+
   bool enter() {
     const std::lock_guard lock(mutex_);
     if (!closed_) ++inside_;

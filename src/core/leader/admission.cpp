@@ -8,8 +8,15 @@
 
 namespace ckpt::core {
 
+void AdmissionControl::on_new_incarnation() {
+  bindings_.clear();
+  contradicted_since_.reset();
+  refuses_others_ = false;
+}
+
 void AdmissionControl::reconcile(TimeMs now, Effects& effects) {
   refresh_bindings();
+  bool is_contradicted = false;
   // Order: first members of this incarnation that a new leader has not met yet, then newcomers, then trainers that wait
   // since an incarnation that was never decided. The last ones are carried over.
   for (const auto& [node, peer] : view_.peers) {
@@ -27,9 +34,14 @@ void AdmissionControl::reconcile(TimeMs now, Effects& effects) {
   for (const auto& [node, peer] : view_.peers) {
     if (!view_.is_present(peer, now)) continue;
     for (const RankReport& rank : peer.report.ranks) {
-      if (rank.incarnation == 0 && !superseded_.contains(rank.instance)) admit_newcomer(peer, rank, now, effects);
+      if (rank.incarnation != 0 || superseded_.contains(rank.instance)) continue;
+      admit_newcomer(peer, rank, now, effects);
+      is_contradicted = is_contradicted || contradicts_others(rank);
     }
   }
+  if (!is_contradicted) contradicted_since_.reset();
+  if (is_contradicted && !contradicted_since_) contradicted_since_ = now;
+  refuses_others_ = is_contradicted && now - *contradicted_since_ >= 2 * view_.config.node_timeout_ms;
   if (view_.record->decision.verdict != Verdict::undecided) return;
   for (const auto& [node, peer] : view_.peers) {
     if (!view_.is_present(peer, now)) continue;
@@ -75,6 +87,11 @@ bool AdmissionControl::serves_older_incarnation(const RankReport& rank) const {
   return rank.incarnation != 0 && rank.incarnation < view_.record->incarnation && !rank.waiting;
 }
 
+// The others may be of a start that was ended, and its end not known yet.
+bool AdmissionControl::contradicts_others(const RankReport& newcomer) const {
+  return view_.is_undecided() && view_.record->incarnation != 0 && newcomer.world_size != view_.record->world_size;
+}
+
 void AdmissionControl::admit_newcomer(const Peer& peer, const RankReport& rank, TimeMs now, Effects& effects) {
   const auto bound = bindings_.find(rank.rank);
   if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) return;
@@ -82,7 +99,11 @@ void AdmissionControl::admit_newcomer(const Peer& peer, const RankReport& rank, 
   const bool decided = view_.record->decision.verdict != Verdict::undecided;
   // A job without a record may have checkpoints on storage. Its incarnations must be newer than those.
   if (view_.record->incarnation == 0 && view_.config.storage && !storage_.knows_incarnations()) return;
-  if (view_.record->incarnation == 0 || second_hello || decided) {
+  // Nobody is left of the start that it was opened for.
+  const bool is_deserted = contradicts_others(rank) &&
+                           std::none_of(bindings_.begin(), bindings_.end(),
+                                        [&](const auto& entry) { return view_.is_present(*entry.second.peer, now); });
+  if (view_.record->incarnation == 0 || second_hello || decided || is_deserted) {
     open_incarnation(rank, now, effects);
     return;
   }
@@ -179,7 +200,7 @@ std::optional<Refusal> AdmissionControl::refusal_of(NodeId node, const RankRepor
   if (is_bound && !serves_older_incarnation(rank)) return std::nullopt;
   const bool undecided = view_.record->decision.verdict == Verdict::undecided;
   const bool newcomer = rank.incarnation == 0;
-  if (newcomer && undecided && view_.record->incarnation != 0 && rank.world_size != view_.record->world_size) {
+  if (newcomer && refuses_others_ && contradicts_others(rank)) {
     return Refusal{rank.rank, rank.instance, false, view_.record->incarnation,
                    "rank " + std::to_string(rank.rank) + " on node " + std::to_string(node) +
                        " says that the job has " + std::to_string(rank.world_size) + " ranks, the others say " +

@@ -18,7 +18,7 @@ class AdmissionControl {
                    RecordWriter& record_writer, const JobStorage& storage)
       : view_(view), bindings_(bindings), alarm_(alarm), record_writer_(record_writer), storage_(storage) {}
 
-  void on_new_incarnation() { bindings_.clear(); }
+  void on_new_incarnation();
   void reconcile(TimeMs now, Effects& effects);
 
   // Opens the next incarnation, with a number above all known ones.
@@ -36,6 +36,7 @@ class AdmissionControl {
   std::optional<Refusal> refusal_of(NodeId node, const RankReport& rank) const;
 
  private:
+  bool contradicts_others(const RankReport& newcomer) const;
   void admit_newcomer(const Peer& peer, const RankReport& rank, TimeMs now, Effects& effects);
   void refresh_bindings();
   void open_incarnation(const RankReport& newcomer, TimeMs now, Effects& effects);
@@ -50,7 +51,9 @@ class AdmissionControl {
   std::string& alarm_;
   RecordWriter& record_writer_;
   const JobStorage& storage_;
-  std::set<std::uint64_t> superseded_;  // instances whose rank another instance has claimed later
+  std::optional<TimeMs> contradicted_since_;  // when newcomers first named another world size than the ranks that wait
+  bool refuses_others_ = false;               // they have done so for long
+  std::set<std::uint64_t> superseded_;        // instances whose rank another instance has claimed later
 };
 
 }  // namespace ckpt::core

@@ -73,6 +73,7 @@ void DecisionMaker::write(const RecoveryAnswer& answer, TimeMs now, Effects& eff
   const AssignmentTable& drafted =
       others_.assignments.draft(decided.incarnation, assignments_now(std::exchange(decided.decision.cuts, {})));
   decided.restored = answer.decision.checkpoint;
+  decided.restored_ranks = answer.restored_ranks;
   decided.base = answer.base;
   decided.replacements.clear();
   decided.assignments = drafted.name();
@@ -128,6 +129,7 @@ RecoveryQuestion DecisionMaker::question(bool with_storage) const {
   question.members_are_lost = view_.has_lost_assignments();
   question.members_incarnation = view_.record->assignments.incarnation;
   question.restored = view_.record->restored;
+  question.restored_ranks = view_.record->restored_ranks;
   question.base = view_.record->base;
   question.first_commit = view_.record->first_commit;
   question.asks_storage = view_.config.storage;
@@ -143,7 +145,16 @@ RecoveryQuestion DecisionMaker::question(bool with_storage) const {
     for (const std::string* shard : {&binding.rank.main_shard, &binding.rank.private_shard}) {
       if (named.insert(*shard).second) question.shards.push_back(*shard);
     }
+    question.private_shards.push_back(binding.rank.private_shard);
   }
+  const std::string& first = view_.bindings.begin()->second.rank.main_shard;
+  const bool share = std::all_of(view_.bindings.begin(), view_.bindings.end(),
+                                 [&](const auto& entry) { return entry.second.rank.main_shard == first; });
+  if (share) question.main_shard = first;
+  const auto& last = view_.assignment_table.assignments();
+  question.members_share = share && !last.empty() && std::all_of(last.begin(), last.end(), [&](const auto& each) {
+                             return each.main_shard == first;
+                           });
   return question;
 }
 

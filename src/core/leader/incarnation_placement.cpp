@@ -38,12 +38,15 @@ Role role_of(NodeId node, const Place& place) {
 }
 
 IncarnationPlacement::IncarnationPlacement(const IncarnationRecord& record, const AssignmentTable& assignment_table)
-    : began_from_(record.decision.checkpoint) {
+    : began_from_(record.decision.checkpoint),
+      own_ranks_(began_from_ ? record.restored_ranks : record.assignments.count) {
   JobPlacement placement_of_job = arrange(assignment_table.assignments(), record.strategy, record.protection);
   shares_.insert(placement_of_job.shares.begin(), placement_of_job.shares.end());
   replications_ = replication_groups(assignment_table.assignments(), placement_of_job, record.protection);
   notice_ = placement_of_job.notice;
-  if (auto otherwise = places_with(assignment_table.cuts(), assignment_table.assignments(), placement_of_job))
+  if (!assignment_table.assignments().empty()) adopted_ = assignment_table.assignments().front().private_shard;
+  if (auto otherwise =
+          places_with(assignment_table.cuts(), own_ranks_, assignment_table.assignments(), placement_of_job))
     restored_ = Layout{std::move(*otherwise), {}, {}};
   own_.arranged = std::move(placement_of_job.places);
   own_.put_in_replacements({});

@@ -42,9 +42,11 @@ class IncarnationPlacement {
   const std::string& notice() const { return notice_; }
   const Share* share_of(Rank rank) const;                   // null before is_arranged()
   const ReplicationGroup* replication_of(Rank rank) const;  // likewise; also null for ranks that did not ask for it
+  // The private shard that the rank restores because it has none of its own; "" if it has its own.
+  std::string adopted_by(Rank rank) const { return rank < own_ranks_ ? "" : adopted_; }
 
   // own(): the places of what this incarnation captures. of(): the places of any checkpoint, because the restored one
-  // may be cut differently.
+  // may be cut differently, or captured by another number of ranks.
   const Places& own() const { return own_.now(); }
   const Places& of(CheckpointId checkpoint) const { return layout_of(checkpoint).now(); }
   // By name: the parts that the node holds or captures, or that its ranks restore.
@@ -66,8 +68,10 @@ class IncarnationPlacement {
   }
 
   Layout own_;
-  std::optional<Layout> restored_;  // only if the restored checkpoint was cut differently
+  std::optional<Layout> restored_;  // only if the restored checkpoint was cut differently, or by fewer ranks
   CheckpointId began_from_;
+  std::uint32_t own_ranks_ = 0;  // so many ranks restore a private shard of their own
+  std::string adopted_;          // rank 0's, which the others restore
   std::unordered_map<Rank, Share> shares_;
   std::map<Rank, ReplicationGroup> replications_;
   std::vector<Replacement> replacements_;

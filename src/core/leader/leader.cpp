@@ -147,12 +147,20 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   send_directives(now, effects);
 }
 
+// What another number of ranks captured goes to storage no more: a part of its private shards may be void.
+bool Leader::is_of_these_ranks(CheckpointId checkpoint) const {
+  if (checkpoint != view_.record->decision.checkpoint) return true;
+  const auto pieces = view_.inventory.find(checkpoint);
+  return view_.record->restored_ranks == view_.record->world_size && pieces != view_.inventory.end() &&
+         world_size_of(pieces->second) == view_.record->world_size;
+}
+
 void Leader::reconcile_storage(TimeMs now, Effects& effects) {
   if (!view_.config.storage_writes || !view_.places.is_arranged()) return;
   const CheckpointId committed = commits_.newest_known();
   // Until a new leader has heard the nodes that are present, all of them seem to have lost their copies.
   const bool has_listing = view_.missing.empty() || losses_.has_listened_long(now);
-  if (!committed || !has_listing) return;
+  if (!committed || !has_listing || !is_of_these_ranks(committed)) return;
   storage_.reconcile_writes(
       {committed, view_.record->decision.checkpoint, commits_.is_short(committed), view_.record->world_size,
        view_.places.of(view_.record->decision.checkpoint), view_.places.own(), view_.inventory},

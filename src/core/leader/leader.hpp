@@ -75,6 +75,7 @@ class Leader {
   void receive_roll_call(TimeMs now);
 
   void reconcile_placement(Effects& effects);
+  bool is_of_these_ranks(CheckpointId checkpoint) const;
   void reconcile_storage(TimeMs now, Effects& effects);
   void send_directives(TimeMs now, Effects& effects);
   static void send_batch(NodeId via, std::vector<DirectiveBatch::Item> items, Effects& effects);

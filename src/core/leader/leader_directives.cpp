@@ -126,7 +126,10 @@ Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs no
       directive.admitted.push_back({rank.rank, rank.instance});
       if (const Cut* cut = find_cut(view_.assignment_table.cuts(), rank.main_shard))
         add_once(directive.decision.cuts, *cut);
-      if (const Share* share = view_.places.share_of(rank.rank)) directive.admitted.back().share = *share;
+      if (const Share* share = view_.places.share_of(rank.rank)) {
+        directive.admitted.back().share = *share;
+        directive.admitted.back().adopts = view_.places.adopted_by(rank.rank);
+      }
       if (const ReplicationGroup* replication = view_.places.replication_of(rank.rank))
         directive.admitted.back().replication = *replication;
     }
@@ -179,7 +182,7 @@ void Leader::add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Direc
     if (holders != pieces->second.end()) {
       if (!is_held_by(holders->second, node)) directive.fetches.push_back(fetch_of(node, place, holders->second));
     } else if (place.parity) {
-      if (auto made = plan_encoding(*place.parity, checkpoint, view_.record->world_size, pieces->second))
+      if (auto made = plan_encoding(*place.parity, checkpoint, world_size_of(pieces->second), pieces->second))
         directive.fetches.push_back({std::move(made->piece), {parity_node}, std::move(made->coding_inputs)});
     } else if (const auto lost = decoded.find(shard);
                lost != decoded.end() && encoder_of(place, checkpoint, now) == node) {

@@ -65,24 +65,70 @@ std::uint32_t usable_cut(const Pieces& pieces, const Cuts& cuts, std::string_vie
   return 0;
 }
 
+// What the incarnation needs of one checkpoint.
+struct Needs {
+  std::uint32_t world_size = 0;  // of the job that captured it
+  std::uint32_t ranks = 0;       // so many ranks restore a private shard of their own
+  std::vector<std::string_view> shards;
+  bool is_replicated = true;  // or captured by as many ranks as there are now
+};
+
+// Whether nothing but one main shard, and private shards, was ever captured for the checkpoint. What is seen of it does
+// not tell by itself: all nodes that had another main shard may be gone.
+bool is_replicated(const Pieces& pieces, const RecoveryQuestion& question) {
+  const auto is_part_of_it = [&](std::string_view name) {
+    return name.empty() || name.ends_with(private_suffix) || parse_part(name).shard == question.main_shard;
+  };
+  bool is_proven = question.members_share;
+  for (const auto& [name, holders] : pieces) {
+    for (const Holder& holder : holders) {
+      const auto& made_of = holder.piece->parity_manifest.sources;
+      if (!std::all_of(made_of.begin(), made_of.end(), [&](const auto& each) { return is_part_of_it(each.shard); }))
+        return false;
+      if (holder.node == storage_node) is_proven = true;  // which names all shards
+    }
+    if (name.starts_with(parity_prefix)) continue;
+    if (!is_part_of_it(name)) return false;
+    if (parse_part(name).of == world_size_of(pieces)) is_proven = true;  // a part per rank that names the shard
+  }
+  return is_proven && !question.main_shard.empty();
+}
+
+// Another number of ranks restores the one main shard, and the private shards of ranks that there were. An incarnation
+// with fewer ranks may have gone on from the checkpoint: then the private shards of the others are void.
+Needs needs_of(const Pieces& pieces, CheckpointId checkpoint, const RecoveryQuestion& question) {
+  Needs needs{world_size_of(pieces), 0, question.shards};
+  needs.ranks = needs.world_size;
+  if (checkpoint == question.restored && question.restored_ranks != 0)
+    needs.ranks = std::min(needs.ranks, question.restored_ranks);
+  if (needs.ranks == question.world_size && needs.world_size == question.world_size) return needs;
+  needs.is_replicated = is_replicated(pieces, question);
+  if (!needs.is_replicated) return needs;
+  needs.ranks = std::min(needs.ranks, question.world_size);
+  needs.shards.assign(question.private_shards.begin(), question.private_shards.begin() + needs.ranks);
+  needs.shards.push_back(question.main_shard);
+  return needs;
+}
+
 std::set<std::string> unusable(const Inventory& inventory, CheckpointId checkpoint, const RecoveryQuestion& question) {
   const auto pieces = inventory.find(checkpoint);
-  const bool has_any = pieces != inventory.end();
-  const Cuts cuts = has_any ? cuts_in(pieces->second) : Cuts();
+  if (pieces == inventory.end()) return {question.shards.begin(), question.shards.end()};
+  const Cuts cuts = cuts_in(pieces->second);
+  const Needs needs = needs_of(pieces->second, checkpoint, question);
   std::set<std::string> shards;
-  for (const auto& shard : question.shards) {
-    if (!has_any || usable_cut(pieces->second, cuts, shard, question.world_size) == 0) shards.emplace(shard);
+  for (const auto& shard : needs.shards) {
+    if (!needs.is_replicated || usable_cut(pieces->second, cuts, shard, needs.world_size) == 0) shards.emplace(shard);
   }
   return shards;
 }
 
 // By shard.
-std::vector<Cut> cuts_of(const Pieces& pieces, const RecoveryQuestion& question) {
+std::vector<Cut> cuts_of(const Pieces& pieces, const Needs& needs) {
   const Cuts there = cuts_in(pieces);
   std::vector<Cut> cuts;
-  for (const std::string_view shard : question.shards) {
+  for (const std::string_view shard : needs.shards) {
     if (!there.contains(shard)) continue;
-    const std::uint32_t of = usable_cut(pieces, there, shard, question.world_size);
+    const std::uint32_t of = usable_cut(pieces, there, shard, needs.world_size);
     if (of > 1) cuts.push_back({std::string(shard), of});
   }
   std::sort(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) { return a.shard < b.shard; });
@@ -120,14 +166,21 @@ CheckpointId newest_commit_until(CheckpointId limit, const RecoveryQuestion& que
   return newest;
 }
 
-// A world size in the stored pieces that differs from the job's, or 0.
-std::uint32_t foreign_world_size(const Inventory& inventory, std::uint32_t world_size) {
+// The world size of the newest checkpoint that only as many ranks as captured it can restore, or 0.
+std::uint32_t foreign_world_size(const Inventory& inventory, const RecoveryQuestion& question) {
   for (auto it = inventory.rbegin(); it != inventory.rend(); ++it) {
-    for (const auto& [shard, holders] : it->second) {
-      if (holders.front().piece->world_size != world_size) return holders.front().piece->world_size;
-    }
+    const Needs needs = needs_of(it->second, it->first, question);
+    if (!needs.is_replicated) return needs.world_size;
   }
   return 0;
+}
+
+std::string mismatch_text(std::uint32_t stored, std::uint32_t world_size) {
+  return "the stored checkpoints are of a job of " + std::to_string(stored) + " ranks, this one has " +
+         std::to_string(world_size) + ", and not all ranks are known to share one main shard: start " +
+         std::to_string(stored) +
+         " ranks, or load it from storage with ckptengine.dcp.Reader, or remove "
+         "these checkpoints ('ckptctl gc', and 'ckptctl rm' on storage)";
 }
 
 // The members of the last incarnation that still have the memory they had then.
@@ -178,6 +231,15 @@ std::string lacking_text(const RecoveryQuestion& question, const std::set<std::s
   const std::string parity = has_parity ? ", nor can they be decoded from what is left" : "";
   const std::string steps = question.unusable.empty() ? "" : "; on storage: " + join(question.unusable, 3);
   return who + " shards " + join(shards) + parity + steps + missing_text(question.missing);
+}
+
+// Why the checkpoint, which was committed, cannot be restored.
+std::string loss_text(const Inventory& inventory, CheckpointId checkpoint, const RecoveryQuestion& question) {
+  const auto pieces = inventory.find(checkpoint);
+  if (pieces == inventory.end() || needs_of(pieces->second, checkpoint, question).is_replicated)
+    return lacking_text(question, unusable(inventory, checkpoint, question));
+  return "it is of a job of " + std::to_string(world_size_of(pieces->second)) +
+         " ranks, and not all of them are known to share one main shard";
 }
 
 std::string give_up_text(const RecoveryQuestion& question) {
@@ -355,20 +417,20 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
     decision.checkpoint = chosen;
     decision.behind = chosen < newest_commit;
     answer.base = newest_commit_until(chosen, question);
-    decision.cuts = cuts_of(inventory.at(chosen), question);
+    const Needs needs = needs_of(inventory.at(chosen), chosen, question);
+    decision.cuts = cuts_of(inventory.at(chosen), needs);
+    answer.restored_ranks = needs.ranks;
     if (decision.behind) {
       decision.text = describe(newest_commit) + " was committed but is lost (" +
-                      lacking_text(question, unusable(inventory, newest_commit, question)) + ")";
+                      loss_text(inventory, newest_commit, question) + ")";
     }
-  } else if (const std::uint32_t stored = foreign_world_size(inventory, question.world_size); stored != 0) {
+  } else if (const std::uint32_t stored = foreign_world_size(inventory, question); stored != 0) {
     decision.verdict = Verdict::mismatch;
-    decision.text = "the stored checkpoints are of a job of " + std::to_string(stored) + " ranks, this one has " +
-                    std::to_string(question.world_size) + ": start it with " + std::to_string(stored) +
-                    " ranks, or remove these checkpoints ('ckptctl gc', and 'ckptctl rm' on storage)";
+    decision.text = mismatch_text(stored, question.world_size);
   } else if (newest_commit) {
     decision.verdict = Verdict::lost;
     decision.text = "beyond tolerance: " + describe(newest_commit) + " was committed, but " +
-                    lacking_text(question, unusable(inventory, newest_commit, question)) +
+                    loss_text(inventory, newest_commit, question) +
                     "; bring back nodes that had them and restart, or give up with " + give_up_text(question);
   } else if (!question.unusable.empty()) {
     decision.verdict = Verdict::lost;

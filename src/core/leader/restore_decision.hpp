@@ -21,6 +21,9 @@ inline constexpr std::size_t sources_max = 4;
 
 bool is_held_by(const Holders& holders, NodeId node);
 
+// The world size of the job that captured these pieces of one checkpoint. There is at least one.
+inline std::uint32_t world_size_of(const Pieces& pieces) { return pieces.begin()->second.front().piece->world_size; }
+
 // All pieces in the reports, by checkpoint. Borrows from the reports, which must be in order of their nodes.
 Inventory take_inventory(const std::vector<const Report*>& reports);
 
@@ -48,26 +51,31 @@ struct RecoveryQuestion {
   std::vector<const Report*> reports;    // from the nodes that are present
   std::vector<std::string_view> shards;  // the shards that the new incarnation needs, each once; borrowed
   std::uint32_t world_size = 0;
-  std::vector<NodeId> missing;            // members of the last incarnation that are not present
-  std::vector<Member> members;            // of the last incarnation
-  std::uint64_t members_incarnation = 0;  // the last incarnation
-  bool members_are_lost = false;          // the last incarnation's rank assignments are lost
-  CheckpointId restored;                  // the checkpoint that it restored
-  CheckpointId base;                      // newest commit that it restored or kept
-  std::vector<CheckpointId> whole;        // its checkpoints that are still whole in all places
-  CheckpointId first_commit;              // from the incarnation record
-  bool asks_storage = false;              // there is persistent storage
-  std::vector<PieceInfo> stored;          // pieces on storage
-  std::set<CheckpointId> damaged;         // checkpoints on storage that proved damaged when read
-  std::vector<std::string> unusable;      // other checkpoints on storage that cannot be used, a sentence each
-  std::string storage_trouble;            // why `stored` may be incomplete, "" if it is complete
+  std::string_view main_shard;                   // the shard that all ranks name, "" if they name several; borrowed
+  std::vector<std::string_view> private_shards;  // by rank; borrowed
+  bool members_share = false;                    // all ranks of the last incarnation named `main_shard`
+  std::vector<NodeId> missing;                   // members of the last incarnation that are not present
+  std::vector<Member> members;                   // of the last incarnation
+  std::uint64_t members_incarnation = 0;         // the last incarnation
+  bool members_are_lost = false;                 // the last incarnation's rank assignments are lost
+  CheckpointId restored;                         // the checkpoint that it restored
+  std::uint32_t restored_ranks = 0;              // with the private shards of this many ranks
+  CheckpointId base;                             // newest commit that it restored or kept
+  std::vector<CheckpointId> whole;               // its checkpoints that are still whole in all places
+  CheckpointId first_commit;                     // from the incarnation record
+  bool asks_storage = false;                     // there is persistent storage
+  std::vector<PieceInfo> stored;                 // pieces on storage
+  std::set<CheckpointId> damaged;                // checkpoints on storage that proved damaged when read
+  std::vector<std::string> unusable;             // other checkpoints on storage that cannot be used, a sentence each
+  std::string storage_trouble;                   // why `stored` may be incomplete, "" if it is complete
 };
 
 struct RecoveryAnswer {
   Decision decision;
-  CheckpointId base;   // newest commit up to the checkpoint; kept until the checkpoint has all its copies
-  bool final = false;  // no missing node can change the answer
-  std::string alarm;   // why a newer checkpoint was passed over: its ranks captured different bytes; "" if none was
+  CheckpointId base;                 // newest commit up to the checkpoint; kept until the checkpoint has all its copies
+  std::uint32_t restored_ranks = 0;  // this many ranks restore a private shard of their own
+  bool final = false;                // no missing node can change the answer
+  std::string alarm;  // why a newer checkpoint was passed over: its ranks captured different bytes; "" if none was
 };
 
 // `inventory` has the question's reports and borrows from them.

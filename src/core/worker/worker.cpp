@@ -113,14 +113,18 @@ void Worker::on(const SegmentsReady& ready) {
   const auto it = trainers_.find(ready.rank);
   if (it == trainers_.end()) return;
   it->second.segments = ready.shards;
-  for (const std::string& shard : ready.shards) slots_.add_segment(ready.rank, shard, config_.local_slots);
+  it->second.slots = ready.slots;
+  for (const std::string& shard : ready.shards) slots_.add_segment(ready.rank, shard, ready.slots);
 }
 
 void Worker::on(const Progress& progress) {
   const auto it = trainers_.find(progress.rank);
   if (it == trainers_.end()) return;
-  it->second.attempted = std::max(it->second.attempted, progress.attempted);
-  it->second.capturing = progress.capturing;
+  Trainer& trainer = it->second;
+  const bool is_skipped = progress.attempted > trainer.attempted && progress.capturing < progress.attempted;
+  if (is_skipped && trainer.granted.empty() && !trainer.segments.empty()) trainer.demand.found_none();
+  trainer.attempted = std::max(trainer.attempted, progress.attempted);
+  trainer.capturing = progress.capturing;
 }
 
 void Worker::on(const Captured& captured) {
@@ -130,6 +134,7 @@ void Worker::on(const Captured& captured) {
   if (captured.pieces.size() != trainer.granted.size()) return;  // not the slots that it was granted
   for (std::size_t i = 0; i < captured.pieces.size(); ++i) slots_.captured(trainer.granted[i], captured.pieces[i]);
   trainer.granted.clear();
+  trainer.demand.captured();
   trainer.capturing = -1;
   const CheckpointId checkpoint = captured.pieces.front().checkpoint;
   trainer.attempted = std::max(trainer.attempted, checkpoint.iteration());
@@ -266,6 +271,7 @@ void Worker::reconcile(TimeMs now, Effects& effects) {
   for (auto& [rank, trainer] : trainers_) {
     reconcile_restore(trainer, effects);
     reconcile_grant(trainer, effects);
+    reconcile_demand(trainer, effects);
     reconcile_words(trainer, effects);
   }
   reconcile_segments(effects);
@@ -290,7 +296,10 @@ void Worker::reconcile_admissions(Effects& effects) {
     if (trainer.served_in != 0 && trainer.served_in != directive_.incarnation) continue;
     if (trainer.incarnation != directive_.incarnation) trainer.share.reset();
     trainer.incarnation = directive_.incarnation;
-    if (admission.share) trainer.share = admission.share;
+    if (admission.share) {
+      trainer.share = admission.share;
+      trainer.adopts = admission.adopts;
+    }
     if (admission.replication &&
         std::exchange(trainer.notified_replication_in, trainer.incarnation) != trainer.incarnation)
       effects.push_back(NotifyReplicationGroup{admission.rank, trainer.incarnation, *admission.replication});
@@ -465,7 +474,7 @@ void Worker::reconcile_restore(Trainer& trainer, Effects& effects) {
     case Verdict::restore: {
       const std::string& main_shard = trainer.hello.main_shard;
       const auto main = find_sources(parts_of(main_shard, parts_stored(main_shard)));
-      const auto private_ = find_sources({trainer.hello.private_shard});
+      const auto private_ = find_sources({trainer.adopts.empty() ? trainer.hello.private_shard : trainer.adopts});
       if (directive_.reading_storage && directive_.stranded.empty()) return;  // the checkpoint may still prove damaged
       if (!main || !private_) {
         if (directive_.stranded.empty()) return;  // the pieces are on their way here
@@ -497,6 +506,14 @@ void Worker::reconcile_grant(Trainer& trainer, Effects& effects) {
   for (const SlotRef& ref : slots) slots_.grant(ref);
   trainer.granted = slots;
   effects.push_back(GrantSlots{trainer.hello.rank, *trainer.share, std::move(slots)});
+}
+
+// The third slot, or the fourth where storage has one. Asked for once: where memory lacks, the driver tells people.
+void Worker::reconcile_demand(Trainer& trainer, Effects& effects) const {
+  const auto slots = static_cast<std::uint8_t>(trainer.slots + 1);
+  if (!trainer.demand.wants_more() || slots > config_.local_slots_max || slots <= trainer.slots_asked) return;
+  trainer.slots_asked = slots;
+  effects.push_back(AddSlots{trainer.hello.rank, trainer.segments, slots});
 }
 
 void Worker::reconcile_words(Trainer& trainer, Effects& effects) {

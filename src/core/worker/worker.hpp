@@ -12,6 +12,7 @@
 
 #include "core/events.hpp"
 #include "core/node.hpp"
+#include "core/worker/slot_demand.hpp"
 #include "core/worker/slots.hpp"
 
 namespace ckpt::core {
@@ -70,10 +71,14 @@ class Worker {
     bool restored = false;           // it may take snapshots
     std::optional<Refusal> refusal;  // why it no longer takes part
     std::optional<Share> share;      // of the main shard that it captures in this incarnation
+    std::string adopts;              // the private shard that it restores instead of its own, "": its own
     bool wants_gpu_replication = false;
     std::uint64_t notified_replication_in = 0;  // incarnation
     std::vector<std::string> segments;          // the shards whose segments are ready
-    std::vector<SlotRef> granted;               // one per segment; empty: no grant is open
+    std::uint8_t slots = 0;                     // so many has each of them
+    std::uint8_t slots_asked = 0;               // the driver was asked for so many, once
+    SlotDemand demand;
+    std::vector<SlotRef> granted;  // one per segment; empty: no grant is open
     std::int64_t attempted = -1;
     std::int64_t capturing = -1;
     CheckpointId notified_commit;
@@ -114,6 +119,7 @@ class Worker {
   void reconcile_fetches(TimeMs now, Effects& effects);
   void reconcile_restore(Trainer& trainer, Effects& effects);
   void reconcile_grant(Trainer& trainer, Effects& effects);
+  void reconcile_demand(Trainer& trainer, Effects& effects) const;
   void reconcile_words(Trainer& trainer, Effects& effects);
   void reconcile_segments(Effects& effects);
   void reconcile_writes(Effects& effects);

@@ -1,8 +1,4 @@
-// Receives a fetched piece into a slot of this node. It seals the slot only if every leaf matches its digest.
-//
-// The transport's thread calls begin(), received() and ended(). The digest threads verify each leaf as soon as all of
-// its bytes are there. `done` runs exactly once, on one of these threads, when neither transfer nor verification
-// touches the slot any more.
+// The replica source that fetches a whole piece from a peer, over the network.
 #pragma once
 
 #include <functional>
@@ -11,24 +7,42 @@
 #include <optional>
 #include <vector>
 
+#include "agent/pieces/core_queue.hpp"
 #include "agent/pieces/worker_pool.hpp"
-#include "arena/segment.hpp"
-#include "core/events.hpp"
+#include "agent/transfers/replica_source.hpp"
+#include "agent/transfers/transport_port.hpp"
 #include "net/transport.hpp"
 
 namespace ckpt::agent {
 
-class FetchSink : public net::Sink, public std::enable_shared_from_this<FetchSink> {
+class PeerSource : public ReplicaSource {
+ public:
+  // Both outlive the source and the transport.
+  PeerSource(WorkerPool& pool, CoreQueue& queue, std::shared_ptr<TransportPort> transport)
+      : pool_(pool), queue_(queue), transport_(std::move(transport)) {}
+
+  std::shared_ptr<RunningFetch> start(const FetchRequest& request) override;
+
+ private:
+  WorkerPool& pool_;
+  CoreQueue& queue_;
+  const std::shared_ptr<TransportPort> transport_;
+};
+
+// Receives a whole piece from a peer into a slot. It seals the slot only if every leaf matches its digest.
+//
+// The transport's thread calls begin(), received() and ended(). The digest threads verify each leaf as soon as all of
+// its bytes are there. `done` runs exactly once, on one of these threads, when neither transfer nor verification
+// touches the slot any more.
+class FetchSink : public net::Sink, public RunningFetch, public std::enable_shared_from_this<FetchSink> {
  public:
   // If `result` is complete, the piece is sealed in the slot with this manifest.
   using Done = std::function<void(core::FetchResult result, std::optional<arena::Manifest> manifest)>;
 
-  // `expected`: the piece that must arrive. `pool` outlives the sink.
-  FetchSink(std::shared_ptr<arena::Segment> segment, std::uint8_t slot, core::PieceInfo expected, WorkerPool& pool,
-            Done done);
+  // `pool` outlives the sink.
+  FetchSink(FetchDestination destination, WorkerPool& pool, Done done);
 
-  // [any thread] The slot stays unsealed, whatever else arrives.
-  void cancel();
+  void cancel() override;  // [any thread]
 
   std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) override;
   void received(std::size_t offset_bytes, std::size_t size_bytes) override;
@@ -37,14 +51,11 @@ class FetchSink : public net::Sink, public std::enable_shared_from_this<FetchSin
   bool wanted() const override;
 
  private:
-  bool accept(std::span<const std::byte> manifest, std::size_t data_bytes);
   void submit(std::size_t first_leaf, std::size_t last_leaf);
   void verify(std::size_t first_leaf, std::size_t last_leaf);
   void finish_if_over();
 
-  const std::shared_ptr<arena::Segment> segment_;
-  arena::WritableSlot slot_;
-  const core::PieceInfo expected_;
+  FetchDestination destination_;
   WorkerPool& pool_;
   const Done done_;
   arena::Manifest manifest_;               // written in begin(), constant afterwards

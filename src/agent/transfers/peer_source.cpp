@@ -1,22 +1,41 @@
-#include "agent/transfers/fetch_sink.hpp"
+#include "agent/transfers/peer_source.hpp"
 
 #include <algorithm>
+#include <utility>
 
-#include "agent/pieces/piece_index.hpp"
-#include "base/error.hpp"
-#include "kernels/copy_digest.hpp"
+#include "kernels/digest.hpp"
 
 namespace ckpt::agent {
+namespace {
 
 using core::FetchResult;
 
-FetchSink::FetchSink(std::shared_ptr<arena::Segment> segment, std::uint8_t slot, core::PieceInfo expected,
-                     WorkerPool& pool, Done done)
-    : segment_(std::move(segment)),
-      slot_(segment_->writable_slot(slot)),
-      expected_(std::move(expected)),
-      pool_(pool),
-      done_(std::move(done)) {}
+void end(const FetchRequest& request, FetchResult result, std::optional<arena::Manifest> manifest) {
+  FetchOutcome outcome;
+  outcome.result = result;
+  if (manifest) outcome.network_bytes = manifest->length_bytes;
+  outcome.manifest = std::move(manifest);
+  if (result == FetchResult::corrupt) request.damaged({request.order.source, request.order.piece.shard}, false);
+  request.done(std::move(outcome));
+}
+
+}  // namespace
+
+std::shared_ptr<RunningFetch> PeerSource::start(const FetchRequest& request) {
+  const core::StartFetch& order = request.order;
+  if (!is_node(order.source)) return nullptr;
+  auto done = [request, &queue = queue_](FetchResult result, std::optional<arena::Manifest> manifest) {
+    queue.post(
+        [request, result, manifest = std::move(manifest)]() mutable { end(request, result, std::move(manifest)); });
+  };
+  const auto sink = std::make_shared<FetchSink>(request.destination, pool_, std::move(done));
+  const net::FetchPart whole{.urgent = request.urgent};
+  transport_->fetch(order.source, {order.piece.shard, order.piece.checkpoint.word()}, whole, sink, request.timeout_ms);
+  return sink;
+}
+
+FetchSink::FetchSink(FetchDestination destination, WorkerPool& pool, Done done)
+    : destination_(std::move(destination)), pool_(pool), done_(std::move(done)) {}
 
 void FetchSink::cancel() {
   const std::lock_guard lock(mutex_);
@@ -28,30 +47,19 @@ std::optional<std::span<std::byte>> FetchSink::begin(std::span<const std::byte> 
     const std::lock_guard lock(mutex_);
     if (cancelled_ || over_) return std::nullopt;
   }
-  if (!accept(manifest, data_bytes)) {
+  auto accepted = data_bytes == destination_.piece().length_bytes ? destination_.begin(manifest) : std::nullopt;
+  if (!accepted) {
     const std::lock_guard lock(mutex_);
     corrupt_ = true;
     return std::nullopt;
   }
-  slot_.begin();
-  slot_.drop(CheckpointId());  // this checkpoint may have been dropped from here before
+  manifest_ = std::move(*accepted);
   leaf_bytes_.assign(manifest_.leaves.size(), 0);
-  return std::span(slot_.data(), data_bytes);
-}
-
-// Nothing that the source says is believed beyond what was announced to us.
-bool FetchSink::accept(std::span<const std::byte> manifest, std::size_t data_bytes) {
-  try {
-    manifest_ = arena::decode_manifest(manifest);
-    return piece_info(manifest_) == expected_ && manifest_.length_bytes == data_bytes &&
-           slot_.fits(manifest_.length_bytes, manifest_.layout.size());
-  } catch (const Failure&) {
-    return false;
-  }
+  return std::span(destination_.data(), data_bytes);
 }
 
 void FetchSink::received(std::size_t offset_bytes, std::size_t size_bytes) {
-  // Neighbouring leaves that became whole are verified in one go.
+  // Neighbouring leaves that are complete now are verified together.
   std::size_t run_begin = 0, run_end = 0;
   for (std::size_t at = offset_bytes; at < offset_bytes + size_bytes;) {
     const std::size_t leaf = at / kernels::leaf_size_bytes;
@@ -80,8 +88,7 @@ void FetchSink::submit(std::size_t first_leaf, std::size_t last_leaf) {
 }
 
 void FetchSink::verify(std::size_t first_leaf, std::size_t last_leaf) {
-  const bool good =
-      !kernels::verify_leaves(slot_.data(), manifest_.length_bytes, first_leaf, last_leaf, manifest_.leaves.data());
+  const bool good = destination_.verify(manifest_, first_leaf, last_leaf);
   {
     const std::lock_guard lock(mutex_);
     corrupt_ = corrupt_ || !good;
@@ -93,7 +100,7 @@ void FetchSink::verify(std::size_t first_leaf, std::size_t last_leaf) {
 void FetchSink::ended(net::FetchEnd end) {
   {
     const std::lock_guard lock(mutex_);
-    // A transfer that ends well with bytes missing did not.
+    // The peer says complete, but bytes are missing.
     if (end == net::FetchEnd::complete && whole_leaves_ != leaf_bytes_.size()) end = net::FetchEnd::peer_failed;
     end_ = end;
   }
@@ -122,7 +129,7 @@ void FetchSink::finish_if_over() {
       result = FetchResult::complete;
   }
   if (result != FetchResult::complete) return done_(result, std::nullopt);
-  slot_.seal(manifest_);
+  destination_.seal(manifest_);
   done_(result, std::move(manifest_));
 }
 

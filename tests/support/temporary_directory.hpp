@@ -8,6 +8,9 @@
 
 namespace ckpt::test {
 
+// Where arenas belong.
+inline constexpr const char* in_memory = "/dev/shm";
+
 class TemporaryDirectory {
  public:
   // In `base`, or where temporary files go.
@@ -23,6 +26,7 @@ class TemporaryDirectory {
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
 
   const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
  private:
   std::string path_;

@@ -1,0 +1,120 @@
+#include "agent/transfers/coding_source.hpp"
+
+#include <utility>
+
+#include "core/lists.hpp"
+#include "net/wire.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using core::FetchResult;
+
+// Size of the piece's manifest as it travels. 0 if it does not grow with a group.
+std::uint64_t manifest_bytes(const core::PieceInfo& piece) {
+  if (!piece.is_parity()) return 0;
+  return arena::encoded_bytes(piece.shard.size(), piece.length_bytes, encoded_bytes(piece.parity_manifest));
+}
+
+std::string trouble_with(const core::StartFetch& order) {
+  const std::uint64_t bytes = manifest_bytes(order.piece);
+  if (bytes <= net::wire::manifest_bytes_max) return {};
+  return "parity " + order.piece.shard + " is not made: the manifests of what it protects take " +
+         std::to_string(bytes >> 20) + " MiB, more than agents send; use smaller groups, as in xor(4)";
+}
+
+}  // namespace
+
+// One coding job after the other, until one succeeds or too few sources are left.
+class CodingSource::Attempts : public RunningFetch, public std::enable_shared_from_this<Attempts> {
+ public:
+  Attempts(const CodingJob::Dependencies& deps, CoreQueue& queue, const FetchRequest& request)
+      : deps_(deps), queue_(queue), request_(request), inputs_(request.order.coding_inputs) {
+    deps_.urgent = request.urgent;
+  }
+
+  void start() {
+    auto done = [weak = weak_from_this(), &queue = queue_](CodingJob::Outcome outcome) {
+      queue.post([weak, outcome = std::move(outcome)]() mutable {
+        if (const auto self = weak.lock()) self->ended(std::move(outcome));
+      });
+    };
+    job_ = std::make_shared<CodingJob>(deps_, request_.destination, inputs_, std::move(done));
+    job_->start();
+  }
+  void cancel() override {
+    is_cancelled_ = true;
+    if (job_ != nullptr) job_->cancel();
+  }
+
+ private:
+  void ended(CodingJob::Outcome outcome) {
+    network_bytes_ += outcome.received_bytes;
+    for (const PieceRef& piece : outcome.damaged) request_.damaged(piece, false);
+    for (const PieceRef& piece : outcome.wrong) request_.damaged(piece, true);
+    if (outcome.result != FetchResult::complete && !is_cancelled_ && request_.destination.is_whole_file() &&
+        (leave_out(outcome.unusable) || suspect_another(outcome.suspects)))
+      return start();
+    if (outcome.result == FetchResult::complete && is_convicted()) request_.damaged(*suspected_, true);
+    FetchOutcome last;
+    last.result = outcome.result;
+    last.network_bytes = network_bytes_;
+    if (outcome.manifest) last.coded_bytes = outcome.manifest->length_bytes;
+    last.manifest = std::move(outcome.manifest);
+    request_.done(std::move(last));
+  }
+
+  // False: none of these is left to leave out. Every call with true leaves fewer sources, so the attempts end.
+  bool leave_out(const std::vector<PieceRef>& unusable) {
+    return std::erase_if(inputs_.sources, [&](const core::CodingInputs::Source& source) {
+             return core::contains(unusable, PieceRef{source.node, source.shard});
+           }) != 0;
+  }
+
+  // One of several parity pieces is wrong, but the others may suffice. Each suspect is left out once. All others that
+  // were suspected with it are read again. False: no suspect is left to try.
+  bool suspect_another(const std::vector<PieceRef>& suspects) {
+    if (!all_inputs_) {
+      if (suspects.empty()) return false;
+      all_inputs_ = inputs_;
+      suspects_ = suspects;
+    }
+    if (suspects_.empty()) return false;
+    suspected_ = suspects_.back();
+    suspects_.pop_back();
+    inputs_ = *all_inputs_;
+    left_out_ = std::erase_if(inputs_.sources, [&](const auto& source) { return source.shard == suspected_->shard; });
+    return true;
+  }
+
+  // The piece is right without the suspect, and nothing but the suspect was left out. A decoder takes the first sources
+  // that are there, so all other suspects were read.
+  bool is_convicted() const { return suspected_ && inputs_.sources.size() + left_out_ == all_inputs_->sources.size(); }
+
+  CodingJob::Dependencies deps_;
+  CoreQueue& queue_;
+  const FetchRequest request_;
+  core::CodingInputs inputs_;
+  std::shared_ptr<CodingJob> job_;
+  std::uint64_t network_bytes_ = 0;  // of all attempts
+  bool is_cancelled_ = false;
+  // Used once one of several parity pieces is known to be wrong:
+  std::optional<core::CodingInputs> all_inputs_;
+  std::vector<PieceRef> suspects_;     // to be left out one at a time
+  std::optional<PieceRef> suspected_;  // left out now
+  std::size_t left_out_ = 0;           // how many of its sources were left out
+};
+
+std::shared_ptr<RunningFetch> CodingSource::start(const FetchRequest& request) {
+  if (request.order.source != core::parity_node) return nullptr;
+  auto attempts = std::make_shared<Attempts>(deps_, queue_, request);
+  FetchOutcome refused;
+  refused.trouble = trouble_with(request.order);
+  if (refused.trouble.empty() && core::is_valid(request.order.coding_inputs.parity_manifest))
+    attempts->start();
+  else
+    queue_.post([done = request.done, refused] { done(refused); });
+  return attempts;
+}
+
+}  // namespace ckpt::agent

@@ -1,0 +1,43 @@
+#include "agent/transfers/fetch_destination.hpp"
+
+#include <utility>
+
+#include "agent/pieces/piece_index.hpp"
+#include "base/error.hpp"
+#include "kernels/copy_digest.hpp"
+
+namespace ckpt::agent {
+
+FetchDestination::FetchDestination(std::shared_ptr<arena::Segment> segment, std::uint8_t slot, core::PieceInfo piece)
+    : segment_(std::move(segment)), slot_(segment_->writable_slot(slot)), piece_(std::move(piece)) {}
+
+bool FetchDestination::begin(const arena::Manifest& manifest) {
+  try {
+    return piece_info(manifest) == piece_ && begin_unknown(manifest.layout.size());
+  } catch (const Failure&) {
+    return false;
+  }
+}
+
+std::optional<arena::Manifest> FetchDestination::begin(std::span<const std::byte> encoded_manifest) {
+  try {
+    std::optional<arena::Manifest> manifest = arena::decode_manifest(encoded_manifest);
+    if (!begin(*manifest)) manifest.reset();
+    return manifest;
+  } catch (const Failure&) {
+    return std::nullopt;
+  }
+}
+
+bool FetchDestination::begin_unknown(std::uint64_t layout_bytes) {
+  if (!slot_.fits(piece_.length_bytes, layout_bytes)) return false;
+  slot_.begin();
+  slot_.drop(CheckpointId());  // this checkpoint may have been dropped from here before
+  return true;
+}
+
+bool FetchDestination::verify(const arena::Manifest& manifest, std::size_t first_leaf, std::size_t last_leaf) {
+  return !kernels::verify_leaves(slot_.data(), manifest.length_bytes, first_leaf, last_leaf, manifest.leaves.data());
+}
+
+}  // namespace ckpt::agent

@@ -1,0 +1,27 @@
+// The replica source that reads a piece from storage, or from another source of checkpoints that all nodes reach.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "agent/pieces/core_queue.hpp"
+#include "agent/transfers/replica_source.hpp"
+#include "agent/transfers/storage_tier.hpp"
+
+namespace ckpt::agent {
+
+class StorageReader : public ReplicaSource {
+ public:
+  // Both outlive the source. `storage`: null if this agent has none.
+  StorageReader(StorageTier* storage, CoreQueue& queue) : storage_(storage), queue_(queue) {}
+
+  std::shared_ptr<RunningFetch> start(const FetchRequest& request) override;
+
+ private:
+  class Read;
+
+  StorageTier* const storage_;
+  CoreQueue& queue_;
+};
+
+}  // namespace ckpt::agent

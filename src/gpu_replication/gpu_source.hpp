@@ -1,0 +1,32 @@
+// The replica source that receives a piece from GPU to GPU (docs/gpu.md). It takes an order if the piece arrives in the
+// receive buffer of one of this node's ranks. It fetches from the node what does not arrive in time.
+#pragma once
+
+#include <memory>
+
+#include "agent/pieces/core_queue.hpp"
+#include "agent/pieces/worker_pool.hpp"
+#include "agent/transfers/replica_source.hpp"
+#include "agent/transfers/transport_port.hpp"
+#include "gpu_replication/replication_manager.hpp"
+
+namespace ckpt::agent {
+
+class GpuSource : public ReplicaSource {
+ public:
+  // All outlive the source and the transport.
+  GpuSource(ReplicationManager& replications, WorkerPool& pool, CoreQueue& queue,
+            std::shared_ptr<TransportPort> transport)
+      : replications_(replications), pool_(pool), queue_(queue), transport_(std::move(transport)) {}
+
+  std::shared_ptr<RunningFetch> start(const FetchRequest& request) override;
+  void ended(const core::StartFetch& order, const FetchOutcome& outcome) override;
+
+ private:
+  ReplicationManager& replications_;
+  WorkerPool& pool_;
+  CoreQueue& queue_;
+  const std::shared_ptr<TransportPort> transport_;
+};
+
+}  // namespace ckpt::agent
