@@ -282,7 +282,7 @@ struct IncarnationRecord {
   std::optional<placement::Strategy> strategy;
   placement::Protection protection;
   CheckpointId restored;             // the checkpoint that it restored, committed or not
-  std::uint32_t restored_ranks = 0;  // with the private shards of ranks 0 to restored_ranks - 1
+  std::uint32_t restored_ranks = 0;  // with the private shards of ranks 0 to restored_ranks - 1; 0: with all of them
   CheckpointId base;                 // newest commit that it restored or kept: `restored`, once that has all its copies
   CheckpointId first_commit;         // first commit of the newest incarnation that has one; proves that state existed
   bool operator==(const IncarnationRecord&) const = default;

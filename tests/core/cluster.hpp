@@ -182,7 +182,8 @@ class Cluster {
     feed(homes_.at(rank), RestoreDone{rank});
     auto segments = parts_of(main_of(rank), shares_.at(rank));
     segments.push_back(private_shard(rank));
-    feed(homes_.at(rank), SegmentsReady{rank, segments, static_cast<std::uint8_t>(storage ? 3 : 2)});
+    feed(homes_.at(rank),
+         SegmentsReady{rank, segments, static_cast<std::uint8_t>(storage ? own_slots + 1 : own_slots)});
     drain();
   }
   // A whole snapshot of one rank; false when it holds no grant (it then skips).
@@ -321,6 +322,7 @@ class Cluster {
     std::vector<CheckpointId> committed_damaged;  // that the last commit was told of
     std::map<std::string, int> reads;             // by shard
   };
+  std::uint8_t own_slots = 2;        // of ranks that begin to train from now on; with storage one more
   std::optional<Storage> storage;    // of nodes that boot from now on
   std::set<NodeId> without_storage;  // likewise, as set up by mistake
   std::map<Rank, std::vector<AddSlots>> added_slots;

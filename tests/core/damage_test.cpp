@@ -22,6 +22,7 @@ struct DamagedCopy : Cluster {
       if (directive != nullptr && send.to == 1) order = {directive->leader, *directive};
       return true;
     };
+    own_slots = 3;
     start_incarnation(own_node);
     begin_training();
     snapshot_all(5);

@@ -39,7 +39,7 @@ Role role_of(NodeId node, const Place& place) {
 
 IncarnationPlacement::IncarnationPlacement(const IncarnationRecord& record, const AssignmentTable& assignment_table)
     : began_from_(record.decision.checkpoint),
-      own_ranks_(began_from_ ? record.restored_ranks : record.assignments.count) {
+      own_ranks_(began_from_ && record.restored_ranks != 0 ? record.restored_ranks : record.assignments.count) {
   JobPlacement placement_of_job = arrange(assignment_table.assignments(), record.strategy, record.protection);
   shares_.insert(placement_of_job.shares.begin(), placement_of_job.shares.end());
   replications_ = replication_groups(assignment_table.assignments(), placement_of_job, record.protection);

@@ -553,9 +553,9 @@ void Worker::reconcile_writes(Effects& effects) {
   const WriteOrder& order = directive_.write;
   if (writing_ || order.shards.empty()) return;
   if (!config_.storage_writes) {
-    written_ = {
-        order.checkpoint, order.attempt, order.shards,
-        "node " + std::to_string(config_.node) + " has no option storage; give all agents of the job the same one"};
+    written_ = {order.checkpoint, order.attempt, order.shards,
+                "node " + std::to_string(config_.node) +
+                    " has no option storage; give all agents of the job the same option storage"};
     written_epoch_ = directive_.epoch;
     return;
   }
