@@ -31,6 +31,7 @@ def begin(cluster, **options) -> Job:
     job = Job(cluster, False, **options)
     job.start()
     job.restore()
+    job.commit(0)  # from now on one slot holds a committed checkpoint
     return job
 
 
