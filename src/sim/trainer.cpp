@@ -173,7 +173,7 @@ void Trainer::restore_failed(const RestoreFailed& failed) {
 
 // As an operator who reads the sentence.
 void Trainer::heed(const std::string& refusal) {
-  constexpr std::string_view before = "is of a job of ";
+  constexpr std::string_view before = "are of a job of ";
   const auto found = refusal.find(before);
   if (found != std::string::npos && launch == world_.launcher.launch())
     world_.launcher.restart_with(static_cast<Rank>(std::stoul(refusal.substr(found + before.size()))));
