@@ -86,7 +86,8 @@ class Engine {
   void check_fence(const arena::Control& control);
   bool fit_slots(const RankState& state);
   void begin_reserving();
-  void wait_for_grant() const;
+  void wait_for_grant(Deadline deadline) const;
+  std::optional<arena::Grant> next_grant();
   void not_taken(std::int64_t iteration, ckpt_status why);
   void mark_iteration(Clock::time_point now, device::Stream stream) const;
   bool follow_session();
@@ -126,6 +127,7 @@ class Engine {
   std::string failure_;  // what an Outcome's text points to
   std::atomic<std::uint64_t> staging_bytes_{0};
   std::uint32_t session_number_ = 0;
+  CheckpointId granted_after_;              // the commit after which a snapshot last waited for its grant
   std::optional<Failure> reserve_failure_;  // of the last reservation that has ended
   Clock::time_point reserve_again_at_;
   std::unique_ptr<GpuReplication> gpu_replication_;  // made once it is needed; lives until the watcher has ended

@@ -9,8 +9,9 @@ namespace {
 
 constexpr std::int64_t capture_timeout_ms = 60'000;  // far longer than any copy in memory
 constexpr std::int64_t first_grant_wait_ms = 1'000;  // after the slots were made, which takes longer
-// Slots for so little are made before training could notice: their first snapshot waits for them.
-constexpr std::uint64_t small_state_bytes = 4 << 20;
+constexpr std::int64_t next_grant_wait_ms = 5;       // after a commit, which frees a slot
+// Slots for so little are made within some tenths of a second, so their first snapshot waits for them.
+constexpr std::uint64_t small_state_bytes = 64 << 20;
 constexpr std::int64_t small_reserve_wait_ms = 1'000;
 constexpr std::chrono::seconds reserve_pause{5};  // between two attempts after a refused reservation
 
@@ -53,9 +54,7 @@ void Engine::check_order(std::int64_t iteration) const {
                                         "; continue from restore()'s next_iteration and count up");
 }
 
-// The grant of the slots just made, so that the next snapshot finds it.
-void Engine::wait_for_grant() const {
-  const Deadline deadline = Deadline::in_ms(first_grant_wait_ms);
+void Engine::wait_for_grant(Deadline deadline) const {
   const auto control = link_.control();
   for (;;) {
     const std::uint32_t seen = control->agent_doorbell();
@@ -69,7 +68,7 @@ void Engine::begin_reserving() {
   Reservation wanted{slot_sizes(registry_.state(), options_), device_->shortage()};
   reserving_.begin([this, wanted = std::move(wanted)] {
     link_.reserve(wanted);
-    wait_for_grant();
+    wait_for_grant(Deadline::in_ms(first_grant_wait_ms));  // so that the next snapshot finds it
   });
 }
 
@@ -181,7 +180,7 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   if (device_->broken())
     throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
 
-  const auto grant = capture_.unused_grant();
+  const auto grant = next_grant();
   if (!grant || iteration < capture_.session().control->resume_at())
     return {CKPT_SKIPPED,
             "all ranks skip the snapshot of this iteration, because earlier ones do not have all their copies yet; "
@@ -190,6 +189,19 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
   pass_on_news_of_path();
   return {};
+}
+
+// The agent tells of a commit first, and grants the slot that it frees right afterwards. A snapshot in between waits for
+// the grant, once for each commit: an agent that has stopped delays training only once.
+std::optional<arena::Grant> Engine::next_grant() {
+  const auto grant = capture_.unused_grant();
+  const CheckpointId committed = capture_.session().control->committed();
+  const bool is_all_committed = committed.incarnation() == incarnation_.load(std::memory_order_relaxed) &&
+                                committed.iteration() >= tickets_.newest_captured();
+  if (grant || !is_all_committed || committed == granted_after_) return grant;
+  granted_after_ = committed;
+  wait_for_grant(Deadline::in_ms(next_grant_wait_ms));
+  return capture_.unused_grant();
 }
 
 void Engine::pass_on_news_of_path() {

@@ -144,18 +144,17 @@ def test_a_peer_that_never_answers_stalls_nobody(cluster):
 
 
 def test_an_agent_that_is_stopped_before_the_first_snapshot_does_not_hold_up_training(cluster):
-    """Memory is asked of it then, and it does not answer until it is woken."""
+    """Memory is asked of it in the background, and it does not answer until it is woken."""
     with cluster.engine(copies=1) as engine:
         engine.register("state", bytearray(b"precious"))
         engine.restore()
         (pid,) = cluster.agents("n0")
         kill_process(pid, signal.SIGSTOP)
-        ticket = engine.snapshot(0)
-        assert ticket.status is Status.TIMEOUT and "stopped" in ticket.message, ticket.message
-        engine.before_update()
+        ticket = snapshot_until(engine, 0, lambda ticket: ticket.status is Status.TIMEOUT)
+        assert "stopped" in ticket.message, ticket.message
         kill_process(pid, signal.SIGCONT)
         deadline = time.monotonic() + 60
-        iteration = 1
+        iteration = 100_000
         while not (ticket := engine.snapshot(iteration)).taken:
             assert time.monotonic() < deadline, ticket.message
             iteration += 1
@@ -185,12 +184,10 @@ def test_a_trainer_that_cannot_reach_its_agent_for_long_keeps_its_rank(cluster):
         engine.restore()
         (pid,) = cluster.agents("n0")
         kill_process(pid, signal.SIGSTOP)
-        ticket = engine.snapshot(0)
-        assert ticket.status is Status.TIMEOUT, ticket.message
-        engine.before_update()
+        snapshot_until(engine, 0, lambda ticket: ticket.status is Status.TIMEOUT)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
         try:
-            snapshot_until(engine, 1, lambda ticket: "Too many open files" in ticket.message)
+            snapshot_until(engine, 10_000, lambda ticket: "Too many open files" in ticket.message)
             os.kill(pid, signal.SIGCONT)
             time.sleep(3)  # for the agent to do wrong: nothing waits for this
         finally:

@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from conftest import Cluster, build_file_of
+from conftest import LocalJob, build_file_of
 from dcp_cases import CASES
 from test_dcp import Ranks, engines
 from test_frameworks import ranks
@@ -34,7 +34,7 @@ def run(ranks, folder: Path, world_size: int) -> dict[str, str]:
     name = f"ckptengine-test-{uuid.uuid4().hex[:12]}"
     storage = folder / "storage"
     storage.mkdir()
-    cluster = Cluster(Path("/dev/shm") / name, Path("/tmp") / name)
+    cluster = LocalJob(Path("/dev/shm") / name, Path("/tmp") / name)
     try:
         own = engines(cluster, world_size, copies=min(2, world_size), storage=storage, storage_every=1,
                       node_timeout_ms=5000, lease_ms=5000)

@@ -325,7 +325,7 @@ def test_rm_keeps_what_a_restore_takes(storage: Path) -> None:
 
 def test_rm_keeps_a_checkpoint_that_may_be_on_its_way(storage: Path) -> None:
     (checkpoint_folder(storage, 300) / "manifest.json").unlink()
-    assert "being written" in refused("rm", "300", "--yes", "--storage", storage, "--job", "job")
+    assert "may be writing it now" in refused("rm", "300", "--yes", "--storage", storage, "--job", "job")
     (checkpoint_folder(storage, 100) / "manifest.json").unlink()
     done("rm", "100", "--yes", "--storage", storage, "--job", "job")
     assert checkpoints_left(storage) == [200, 300]
