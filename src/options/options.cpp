@@ -377,7 +377,7 @@ const std::array keys = {
         0,
         "Minimum size of a main shard's slot, for state that will grow. State that outgrows "
         "its slots gets larger ones, which takes memory for both for a moment. 0: the "
-        "size of the state at the first snapshot."),
+        "size of the registered state."),
     entry<&Options::copy_threads, Count<1, 64>>("copy_threads", "1", "", engine, 0,
                                                 "Threads that copy and digest tensors in host memory."),
     entry<&Options::gpu_staging_bytes, Bytes>(

@@ -331,7 +331,7 @@ TEST(Agent, WorldSizesThatDisagreeAreRefusedWithBoth) {
   Trainers trainers;
   for (const auto& [rank, world_size] : {std::pair(0u, "2"), std::pair(1u, "3")})
     trainers.push_back(std::make_unique<Trainer>(
-        cluster, "a", rank, 1000, OptionPairs{{"world_size", world_size}, {"restore_timeout_ms", "1000"}}));
+        cluster, "a", rank, 1000, OptionPairs{{"world_size", world_size}, {"restore_timeout_ms", "8000"}}));
   const auto statuses = on_all(trainers, [](Trainer& trainer) { return trainer.restore(); });
   // The first to come is right, the other one learns of both.
   const std::size_t refused = statuses[0] == CKPT_ERR_MISMATCH ? 0 : 1;

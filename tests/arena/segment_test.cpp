@@ -109,7 +109,7 @@ TEST_F(SegmentTest, AnImpossibleNumberOfSlotsIsBelievedByNobody) {
   header->slots_reserved = 5;
   trainer.notice_growth();
   EXPECT_EQ(trainer.slots(), 4u);
-  EXPECT_THAT(refusal_to_open(path_), HasSubstr("number of slots is impossible"));
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("number of slots is invalid"));
   header->slots_reserved = 0;
   trainer.notice_growth();
   EXPECT_EQ(trainer.slots(), 4u);
@@ -253,7 +253,7 @@ TEST_F(SegmentTest, UnfinishedCutOffOrForeignFilesAreRefused) {
   header->slots_max = 3;
   EXPECT_THAT(refusal_to_open(path_), HasSubstr("do not fit its size"));
   header->slots_max = 0;
-  EXPECT_THAT(refusal_to_open(path_), HasSubstr("impossible"));
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("invalid"));
   header->slots_max = 4;
   header->data_capacity_bytes = std::uint64_t{1} << 63;
   EXPECT_THAT(refusal_to_open(path_), HasSubstr("do not fit its size"));

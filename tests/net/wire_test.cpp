@@ -44,7 +44,7 @@ TEST(Wire, TheBytesAreLittleEndianWithoutHoles) {
   ASSERT_EQ(bytes_of(request).size(), sizeof expected_request);
   EXPECT_EQ(std::memcmp(bytes_of(request).data(), expected_request, sizeof expected_request), 0);
   const Hello hello;
-  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), "CKPN\11\0\0\0", 8), 0);
+  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), "CKPN\12\0\0\0", 8), 0);
 }
 
 template <class T>

@@ -78,7 +78,7 @@ TEST_F(CheckpointWriting, ACheckpointIsNotCommittedWhileAShardIsMissingOrCutShor
   CheckpointWriter writer = writer_on(files_);
   writer.write(sample("rank0", {1, 1}).piece);
   const auto commit = [&] { writer.commit({1, 1}, 2, two_shards); };
-  EXPECT_THAT(refusal(CKPT_ERR_LOST, commit), HasSubstr("rank1.1.json is not there"));
+  EXPECT_THAT(refusal(CKPT_ERR_LOST, commit), HasSubstr("rank1.1.json is missing"));
   writer.write(sample("rank1", {1, 1}).piece);
   disk_->bytes("job/step-00000001/rank1.1.leaves").pop_back();
   EXPECT_THAT(refusal(CKPT_ERR_LOST, commit), HasSubstr("rank1.1.leaves"));

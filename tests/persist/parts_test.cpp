@@ -95,7 +95,7 @@ TEST_F(Parts, AreAllNeeded) {
   captured.write(files_, "model.0of3");
   captured.write(files_, "model.2of3");
   captured.write(files_, "rank0");
-  EXPECT_THAT(refusal(CKPT_ERR_LOST, [&] { captured.commit(files_); }), HasSubstr("model.1of3.1.json is not there"));
+  EXPECT_THAT(refusal(CKPT_ERR_LOST, [&] { captured.commit(files_); }), HasSubstr("model.1of3.1.json is missing"));
   const auto commit_two = [&] { writer_on(files_).commit({1, 7}, 2, {"model.0of3", "model.2of3", "rank0"}); };
   EXPECT_THAT(refusal(CKPT_ERR_CORRUPT, commit_two), HasSubstr("step-00000007 has 2 of the 3 parts"));
   EXPECT_FALSE(disk_->exists(model_file) || disk_->exists(checkpoint_directory + "manifest.json"));

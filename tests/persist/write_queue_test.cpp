@@ -232,7 +232,7 @@ TEST_F(Writing, ACommitOfACheckpointThatIsNotAllThereFails) {
   queue.commit({1, 1}, 2, two_shards, {}, outcomes_.collect());
   const WriteOutcome failed = outcomes_.wait_for(1)[0];
   EXPECT_EQ(failed.status, CKPT_ERR_LOST);
-  EXPECT_THAT(failed.sentence, HasSubstr("rank0.1.json is not there"));
+  EXPECT_THAT(failed.sentence, HasSubstr("rank0.1.json is missing"));
 }
 
 TEST_F(Writing, HungWriteHoldsABoundedAmountAndWritingContinuesAfterIt) {
