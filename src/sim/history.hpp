@@ -23,12 +23,13 @@ class History {
   explicit History(const Settings& settings) : settings_(&settings) {}
 
   using Shards = std::vector<std::string>;
-  // What the checkpoint has, with the private shards of the first `own` ranks; by default, of those whose private
-  // shards it still has: fewer ranks may have restored it.
+  // Names the checkpoint's shards: all main shards, and the private shards of the first `own` ranks. Without `own`:
+  // own_ranks(checkpoint) private shards. They are fewer than the world size if fewer ranks have restored the
+  // checkpoint.
   const Shards& shards(CheckpointId checkpoint, std::optional<core::Rank> own = {}) const;
   core::Rank world_size(std::uint64_t incarnation) const;
   core::Rank world_size(CheckpointId checkpoint) const { return world_size(checkpoint.incarnation()); }
-  core::Rank own_ranks(CheckpointId checkpoint) const;  // so many private shards it still has
+  core::Rank own_ranks(CheckpointId checkpoint) const;  // number of private shards that are not void
 
   // A trainer sealed it.
   void captured(const PieceInfo& piece);
