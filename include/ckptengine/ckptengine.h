@@ -332,7 +332,7 @@ CKPT_API ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration, void*
 CKPT_API ckpt_status ckpt_before_update(ckpt_engine* engine, void* const* streams, size_t count);
 
 /* Discards the pending capture: one that ckpt_snapshot() began and ckpt_before_update() has not finished. Use it when
- * state changed too early. Does nothing if no capture is pending. */
+ * tensors changed before ckpt_before_update() finished their capture. Does nothing if no capture is pending. */
 CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
 
 /* Marks the begin and end of one communication of training: a collective, a send or a receive. The engine then keeps

@@ -214,7 +214,8 @@ class Engine {
     return Result(status);
   }
 
-  // Discards the pending capture, for state that changed too early. Does nothing if none is pending. Throws Error.
+  // Discards the pending capture. Call it if tensors changed before before_update() finished their capture. Does
+  // nothing if no capture is pending. Throws Error.
   void discard() { detail::check(ckpt_discard(engine_)); }
 
   // Mark the begin and end of each communication of training. The class Communication, below, calls both. They throw

@@ -16,7 +16,7 @@ namespace ckpt::agent {
 
 class ArenaWatch {
  public:
-  // All outlive this object.
+  // All arguments outlive this object.
   ArenaWatch(arena::NodeArena& arena, const Segments& segments, LocalPieces& pieces, EventLog& event_log,
              AgentControl& agent)
       : arena_(arena), segments_(segments), pieces_(pieces), event_log_(event_log), agent_(agent) {}

@@ -37,7 +37,7 @@ class Peers {
   const std::map<core::NodeId, coord::NodeEntry>& all() const { return nodes_; }  // without this one
   std::string name(core::NodeId node) const;
 
-  // Sends a message. If it gets lost, nobody repeats it.
+  // Sends a message. If the message gets lost, nobody repeats it.
   void send(core::NodeId to, const core::WireMessage& message);
   // Probes the listener of a node in all(). `answered` runs later, as a task of the core thread.
   void probe(core::NodeId node, std::function<void(net::Reach)> answered);

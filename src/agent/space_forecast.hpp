@@ -20,8 +20,8 @@ class SpaceForecast {
 
   // Bytes that copies and parity of peers' shards will still need, if a rank's segments have these sizes.
   std::uint64_t bytes_for_peers(std::uint64_t rank_bytes) const;
-  // Bytes of slots that are not made yet, for main shards of this size: slots of ranks that have none yet, and slots
-  // for peers' pieces.
+  // Returns the bytes of all slots that the agent still has to make, if each main piece has `piece_bytes`. It counts
+  // the slots of this node's ranks that have no slots yet, and the slots for peers' pieces.
   std::uint64_t bytes_to_come(std::uint64_t piece_bytes) const;
 
  private:

@@ -46,7 +46,7 @@ class Control {
   static Control attach(UniqueFd fd, std::uint32_t rank);
 
   int fd() const { return fd_.get(); }
-  // Whether both are the same file.
+  // True if both objects map the same file.
   bool same_as(const Control& other) const;
 
   // Stays at the same address while this Control lives, even if it is moved.

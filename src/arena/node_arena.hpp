@@ -56,8 +56,9 @@ class NodeArena {
   NodeMemory memory() const;
   // Values only ever grow: smaller ones are ignored.
   void remember(const NodeMemory& memory);
-  // The node's number in the job, and the token that the coordination store had ("" if none). The node remembers them
-  // even if the store forgets them.
+  // number() returns the node's number in the job, or nothing before the first remember_place(). token() returns the
+  // job's token from the coordination store, or "" if there was none. The arena keeps both even if the store loses
+  // them.
   std::optional<std::uint32_t> number() const;
   std::string token() const;
   void remember_place(std::uint32_t number, const std::string& token);

@@ -60,7 +60,7 @@ class AgentLink {
   // Grows whenever session() changes.
   std::uint32_t session_number() const { return session_number_.load(std::memory_order_acquire); }
   AgentSession session() const;
-  // The same, or nothing while a request is under way.
+  // Returns the session, or nothing while a request is under way.
   std::optional<AgentSession> session_now() const;
 
   // Sends a request and returns the answer. If the agent dies meanwhile, waits for a new agent and sends it `again`,

@@ -54,7 +54,7 @@ class Engine {
   // Finishes a pending capture and waits until the last snapshot is committed, at most close_timeout_ms. Does not wait
   // if the job is not protected, because then no commit is near.
   void await_last_commit();
-  // Whether there are GPU tensors, so that streams matter.
+  // True if there are GPU tensors, so that streams matter.
   bool has_gpu_tensors() const { return registry_.has_gpu_tensors(); }
 
   // Call these around each communication of training. They check `channel`.
@@ -95,7 +95,7 @@ class Engine {
   void discard_forgotten();
   void pass_on_news_of_path();
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
-  // Whether a capture was begun and not released.
+  // True if a capture was begun and not released.
   bool open_capture() const { return !sealing_.under_way() && capture_.active(); }
   bool release(std::span<const device::Stream> streams, Deadline deadline);
   void sealed(bool whole);

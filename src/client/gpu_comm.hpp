@@ -27,7 +27,7 @@ class GpuComm {
   // Null if the device has no timeline.
   static std::unique_ptr<GpuComm> open(device::Device& device, std::shared_ptr<arena::Control> control);
 
-  // Whether any communication has ever begun here.
+  // True if any communication has ever begun here.
   bool is_used() const { return used_.load(std::memory_order_acquire); }
   // Channels are below arena::comm_channels_max. Throws Failure if thousands have begun and none has ended.
   void begin(std::uint32_t comm_channel, device::Stream on);

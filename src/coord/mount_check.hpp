@@ -16,7 +16,7 @@ std::string what_fails_in(const std::string& directory, const RevisionHooks& hoo
 // the file system hangs.
 std::string local_file_system(const std::string& directory);
 
-// The same for a coordination store. "" for etcd, and if the answer takes longer than a moment.
+// Does this check for a coordination store. "" for etcd, and if the answer takes longer than a moment.
 std::string local_store(const std::string& coordination);
 
 }  // namespace ckpt::coord

@@ -72,7 +72,7 @@ struct Health {
   NodeId slowest_node = no_node;
   TimeMs slowest_ms = 0;
   bool slowest_is_capture = false;  // false: copying was slowest
-  // Whether both read the same to a person.
+  // True if both read the same to a person.
   bool says_the_same(const Health& other) const;
   bool operator==(const Health&) const = default;
 };
@@ -107,7 +107,7 @@ class CommitClock {
   // already when the incarnation is first observed, it does not count as new: an agent that has just started, or just
   // become leader, does not know its age.
   void observe(std::uint64_t incarnation, CheckpointId commit, TimeMs now);
-  // The same for news of unknown age: it does not count as a commit made now.
+  // Observes a commit of unknown age. It does not count as a commit made now.
   void observe_late(std::uint64_t incarnation, CheckpointId commit);
   // Time since the newest commit, or since the incarnation restored one.
   TimeMs quiet_ms(TimeMs now) const { return since_ ? now - *since_ : 0; }

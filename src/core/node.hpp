@@ -72,7 +72,7 @@ class Node {
   std::optional<TimeMs> tick_wanted_at() const;
 
   NodeStatus status() const;
-  // Whether the job is protected, as far as this node knows.
+  // Returns the verdict whether the job is protected, as far as this node knows.
   Health health(TimeMs now) const;
   // The slot that has this piece whole, to fetch or restore from; null if there is none.
   const SlotRef* find(const std::string& shard, CheckpointId checkpoint) const;

@@ -25,7 +25,7 @@ struct ParityOf {
 // The name of a parity piece. It follows from the group's shards alone, so that the piece is found on any node.
 std::string parity_name(std::uint32_t rows, const std::vector<std::string>& shards, std::uint32_t member);
 
-// Whether a group with this manifest can exist. All functions below require it.
+// True if a group with this manifest can exist. All functions below require it.
 bool is_valid(const ParityManifest& parity_manifest);
 
 // The layout in whole digest leaves: the length of each shard is rounded up to a leaf.
@@ -64,7 +64,7 @@ std::map<std::string, CodedPiece> decodable(const Pieces& pieces);
 std::optional<CodedPiece> plan_encoding(const ParityOf& parity, CheckpointId checkpoint, std::uint32_t world_size,
                                         const Pieces& pieces);
 
-// Whether the piece is that parity, computed from exactly the shards that the checkpoint has.
+// True if the piece is that parity, computed from exactly the shards that the checkpoint has.
 bool is_parity_of(const ParityOf& parity, const PieceInfo& piece, const Pieces& pieces);
 
 // How many more members this parity's group can lose, given one checkpoint's pieces. 0 if none, or if too much is lost

@@ -55,7 +55,7 @@ class Agreement {
   std::optional<Terms> terms() const;
   // How many of its steps are to be issued.
   std::uint64_t allowed() const { return allowed_; }
-  // Whether any member has.
+  // True if any member has given up.
   bool has_given_up() const;
 
  private:

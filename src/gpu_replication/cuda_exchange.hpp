@@ -50,9 +50,9 @@ class CudaExchange {
 
   // Enqueues on `stream` a copy of `size_bytes` of the own piece, from `first_byte` on, to `to`. It can begin at once.
   using Fill = std::function<void(std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to, CUstream stream)>;
-  // Begins an exchange. The previous one must be over(), and meet() must have returned true. `to` has for each member
-  // where its piece goes: pinned memory that stays until the exchange is over, or null for nowhere. No step is allowed
-  // yet.
+  // Begins an exchange. The previous one must be over(), and meet() must have returned true. The piece of member i goes
+  // to `to[i]`: pinned memory that the caller keeps until the exchange is over. Null drops the piece. No step is issued
+  // before the caller allows it with allow().
   void begin(schedule::ExchangePlan plan, Fill fill, std::vector<std::byte*> to);
   // Allows the steps below this number to be issued.
   void allow(std::uint64_t steps);

@@ -36,7 +36,7 @@ class ExchangePlan {
   explicit ExchangePlan(const ExchangeRequest& request);
 
   std::uint32_t members() const { return static_cast<std::uint32_t>(lengths_bytes_.size()); }
-  // The same for all members.
+  // Number of steps, equal for all members.
   std::uint64_t steps() const { return steps_; }
   std::uint32_t buffers() const { return buffers_; }
   // The size of all chunks except the last one of a piece.

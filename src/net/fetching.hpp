@@ -31,7 +31,7 @@ class Fetching {
   void link_down(const std::shared_ptr<Link>& link);
   // Tells the sources that wait for room that there is room again.
   void pump();
-  // Whether a source waits for room.
+  // True if a source waits for room.
   bool owes() const { return owing_ != 0; }
   void tick();
   bool idle() const { return fetches_.empty(); }

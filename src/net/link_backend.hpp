@@ -15,7 +15,7 @@ namespace ckpt::net {
 class BackendEvents {
  public:
   virtual void arrived(wire::Kind kind, const std::shared_ptr<Link>& from, Arrival& arrival) = 0;
-  // Whether there is room for one more incoming link.
+  // True if there is room for one more incoming link.
   virtual bool has_room() = 0;
   // An incoming link is open. Its peer has proven nothing on it yet.
   virtual void joined(const std::shared_ptr<Link>& link) = 0;
@@ -32,11 +32,11 @@ class LinkBackend {
   virtual std::shared_ptr<Link> outgoing() = 0;
   // [any thread] How to reach this backend. The listener tells it to members.
   virtual const std::string& place() const = 0;
-  // [any thread] Whether the backend has a port of its own that unauthenticated peers can reach from any address.
+  // [any thread] True if the backend has a port of its own that unauthenticated peers can reach from any address.
   virtual bool is_open_to_unauthenticated_peers() const { return false; }
   // [any thread] A peer at this address ("192.0.2.7:40123") has proven itself and may reach the backend.
   virtual void admit(const std::string& /*from*/) {}
-  // Whether the backend uses the connections on which members came to the listener. Otherwise they end there.
+  // True if the backend uses the connections on which members came to the listener. Otherwise they end there.
   virtual bool wants_connections() const = 0;
   // Takes such a connection.
   virtual void take_in(UniqueFd connection) = 0;
@@ -46,7 +46,7 @@ class LinkBackend {
   virtual int event_fd() const = 0;
   // Makes event_fd() readable at the next event. Returns false if there is work now.
   virtual bool arm() = 0;
-  // Whether all closed connections are gone.
+  // True if all closed connections are gone.
   virtual bool quiet() const = 0;
 
   // Number of links that have failed and are not closed yet.
@@ -56,7 +56,7 @@ class LinkBackend {
   std::size_t failures_ = 0;
 };
 
-// Whether the links are TCP streams of our own.
+// True if the links are TCP streams of our own.
 bool uses_streams(const TransportOptions& options);
 
 // Throws Failure (CKPT_ERR_SYSTEM). `options` and `events` outlive the backend.

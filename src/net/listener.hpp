@@ -27,11 +27,11 @@ namespace ckpt::net {
 struct ListenerOptions {
   SocketAddress listen_on;
   std::int64_t timeout_ms = 3000;   // of a handshake, on both sides
-  std::size_t half_open_max = 256;  // connections that have not proven themselves yet
+  std::size_t half_open_max = 256;  // connections whose peers have not proven the token yet
   double source_burst = 256;        // dials of one source address that may come at once,
   double source_per_s = 64;         // and per second in the long run
-  // Called with the address of a dialing peer that has proven itself, before the peer is told where to go on. On the
-  // listener's thread.
+  // The listener calls this with the address of a dialing peer that has proven that it has the job's token. The call
+  // comes on the listener's thread, before the listener sends the peer the place at which the data connection begins.
   std::function<void(const std::string&)> proven = {};
 };
 

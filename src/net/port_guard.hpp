@@ -18,7 +18,7 @@ class PortGuard {
   // Guards the TCP socket of this process that listens at `address`, if there is one. From now on nobody reaches it.
   // Closes the connections made before.
   explicit PortGuard(const SocketAddress& address);
-  // Whether the guard works: some kernels let only root set socket filters.
+  // True if the guard works: some kernels let only root set socket filters.
   bool stands() const { return static_cast<bool>(listener_); }
 
   // Lets this host connect, from any port. The hosts admitted first make room for new ones.

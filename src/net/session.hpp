@@ -27,7 +27,7 @@ struct Session {
 
 // Completes `hello` with the proof of `side`.
 void prove(const Session& session, Side side, wire::Hello& hello);
-// Whether `hello` was completed by `side` of this session.
+// True if `hello` was completed by `side` of this session.
 bool proves(const Session& session, Side side, const wire::Hello& hello);
 
 // The seal with which the headers from `side` begin.

@@ -27,7 +27,7 @@ std::optional<SocketAddress> address_on(const std::string& interface);
 // loopback.
 SocketAddress local_address(const std::string& interfaces);
 
-// The same host at another port.
+// Returns the same host with `port` instead of its port.
 SocketAddress with_port(SocketAddress address, std::uint16_t port);
 
 }  // namespace ckpt::net

@@ -20,7 +20,7 @@ class SourceLimit {
  public:
   SourceLimit(double burst, double per_s, std::uint64_t seed) : burst_(burst), per_s_(per_s), seed_(seed) {}
 
-  // Whether the source may connect once more at `now`, which never goes back.
+  // True if the source may connect once more at `now`, which never goes back.
   bool admit(std::span<const std::byte> source, Clock::time_point now) {
     Bucket& bucket = buckets_[XXH3_64bits_withSeed(source.data(), source.size(), seed_) % buckets_.size()];
     const double regained = milliseconds_between(bucket.at, now) * per_s_ / 1000;

@@ -55,7 +55,7 @@ class Ucx {
   // The address of the listener: "192.0.2.7:40123", "[fd00::2]:40123".
   const std::string& address() const { return address_; }
 
-  // Whether only admitted hosts reach it.
+  // True if only admitted hosts reach it.
   bool is_guarded() const { return guard_->stands(); }
   // [any thread] Lets the host at this address reach the listener.
   void admit(const std::string& from);

@@ -139,7 +139,7 @@ std::span<const std::byte> bytes_of(const T& value) {
 bool plausible(const Hello& hello);
 bool plausible(const FetchRequest& request, std::size_t payload_bytes);
 bool plausible(const FetchAnswer& answer, std::size_t payload_bytes);
-// Whether an answer stays within what was asked for.
+// True if an answer stays within what was asked for.
 bool within(const FetchAnswer& answer, const FetchRequest& request);
 // `data_bytes` and `chunk_bytes` are those of the answer that announced the range.
 bool plausible(const Chunk& chunk, std::size_t payload_bytes, std::size_t data_bytes, std::size_t chunk_bytes);

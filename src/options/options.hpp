@@ -2,8 +2,9 @@
 //
 // Three sources can name a key: the caller (code or command line), the environment (CKPTENGINE_<KEY>) and the JSON file
 // that the key `config` names. The first of them that names a key wins. A malformed value is an error in every source.
-// An unknown key is an error in code and file. In the environment it is only a warning, because the variable may belong
-// to somebody else. Plain values; thread-safe as such.
+// An unknown key is an error in code, on the command line and in the file. In the environment it is only a warning,
+// because the variable may belong to another program. `Options` has only plain values. Threads may share it while
+// nobody changes it. The functions keep no state, so any thread may call them.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ struct StoredCheckpoint {
   std::string remark;  // a sentence about such a file name; empty: there is none
   bool usable() const { return problem.empty(); }
   CheckpointId checkpoint() const { return record ? record->checkpoint : CheckpointId(); }
-  // Whether the files there may belong to a newer checkpoint than `other`.
+  // True if the files there may belong to a newer checkpoint than `other`.
   bool may_be_newer_than(CheckpointId other) const {
     return newest_incarnation == 0 || CheckpointId(newest_incarnation, iteration) > other;
   }

@@ -47,7 +47,7 @@ class LocalFileSystem : public FileSystem {
   OperationPtr look_at(const std::string& path);
   // Runs an operation to its end, whatever its result. Throws if that takes too long.
   OperationPtr attempt(Operation operation, const std::string& doing);
-  // The same, and throws if the operation failed.
+  // Like attempt(), but throws if the operation failed.
   OperationPtr run(Operation operation, const std::string& doing);
   OperationPtr run(Operation::Kind kind, const std::string& path, const std::string& doing);
   void submit(OperationPtr operation, const std::string& doing);

@@ -7,7 +7,7 @@
 //     manifest.json         the checkpoint's record, written last. A checkpoint is complete if and only if it has this
 //                           file
 //
-// Plain values and pure functions; thread-safe as such. Decoded data is not trusted.
+// Plain values and pure functions; any thread may use them. Decoded data is not trusted.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ struct ShardRecord {
   bool operator==(const ShardRecord&) const = default;
 };
 
-// Whether the range is the one that the part's name implies.
+// True if the range is the one that the part's name implies.
 bool lies_where_it_belongs(const ShardRecord& record);
 
 // The record of a checkpoint or, with a single piece, of that piece.

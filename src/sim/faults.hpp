@@ -77,7 +77,7 @@ inline constexpr std::array<const char*, fault_count> fault_names = {
 // How often each fault struck in each phase.
 using FaultTable = std::array<std::array<std::uint64_t, phase_count>, fault_count>;
 
-// Whether the fault can strike in that phase. docs/simulator.md gives the reasons.
+// True if the fault can strike in that phase. docs/simulator.md gives the reasons.
 bool is_possible(Fault fault, Phase phase);
 
 class Faults {

@@ -23,12 +23,13 @@ class History {
   explicit History(const Settings& settings) : settings_(&settings) {}
 
   using Shards = std::vector<std::string>;
-  // What the checkpoint has, with the private shards of the first `own` ranks; by default, of those whose private
-  // shards it still has: fewer ranks may have restored it.
+  // Names the checkpoint's shards: all main shards, and the private shards of the first `own` ranks. Without `own`:
+  // own_ranks(checkpoint) private shards. They are fewer than the world size if fewer ranks have restored the
+  // checkpoint.
   const Shards& shards(CheckpointId checkpoint, std::optional<core::Rank> own = {}) const;
   core::Rank world_size(std::uint64_t incarnation) const;
   core::Rank world_size(CheckpointId checkpoint) const { return world_size(checkpoint.incarnation()); }
-  core::Rank own_ranks(CheckpointId checkpoint) const;  // so many private shards it still has
+  core::Rank own_ranks(CheckpointId checkpoint) const;  // number of private shards that are not void
 
   // A trainer sealed it.
   void captured(const PieceInfo& piece);
@@ -55,7 +56,7 @@ class History {
   std::size_t copies(CheckpointId checkpoint) const { return scarcest(checkpoint, shards(checkpoint)).copies; }
   // A shard of which no parity group is whole in this sense; "" if every shard has one.
   std::string unprotected(CheckpointId checkpoint, const Shards& shards, TimeMs since = 0) const;
-  // Whether every shard was once whole somewhere.
+  // True if every shard was once whole somewhere.
   bool was_whole(CheckpointId checkpoint) const { return copies(checkpoint) > 0; }
   std::vector<CheckpointId> complete_checkpoints() const;
 
@@ -66,7 +67,7 @@ class History {
   // Decisions, in the order in which they were written.
   void decided(std::uint64_t incarnation, const core::Decision& decision, core::Rank world_size, core::Rank own_ranks);
   const core::Decision* decision(std::uint64_t incarnation) const;
-  // Whether the newest incarnation does not build on this checkpoint: that incarnation, or one before it, went on from
+  // True if the newest incarnation does not build on this checkpoint: that incarnation, or one before it, went on from
   // something older or started anew. A void checkpoint can become valid again. If a node that kept it returns, what was
   // done since is void instead.
   bool is_void(CheckpointId checkpoint) const;

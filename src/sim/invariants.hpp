@@ -106,22 +106,22 @@ class Invariants {
   const Tally& tally() const { return tally_; }
   // Copies that placement can ask for in the current incarnation.
   std::size_t copies_wanted(std::uint64_t incarnation) const;
-  // Whether every shard of the checkpoint is whole on at least `copies` nodes now.
+  // True if every shard of the checkpoint is whole on at least `copies` nodes now.
   bool is_whole(CheckpointId checkpoint, std::size_t copies) const;
   // The functions below count only what these nodes have; null: what any node has.
   using Nodes = std::set<NodeId>;
-  // Whether these nodes have different bytes of a shard of the checkpoint. Leaves out nodes that took no part in the
+  // True if these nodes have different bytes of a shard of the checkpoint. Leaves out nodes that took no part in the
   // incarnation and contradict one that did.
   bool is_disputed(CheckpointId checkpoint, const core::IncarnationRecord& incarnation_record,
                    const Nodes* among) const;
-  // Whether the incarnation keeps parity. That takes enough nodes.
+  // True if the incarnation keeps parity. That takes enough nodes.
   bool wants_parity(std::uint64_t incarnation) const;
-  // Whether every shard of the checkpoint is whole on one of these nodes, or in a group that has lost no more members
+  // True if every shard of the checkpoint is whole on one of these nodes, or in a group that has lost no more members
   // than it may.
   bool is_there(CheckpointId checkpoint, const History::Shards& shards, const Nodes* among) const;
   // The shards of groups that lack nothing or, with `may_lack`, no more members than they may lose.
   std::set<std::string> covered(CheckpointId checkpoint, bool may_lack, const Nodes* among = nullptr) const;
-  // Whether a checkpoint of the current incarnation is whole in all places and nobody has reported it yet.
+  // True if a checkpoint of the current incarnation is whole in all places and nobody has reported it yet.
   bool awaits_commit() const;
 
  private:

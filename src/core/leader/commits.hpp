@@ -35,7 +35,7 @@ class Commits {
   // At the newest known commit: the fewest copies of any shard, and how many members any parity group can still lose.
   std::uint32_t copies_now() const;
   std::uint32_t parity_now() const;
-  // Whether some piece of the checkpoint has fewer holders left than it was given.
+  // True if some piece of the checkpoint has fewer holders left than it was given.
   bool is_short(CheckpointId checkpoint) const;
 
  private:

@@ -41,7 +41,7 @@ class IncarnationPlacement {
   bool is_arranged() const { return !own_.arranged.empty(); }
   const std::string& notice() const { return notice_; }
   const Share* share_of(Rank rank) const;                   // null before is_arranged()
-  const ReplicationGroup* replication_of(Rank rank) const;  // likewise; also null for ranks that did not ask for it
+  const ReplicationGroup* replication_of(Rank rank) const;  // null before is_arranged(), or if the rank did not ask
   // The private shard that the rank restores because it has none of its own; "" if it has its own.
   std::string adopted_by(Rank rank) const { return rank < own_ranks_ ? "" : adopted_; }
 

@@ -65,7 +65,8 @@ struct JobView {
   std::int64_t furthest_attempted() const;  // -1: no rank offered an iteration yet
 };
 
-// Whether all places have their piece, and the pieces of each shard agree.
+// Returns true if every node that `places` names has its piece, and all nodes report the same digests and length for
+// each shard. Parity must also be computed from exactly these shards.
 bool is_complete(const Pieces& pieces, const Places& places);
 
 }  // namespace ckpt::core

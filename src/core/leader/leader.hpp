@@ -67,7 +67,7 @@ class Leader {
   bool in_charge() const { return record_writer_.in_charge(); }
   std::vector<NodeId> nodes_present(TimeMs now) const;
 
-  // Whether another node obeys this leader, or may be about to. If not, the leader may be cut off from all others,
+  // True if another node obeys this leader, or may be about to. If not, the leader may be cut off from all others,
   // although it can write to the store. It then lets its lease run out, so that another node can take over.
   bool is_obeyed(TimeMs now) const;
 

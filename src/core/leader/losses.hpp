@@ -29,9 +29,9 @@ class Losses {
   // `newest_directive`: number of the last directive sent. `gap_ms`: how long the leader delays its own work.
   void reconcile(std::uint64_t newest_directive, TimeMs gap_ms, TimeMs now, Effects& effects);
 
-  // Whether another node has obeyed this leader in the last `within_ms`.
+  // True if another node has obeyed this leader in the last `within_ms`.
   bool is_followed(TimeMs now, TimeMs within_ms) const;
-  // Whether the leader has listened long enough to say that a member does not answer.
+  // True if the leader has listened long enough to say that a member does not answer.
   bool has_listened(TimeMs now) const;
   bool has_listened_long(TimeMs now) const { return now - listening_since_ > view_.config.node_timeout_ms; }
 

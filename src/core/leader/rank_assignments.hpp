@@ -21,7 +21,7 @@ class AssignmentTable {
   const std::vector<Member>& members() const { return members_; }  // in the order of their lowest ranks
   const std::vector<Cut>& cuts() const { return cuts_; }           // of the restored checkpoint, in order of shards
 
-  // Whether this node is a member, with this arena.
+  // True if this node is a member, with this arena.
   bool is_member(NodeId node, std::uint64_t arena_id) const;
 
  private:
@@ -37,7 +37,7 @@ AssignmentsName name_of(std::uint64_t incarnation, const std::vector<RankAssignm
 // How a checkpoint has cut the main shard; null if it is not cut. `cuts` are in order of shards.
 const Cut* find_cut(const std::vector<Cut>& cuts, const std::string& main_shard);
 
-// Whether these are the rank assignments with that name: complete and unchanged.
+// True if these are the rank assignments with that name: complete and unchanged.
 bool is_named(const AssignmentsName& name, const std::vector<RankAssignment>& assignments);
 
 }  // namespace ckpt::core

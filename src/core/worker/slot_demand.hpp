@@ -1,4 +1,4 @@
-// Whether a rank needs one more slot of its own, because its captures wait for replication.
+// SlotDemand tells whether a rank needs one more slot of its own, because its captures wait for replication.
 //
 // With two slots, a capture needs the commit of the one before it: only then is a slot free. A third slot lets it go on
 // while that one is still being replicated. Single hiccups do not count, nor does a long wait, which no slot shortens.
