@@ -85,7 +85,7 @@ class Options:
     """Time after which one storage operation counts as failed. Default: 30000."""
     slot_bytes: int | str | None = None
     """Minimum size of a main shard's slot, for state that will grow. State that outgrows its slots gets larger ones,
-    which takes memory for both for a moment. 0: the size of the state at the first snapshot. Default: 0."""
+    which takes memory for both for a moment. 0: the size of the registered state. Default: 0."""
     copy_threads: int | None = None
     """Threads that copy and digest tensors in host memory. Default: 1."""
     gpu_staging_bytes: int | str | None = None
