@@ -90,7 +90,7 @@ class Engine {
   std::optional<arena::Grant> next_grant();
   void not_taken(std::int64_t iteration, ckpt_status why);
   void mark_iteration(Clock::time_point now, device::Stream stream) const;
-  bool follow_session();
+  bool follow_session(Deadline deadline);
   bool loses_replication(const AgentSession& next) const;
   void discard_forgotten();
   void pass_on_news_of_path();

@@ -1,6 +1,8 @@
 // The engine's part in every iteration: snapshot() and before_update(). Once slots are reserved, and unless a
 // registration changed, they make no system call except one futex wake each, take no lock and allocate nothing.
 
+#include <thread>
+
 #include "base/error.hpp"
 #include "client/engine.hpp"
 
@@ -13,6 +15,7 @@ constexpr std::int64_t next_grant_wait_ms = 5;       // after a commit, which fr
 // Slots for so little are made within some tenths of a second, so their first snapshot waits for them.
 constexpr std::uint64_t small_state_bytes = 64 << 20;
 constexpr std::int64_t small_reserve_wait_ms = 1'000;
+constexpr std::chrono::milliseconds link_poll{1};
 constexpr std::chrono::seconds reserve_pause{5};  // between two attempts after a refused reservation
 
 // Private state is blobs that vary a little in size, so this leaves room to grow.
@@ -73,8 +76,8 @@ void Engine::begin_reserving() {
 }
 
 // Whether there are slots that the state fits. Memory for them is reserved in the background. State that has grown gets
-// larger slots. The agent makes them beside the old ones and copies their contents, so nothing committed is lost. Throws
-// the failure of the last reservation, until another one has succeeded.
+// larger slots. The agent makes them beside the old ones and copies their contents, so nothing committed is lost.
+// Throws the failure of the last reservation, until another one has succeeded.
 bool Engine::fit_slots(const RankState& state) {
   if (!reserving_.under_way() && capture_.session().slots && !capture_.misfit(state)) return true;
   for (bool has_begun = false;; has_begun = true) {
@@ -88,7 +91,7 @@ bool Engine::fit_slots(const RankState& state) {
       const bool is_refused = reserve_failure_->status() != CKPT_ERR_NO_AGENT;
       reserve_again_at_ = Clock::now() + (is_refused ? reserve_pause : reserve_pause.zero());
     }
-    if (!follow_session()) return false;
+    if (!follow_session(Deadline::in_ms(is_small(state) ? small_reserve_wait_ms : 0))) return false;
     const bool has_slots = capture_.session().slots != nullptr;
     const auto misfit = has_slots ? capture_.misfit(state) : std::nullopt;
     if (has_slots && !misfit) {
@@ -109,11 +112,12 @@ bool Engine::loses_replication(const AgentSession& next) const {
   return (slots && slots != next.slots) || !replication_control_->same_as(*next.control);
 }
 
-// False while the link is busy with a request, which may take seconds: training does not wait for that.
-bool Engine::follow_session() {
+// False while the link is busy with a request. That may take seconds, so training waits for it until the deadline only.
+bool Engine::follow_session(Deadline deadline) {
   const std::uint32_t number = link_.session_number();
   if (number == session_number_) return true;
   auto session = link_.session_now();
+  for (; !session && !deadline.passed(); session = link_.session_now()) std::this_thread::sleep_for(link_poll);
   if (!session) return false;
   if (loses_replication(*session))
     gpu_replication_->end("this rank's slots were replaced, because its state has grown or memory was lost");
@@ -165,8 +169,9 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
         "all ranks skip the snapshot of this iteration, because the previous one is still being copied from the GPU; "
         "training is not affected"};
   const RankState& state = registry_.state();
-  if (is_small(state)) reserving_.wait(Deadline::in_ms(small_reserve_wait_ms));
-  const bool is_followed = follow_session();
+  const Deadline deadline = Deadline::in_ms(is_small(state) ? small_reserve_wait_ms : 0);
+  reserving_.wait(deadline);
+  const bool is_followed = follow_session(deadline);
   if (!capture_.session().control) capture_.attach({link_.control(), nullptr});
   check_fence(*capture_.session().control);
   if (!link_.connected()) {
@@ -191,8 +196,8 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   return {};
 }
 
-// The agent tells of a commit first, and grants the slot that it frees right afterwards. A snapshot in between waits for
-// the grant, once for each commit: an agent that has stopped delays training only once.
+// The agent tells of a commit first, and grants the slot that it frees right afterwards. A snapshot in between waits
+// for the grant, once for each commit: an agent that has stopped delays training only once.
 std::optional<arena::Grant> Engine::next_grant() {
   const auto grant = capture_.unused_grant();
   const CheckpointId committed = capture_.session().control->committed();

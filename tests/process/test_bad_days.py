@@ -146,10 +146,10 @@ def test_a_peer_that_never_answers_stalls_nobody(cluster):
 def test_an_agent_that_is_stopped_before_the_first_snapshot_does_not_hold_up_training(cluster):
     """Memory is asked of it in the background, and it does not answer until it is woken."""
     with cluster.engine(copies=1) as engine:
-        engine.register("state", bytearray(b"precious"))
         engine.restore()
         (pid,) = cluster.agents("n0")
         kill_process(pid, signal.SIGSTOP)
+        engine.register("state", bytearray(b"precious"))
         ticket = snapshot_until(engine, 0, lambda ticket: ticket.status is Status.TIMEOUT)
         assert "stopped" in ticket.message, ticket.message
         kill_process(pid, signal.SIGCONT)
@@ -180,10 +180,10 @@ def test_a_trainer_that_cannot_reach_its_agent_for_long_keeps_its_rank(cluster):
     """Its agent is stopped before the first snapshot, and when it wakes, the trainer cannot open a connection."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with cluster.engine(copies=1) as engine:
-        engine.register("state", bytearray(b"precious"))
         engine.restore()
         (pid,) = cluster.agents("n0")
         kill_process(pid, signal.SIGSTOP)
+        engine.register("state", bytearray(b"precious"))
         snapshot_until(engine, 0, lambda ticket: ticket.status is Status.TIMEOUT)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
         try:
