@@ -526,7 +526,8 @@ TEST(Job, FetchesAnewWhatWasQuarantined) {
   cluster.begin_training();
   cluster.snapshot_all(0);
   const auto pieces = cluster.status(0).pieces.size();
-  for (std::uint8_t slot = 0; slot < cluster.own_slots; ++slot) cluster.feed(0, PieceCorrupt{SlotRef{0, main_shard(0), slot}});
+  for (std::uint8_t slot = 0; slot < cluster.own_slots; ++slot)
+    cluster.feed(0, PieceCorrupt{SlotRef{0, main_shard(0), slot}});
   EXPECT_EQ(cluster.status(0).pieces.size(), pieces - 1);
   cluster.advance(500);
   EXPECT_EQ(cluster.status(0).pieces.size(), pieces);

@@ -54,8 +54,8 @@ class Segments {
   std::shared_ptr<arena::Segment> find(const SegmentKey& key) const;
 
   // Makes or enlarges segments until all needs are met; it makes all new segments or none. It adds further slots to a
-  // segment in place; larger slots go into a new segment. `extra_bytes` must be left afterwards. Calls `done` on the core
-  // thread, at once or later, with the reason if it failed.
+  // segment in place; larger slots go into a new segment. `extra_bytes` must be left afterwards. Calls `done` on the
+  // core thread, at once or later, with the reason if it failed.
   using Done = std::function<void(std::optional<Failure>)>;
   void ensure(const std::vector<std::pair<SegmentKey, SlotNeed>>& needs, std::uint64_t extra_bytes, Done done);
 
