@@ -86,6 +86,10 @@ class Options:
     slot_bytes: int | str | None = None
     """Minimum size of a main shard's slot, for state that will grow. State that outgrows its slots gets larger ones,
     which takes memory for both for a moment. 0: the size of the registered state. Default: 0."""
+    own_slots: int | None = None
+    """Slots that a rank of this node starts with, without the one for storage. 2 saves one state of memory if each
+    checkpoint is committed before the next `snapshot()`. A rank whose captures wait for replication gets its
+    third slot later. Default: 3."""
     copy_threads: int | None = None
     """Threads that copy and digest tensors in host memory. Default: 1."""
     gpu_staging_bytes: int | str | None = None

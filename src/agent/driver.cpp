@@ -27,6 +27,7 @@ core::Config core_config(const Options& options, bool has_sources, NodeId node, 
   config.storage_interval_ms = options.storage_interval_s * 1000;
   // Earlier than the trainers' own deadline.
   config.storage_wait_ms = std::min(options.storage_timeout_ms, options.restore_timeout_ms / 2);
+  config.local_slots = static_cast<std::uint8_t>(options.own_slots);
   if (config.storage_writes) ++config.local_slots, ++config.local_slots_max;
   config.report_ms = options.heartbeat_ms;
   config.node_timeout_ms = options.node_timeout_ms;

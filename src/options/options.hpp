@@ -56,6 +56,7 @@ struct Options {
   std::uint64_t storage_block_bytes;
   std::int64_t storage_timeout_ms;
   std::uint64_t slot_bytes;
+  std::uint32_t own_slots;
   std::uint32_t copy_threads;
   std::uint64_t gpu_staging_bytes;
   ReplicationMode replication;

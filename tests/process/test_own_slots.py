@@ -28,7 +28,7 @@ def own_slots(cluster, rank: int) -> dict:
 
 
 def begin(cluster, **options) -> Job:
-    job = Job(cluster, False, **options)
+    job = Job(cluster, False, own_slots=2, **options)
     job.start()
     job.restore()
     job.commit(0)  # from now on one slot holds a committed checkpoint
@@ -170,7 +170,8 @@ class Trainers:
         path = os.pathsep.join(str(ROOT / folder) for folder in ("python", "tests/process", "tests/chaos", "scripts"))
         environment = os.environ | {"PYTHONPATH": path, "CKPTENGINE_BUILD_DIR": str(BUILD)}
         for rank in range(2):
-            options = self.cluster.options(rank, 2, library=build_file_of("libckptengine.so"), shard=f"rank{rank}")
+            options = self.cluster.options(rank, 2, library=build_file_of("libckptengine.so"), shard=f"rank{rank}",
+                                           own_slots=2)
             words = [sys.executable, "-c", TRAINER, str(rank), json.dumps(options, default=str)]
             self.processes.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment))
         return [int(process.stdout.readline()) for process in self.processes]
