@@ -70,8 +70,12 @@ class Rank:
     def before_update(self) -> float:
         return self._timed(self._way.before_update)
 
-    def wait(self) -> None:
+    def wait(self) -> bool:
+        """Whether there is a save."""
+        if self._way.was_skipped():
+            return False
         self._way.wait()
+        return not self._way.was_skipped()
 
     def flip_a_bit(self) -> None:
         """Where the state itself is the only copy."""
