@@ -132,7 +132,9 @@ class Run:
         saving = self._ranks.ask("save", self._iteration)
         time.sleep(self._computing_s)
         updating = self._ranks.ask("before_update")
-        is_saved = all(self._ranks.ask("wait"))
+        is_saved = not any(self._ranks.ask("was_skipped"))
+        if is_saved:
+            self._ranks.ask("wait")
         return max(map(sum, zip(saving, updating, strict=True))), is_saved
 
     def _restart(self, fault: str) -> float | None:

@@ -70,12 +70,11 @@ class Rank:
     def before_update(self) -> float:
         return self._timed(self._way.before_update)
 
-    def wait(self) -> bool:
-        """Whether there is a save."""
-        if self._way.was_skipped():
-            return False
+    def was_skipped(self) -> bool:
+        return self._way.was_skipped()
+
+    def wait(self) -> None:
         self._way.wait()
-        return not self._way.was_skipped()
 
     def flip_a_bit(self) -> None:
         """Where the state itself is the only copy."""
