@@ -189,5 +189,10 @@ TEST(Seeds, EarlierWriteMaySetAStoreBackAgain) {
   EXPECT_EQ(hard_violation_of(503812), "");
 }
 
+// An incarnation passed over a commit whose nodes were away, and went on from an older one. They came back, and the
+// next incarnation restored the newer one. It counted it as a commit, which frees the older one, while one copy was
+// missing.
+TEST(Seeds, AReturnedCommitDoesNotFreeTheOlderOneBeforeItHasItsCopies) { EXPECT_EQ(hard_violation_of(5226), ""); }
+
 }  // namespace
 }  // namespace ckpt::sim
