@@ -194,5 +194,9 @@ TEST(Seeds, EarlierWriteMaySetAStoreBackAgain) {
 // missing.
 TEST(Seeds, AReturnedCommitDoesNotFreeTheOlderOneBeforeItHasItsCopies) { EXPECT_EQ(hard_violation_of(5226), ""); }
 
+// All clocks jumped right after an election. The leader renewed its term only while nodes followed it, and spoke to
+// them only after it had renewed it. After two seconds it spoke, and called the former leader lost a moment later.
+TEST(Seeds, ANewLeaderSpeaksAtOnceAfterAPause) { EXPECT_EQ(violation_of(1455, {1, 2, 3}, 5), ""); }
+
 }  // namespace
 }  // namespace ckpt::sim

@@ -52,7 +52,8 @@ void Leader::on(NodeId from, const Report& report, TimeMs now) {
 }
 
 // A node that was not missed before the pause is not missed after it, until it has been silent for the full time again.
-// The leader calls the roll again, because nodes that answered may be gone. All waits start again.
+// The leader calls the roll again, because nodes that answered may be gone. All waits start again. So does the time
+// that nodes have to follow a new leader: it must renew its term before it speaks to them.
 void Leader::on_pause(TimeMs before, TimeMs now) {
   for (auto& [node, peer] : view_.peers) {
     if (before - peer.received_at <= view_.config.node_timeout_ms) peer.received_at = now;
@@ -61,6 +62,7 @@ void Leader::on_pause(TimeMs before, TimeMs now) {
   losses_.on_pause(now);
   decision_.on_pause();
   restore_progress_.on_pause(now);
+  if (led_since_ && before - *led_since_ <= 2 * view_.config.lease_ms) led_since_ = now;
 }
 
 bool Leader::is_obeyed(TimeMs now) const {
