@@ -198,5 +198,8 @@ TEST(Seeds, AReturnedCommitDoesNotFreeTheOlderOneBeforeItHasItsCopies) { EXPECT_
 // them only after it had renewed it. After two seconds it spoke, and called the former leader lost a moment later.
 TEST(Seeds, ANewLeaderSpeaksAtOnceAfterAPause) { EXPECT_EQ(violation_of(1455, {1, 2, 3}, 5), ""); }
 
+// For two seconds a node failed to send some of its reports, and the network lost another one.
+TEST(Seeds, ANodeThatFailsToReportMayBeCalledLost) { EXPECT_EQ(hard_violation_of(5017), ""); }
+
 }  // namespace
 }  // namespace ckpt::sim
