@@ -201,5 +201,9 @@ TEST(Seeds, ANewLeaderSpeaksAtOnceAfterAPause) { EXPECT_EQ(violation_of(1455, {1
 // For two seconds a node failed to send some of its reports, and the network lost another one.
 TEST(Seeds, ANodeThatFailsToReportMayBeCalledLost) { EXPECT_EQ(hard_violation_of(5017), ""); }
 
+// The store lost a record. The one node that knew of the decision led, and waited for rank assignments that the
+// decision had removed. Then its agent was restarted, and the incarnation was decided again.
+TEST(Seeds, ALeaderThatKnowsOfADecisionDoesNotWaitForAssignments) { EXPECT_EQ(hard_violation_of(900537), ""); }
+
 }  // namespace
 }  // namespace ckpt::sim

@@ -115,16 +115,16 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   const bool knows_assignments = assignments_.reconcile(now, effects);
   if (!in_charge()) record_writer_.take_charge(now, effects);
   record_writer_.put_back(now, effects);
-  if (!in_charge() || !knows_assignments) return;
+  if (!in_charge()) return;
+  // The newer incarnation has removed the assignments of an outlived one, and nodes that know of it may be lost next.
+  // So nothing is awaited. Until another incarnation is opened, this one is led if anybody knows its ranks.
+  if (admission_.follow_outlived(now, effects) || !knows_assignments) return;
   if (!led_since_) {
     led_since_ = now;
     losses_.begin_to_listen(now);
   }
-  // An outlived incarnation is led until another one is opened, if anybody knows its ranks.
   if (view_.has_begun() && view_.has_lost_assignments())
-
     return admission_.open_next(admission_.newest_world_size(), now, effects);
-  if (admission_.follow_outlived(now, effects)) return;
   receive_roll_call(now);
   view_.inventory = take_inventory(view_.present);
   commits_.leave_out_outsiders();
