@@ -247,7 +247,7 @@ struct RankAssignment {
   std::string main_shard;
   std::string private_shard;
   std::uint32_t restored_parts = 1;    // in how many parts the restored checkpoint has its main shard
-  bool wants_gpu_replication = false;  // as reported
+  bool wants_gpu_replication = false;  // as reported; all leaders of the incarnation name the same groups
   bool operator==(const RankAssignment&) const = default;
 };
 
