@@ -1,4 +1,4 @@
-// AgentControl is what the parts of the agent can ask of the agent as a whole.
+// AgentControl is the interface through which a part of the agent acts on the whole agent.
 #pragma once
 
 #include <string>

@@ -32,8 +32,8 @@ class LocalPieces {
 
   // Computes the piece's digests again, tells the core if the piece is damaged, then calls `then`.
   void verify(const core::SlotRef& slot, std::function<void()> then);
-  // The same for a piece that another node received damaged from here. Only a node that decodes with it can notice
-  // parity that matches its digests and is wrong.
+  // The same for a piece that another node received damaged from here. If the request says so, the piece is parity that
+  // matches its digests and is wrong. Only a node that decodes with such parity can notice that.
   void verify(const core::VerifyRequest& request);
 
   // A piece from `node` arrived damaged, on the way or already there. Asks that node to verify it. `is_wrong`: the

@@ -38,8 +38,8 @@ class AgentConnection {
   // engine. `incarnation` is 0 until the engine has restored. Throws Failure.
   static AgentConnection open(const Options& options, std::uint64_t instance, std::uint64_t incarnation);
 
-  // Tells the agent that engine `instance` is closed. For an engine that has lost its connection. A stopped agent reads
-  // this when it runs again. Does nothing if there is no agent.
+  // Tells the agent that engine `instance` is closed. Use it for an engine that has lost its connection. A stopped
+  // agent reads the message once it runs again. Does nothing if there is no agent.
   static void say_goodbye(const Options& options, std::uint64_t instance) noexcept;
 
   // Sends a request and returns the answer, which may be a refusal. Throws Failure if no answer comes:

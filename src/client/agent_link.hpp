@@ -32,7 +32,7 @@ using SlotSizes = std::vector<SlotSize>;
 
 struct Reservation {
   SlotSizes sizes;
-  std::string shortage;  // what the device lacks memory for, for people; "" if nothing
+  std::string shortage;  // a sentence that says what the device has no memory for; "" if it has enough
 };
 
 class AgentLink {
@@ -74,7 +74,7 @@ class AgentLink {
   // Tells the agent that this engine is closed and will not write any more.
   void leave(Deadline deadline);
 
-  // From now on the engine tells its agents that it has restored, and when it communicates.
+  // Call this when the engine has restored. From now on the link tells every agent so, and when training communicates.
   void joined(std::uint64_t incarnation);
 
   const CommHooks& comm() const { return comm_; }

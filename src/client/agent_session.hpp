@@ -43,7 +43,7 @@ class CommHooks {
     if (arena::CommWords* words = words_.load(std::memory_order_acquire))
       arena::CommWriter(*words).begin(channel, Clock::now());
   }
-  // False if every communication that began on this channel has ended.
+  // Records the end of a communication. Returns false, and records nothing, if none is under way on this channel.
   bool end(std::uint32_t channel) const {
     arena::CommWords* words = words_.load(std::memory_order_acquire);
     return words == nullptr || arena::CommWriter(*words).end(channel, Clock::now());

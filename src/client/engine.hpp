@@ -60,7 +60,7 @@ class Engine {
   // Call these around each communication of training. They check `channel`.
   void comm_begin(std::uint32_t channel) const;
   Outcome comm_end(std::uint32_t channel) const;
-  // The same, but at the time when the GPU gets there on stream `on`.
+  // The same, but the communication begins or ends when the GPU gets there on stream `on`.
   void comm_begin(std::uint32_t channel, device::Stream on) const;
   Outcome comm_end(std::uint32_t channel, device::Stream on) const;
 
@@ -124,7 +124,7 @@ class Engine {
   std::int64_t last_iteration_ = -1;
   Clock::time_point snapshot_called_at_;
   double snapshot_stall_ms_ = 0;
-  std::string failure_;  // what an Outcome's text points to
+  std::string failure_;  // an Outcome's `text` points to this
   std::atomic<std::uint64_t> staging_bytes_{0};
   std::uint32_t session_number_ = 0;
   CheckpointId granted_after_;              // the commit after which a snapshot last waited for its grant

@@ -44,7 +44,7 @@ class Reserving {
     while (under_way() && !deadline.passed()) futex_wait(under_way_, 1, deadline, FutexScope::process);
     return !under_way();
   }
-  // Once, when it is over: why it failed.
+  // Returns once why the reservation failed, after it has ended; nothing if it succeeded.
   std::optional<Failure> take_failure() { return std::exchange(failure_, std::nullopt); }
   void end() {
     if (thread_.joinable()) thread_.join();

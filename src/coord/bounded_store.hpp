@@ -1,4 +1,5 @@
-// Gives each call to a store a deadline, even if the store never answers, as on a mount whose server is gone.
+// BoundedStore gives each call to a store a deadline. It helps with a store that never answers, such as a mount whose
+// server is gone.
 //
 // A thread that hangs is left alone and ends when the file system answers. The next call uses a new thread. While
 // several threads hang, calls fail at once, and a new thread is tried only seldom.
@@ -80,7 +81,7 @@ class BoundedStore : public Store {
   const std::shared_ptr<Shared> shared_;
   // Guarded by shared_'s mutex.
   std::shared_ptr<Lane> lane_;
-  Deadline next_thread_ = Deadline::in_ms(0);  // while many threads hang
+  Deadline next_thread_ = Deadline::in_ms(0);  // when the next thread may start while many hang
 };
 
 }  // namespace ckpt::coord

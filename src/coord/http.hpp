@@ -58,8 +58,8 @@ class Http {
  public:
   explicit Http(TlsFiles tls);
 
-  // `sent_once`: uses a new connection, because libcurl by itself repeats a request when an old connection turns out
-  // dead.
+  // `sent_once`: sends the request at most once, over a new connection. Over an old connection that turns out to be
+  // dead, libcurl would send it again.
   HttpReply post(const HttpRequest& request, std::int64_t timeout_ms, bool sent_once);
 
  private:

@@ -51,10 +51,10 @@ class Store {
   // Removes the record, if there is one.
   virtual void remove(const std::string& key) = 0;
 
-  // Reports every change of a key before unwatched_from, by anybody, on a thread of the store. It reports the record as
-  // it is then, or revision 0 if it was removed. It may report several changes of a key as the last one. It always
-  // reports the last one, once the store can be reached again. Returns null if the store cannot watch and must be read.
-  // The store must outlive the result.
+  // Reports every change of a key that sorts before unwatched_from, whoever made it. The calls come on a thread of the
+  // store. `on_change` gets the record as it is then, or revision 0 if it was removed. Several changes of a key may
+  // come as one. The last one always comes, once the store can be reached again. Returns null if the store cannot
+  // watch; then read it. The store must outlive the result.
   virtual std::unique_ptr<Watch> watch(std::function<void(const Entry&)> /*on_change*/) { return nullptr; }
 };
 

@@ -66,10 +66,10 @@ struct RestoreDone {
 struct SegmentsReady {
   Rank rank = 0;
   std::vector<std::string> shards;
-  std::uint8_t slots = 2;  // so many has each of them
+  std::uint8_t slots = 2;  // how many slots each segment has
 };
 
-// The rank's words in its control page. If both changed, the driver posts Captured first.
+// The rank's progress, as its control page shows it. If a capture has ended as well, the driver posts Captured first.
 struct Progress {
   Rank rank = 0;
   std::int64_t attempted = -1;
@@ -170,7 +170,7 @@ struct GrantSlots {
   Share share;
   std::vector<SlotRef> slots;
 };  // one slot per segment, in their order
-// Add slots to the rank's segments until each has so many. Answered by SegmentsReady, or not at all where memory lacks.
+// Add slots to the rank's segments until each has `slots`. Answered by SegmentsReady. No answer comes if memory lacks.
 struct AddSlots {
   Rank rank = 0;
   std::vector<std::string> shards;
@@ -202,7 +202,7 @@ struct Fence {
   std::string text;
 };
 
-// A whole piece to restore from.
+// A slot with a whole piece that the rank restores from.
 struct RestoreSource {
   SlotRef slot;
   Tier tier = Tier::none;
@@ -261,8 +261,9 @@ struct FinalizeCheckpoint {
   std::vector<CheckpointId> damaged;  // checkpoints on storage that proved damaged; they need not be kept
 };
 
-// News of a member for the operator's hook: it does not answer (lost), a standby node has its place (replaced), it is
-// back (returned), or the job continues without it (released). A new leader repeats what still holds.
+// News of a member, for the operator's hook. A new leader repeats what still holds.
+// lost: the member does not answer. replaced: a standby node has its place. returned: the member is back. released: the
+// job continues without it.
 enum class Change : std::uint8_t { lost, replaced, returned, released };
 struct MemberChanged {
   Change change = Change::lost;

@@ -12,7 +12,8 @@ namespace ckpt::core {
 
 class HealthView {
  public:
-  // Call this after every event. `is_of_now`: the directive did not wait here while this node was paused.
+  // Call this after every event. `is_of_now`: false if the directive may have come before or during a pause of this
+  // node.
   void observe(const Directive& directive, CheckpointId highest_commit, bool is_of_now, TimeMs now);
 
   struct Facts {

@@ -15,7 +15,8 @@
 
 namespace ckpt::core {
 
-// The parity that belongs in a place. The group has one shard per member, "" for a member without one.
+// Which parity a node must hold: the shards of its group, and the member whose parity it is. A member without a shard
+// has the shard "".
 struct ParityOf {
   std::uint32_t rows = 0;
   std::uint32_t member = 0;

@@ -12,7 +12,7 @@
 
 namespace ckpt::core {
 
-// A node that has a piece, and how it describes the piece.
+// A node that has a piece, and the piece as that node reported it.
 struct Holder {
   NodeId node = 0;
   const PieceInfo* piece = nullptr;

@@ -43,7 +43,7 @@ struct Config {
   TimeMs node_timeout_ms = 2000;       // a node is missing after this long without a report
   TimeMs lease_ms = 2000;              // another node takes over if a leader has not renewed its record for so long
   TimeMs node_wait_ms = 5000;          // how long a decision waits for missing nodes
-  std::uint32_t pieces_per_ms = 256;   // how many the leader looks through; with few, it reconciles at every event
+  std::uint32_t pieces_per_ms = 256;   // pieces that the leader examines per ms; with few, it reconciles at every event
   std::uint32_t relay_from = 256;      // from this many nodes on, nodes report through relays
   TimeMs unprotected_after_ms = 5000;  // the job is not protected after at least this long without a commit
 };

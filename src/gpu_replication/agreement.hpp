@@ -9,7 +9,8 @@
 //    has ended, so all others have issued that. None of them has issued more, because the first promised no more.
 //  - A member that gives up says so. Then nobody issues anything any more.
 //
-// This relies on a step ending on no member before all have issued it: each member has something from every other one.
+// This relies on one fact: a step ends on no member before all members have issued it. That is so because each member
+// receives something from every other one in each step.
 //
 // Pure. Each member has one Agreement per incarnation of the job. The states of two incarnations must not be mixed.
 #pragma once
@@ -25,7 +26,7 @@ class Agreement {
   struct State {
     std::uint64_t checkpoint = 0;  // newer checkpoints are larger; 0: none yet
     std::uint64_t length_bytes = 0;
-    std::uint64_t chunk_bytes = 0;  // the size of chunks that it wants; the least of all members counts
+    std::uint64_t chunk_bytes = 0;  // the chunk size that this member wants; the smallest of all members counts
     std::uint64_t promised = 0;     // steps
     bool has_given_up = false;
     bool operator==(const State&) const = default;
@@ -41,9 +42,9 @@ class Agreement {
 
   // A checkpoint was captured here, newer than own().checkpoint. Its exchange begins as soon as may_go_on().
   void offer(std::uint64_t checkpoint, std::uint64_t length_bytes, std::uint64_t chunk_bytes);
-  // Promises at least that many steps of own().checkpoint. Ignored for another checkpoint: it comes too late.
+  // Promises at least `steps` steps. Ignored unless `checkpoint` is own().checkpoint: the promise then comes too late.
   void promise(std::uint64_t checkpoint, std::uint64_t steps);
-  // So many of the `of` steps of its exchange have ended. Ignored for another checkpoint.
+  // `steps` of the `of` steps of the checkpoint's exchange have ended. Ignored unless it is own().checkpoint.
   void ended(std::uint64_t checkpoint, std::uint64_t steps, std::uint64_t of);
   void give_up() { states_[member_].has_given_up = true; }
 
@@ -53,7 +54,7 @@ class Agreement {
     std::uint64_t chunk_bytes = 0;
   };
   std::optional<Terms> terms() const;
-  // How many of its steps are to be issued.
+  // How many steps of own().checkpoint this member must issue.
   std::uint64_t allowed() const { return allowed_; }
   // True if any member has given up.
   bool has_given_up() const;

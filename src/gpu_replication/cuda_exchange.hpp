@@ -43,9 +43,9 @@ class CudaExchange {
   CudaExchange(const CudaExchange&) = delete;
   CudaExchange& operator=(const CudaExchange&) = delete;
 
-  // Continues to meet the others as far as possible now. Returns true once all are there and connected. NCCL connects
-  // two members at their first common group, which allocates memory and waits for both. So members exchange a byte with
-  // everybody here, and no step has to connect them. Throws Failure.
+  // Connects this member to all others before the first step. Continues as far as possible now, and returns true once
+  // all are connected. NCCL connects two members at their first common call, which allocates memory and waits for both.
+  // So the members exchange a byte here, and no step has to wait for a connection. Throws Failure.
   bool meet();
 
   // Enqueues on `stream` a copy of `size_bytes` of the own piece, from `first_byte` on, to `to`. It can begin at once.
@@ -56,7 +56,7 @@ class CudaExchange {
   void begin(schedule::ExchangePlan plan, Fill fill, std::vector<std::byte*> to);
   // Allows the steps below this number to be issued.
   void allow(std::uint64_t steps);
-  // No more steps will be allowed. The exchange is over after those that are.
+  // Says that no more steps will be allowed. The exchange is over once the allowed steps have ended.
   void finish();
   // Continues as far as possible now. Throws Failure if anything went wrong, or if an allowed step gets no further.
   // After that only give_up() may be called.
@@ -66,7 +66,7 @@ class CudaExchange {
   std::uint64_t filled() const { return filled_; }
   std::uint64_t received() const { return received_; }
   bool over() const;
-  // True if there is nothing to do before more is allowed.
+  // True if nothing is left to do until allow() allows more steps.
   bool rests() const;
 
   // Gives up what is under way. After that it can only be destroyed, which begins with NCCL. Once the returned streams

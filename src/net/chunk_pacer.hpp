@@ -22,9 +22,9 @@ struct SentChunk {
 class ChunkPacer {
  public:
   virtual ~ChunkPacer() = default;
-  // Returns how large the next chunk of a piece may be at most; 0: not now. `left_bytes` of the piece are not sent yet,
-  // and `under_way` chunks of this node are under way. An allowed chunk leaves at once. After a refusal the transport
-  // asks again: when a chunk has arrived if any is under way, otherwise after ask_again_us().
+  // Returns the largest size that the next chunk of a piece may have; 0: send none now. `left_bytes` of the piece are
+  // not sent yet, and `under_way` chunks of this node are under way. An allowed chunk leaves at once. After a refusal
+  // the transport asks again: when a chunk has arrived if any is under way, otherwise after ask_again_us().
   virtual std::size_t allow(std::size_t left_bytes, std::size_t under_way) = 0;
   virtual void received(const SentChunk& chunk) = 0;
   // After a refusal with nothing under way: when to ask again.

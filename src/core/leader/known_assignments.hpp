@@ -11,7 +11,7 @@ namespace ckpt::core {
 
 class KnownAssignments {
  public:
-  // It alone changes `table` and `given_up`, fields of the view.
+  // Only KnownAssignments changes `table` and `given_up`, fields of the view.
   KnownAssignments(const JobView& view, AssignmentTable& table, AssignmentsName& given_up)
       : view_(view), table_(table), given_up_(given_up) {}
 
