@@ -1,6 +1,7 @@
-// Election of the leader: a lease on one store record, without comparing clocks. The leader renews the record. A node
-// that sees it unchanged for lease_ms, by its own clock, takes it over with the next epoch. Two nodes may believe for a
-// while that they lead. Epochs make the older one harmless (leader.hpp).
+// Election decides which node is the leader. The leader holds a lease: a record in the coordination store that it
+// renews. A node that sees the record unchanged for lease_ms takes the record over, with the next epoch. Each node
+// measures that time by its own clock, so clocks need not agree. Two nodes may believe for a while that they lead. Then
+// the higher epoch counts, and the older leader does no harm.
 #pragma once
 
 #include <optional>
@@ -14,8 +15,8 @@ namespace ckpt::core {
 // For people: says why this node ignores a damaged record.
 std::string damaged_record(const char* record, const char* number, std::uint64_t claimed, std::uint64_t known);
 
-// The leader whose lease ran out, and since when neither the store nor a message shows that it lives. no_node if this
-// node never had a directive from it and so cannot tell.
+// The leader whose lease ran out. Since `silent_since`, neither the store nor a message has shown that it lives. `node`
+// is no_node if this node never had a directive from it, and so does not know.
 struct Predecessor {
   NodeId node = no_node;
   TimeMs silent_since = 0;

@@ -1,5 +1,6 @@
-// The placement of one incarnation, by shard and by node. It is computed once, from the incarnation's record.
-// Replacements take places in it; nothing is computed anew.
+// IncarnationPlacement tells the leader where each piece belongs in one incarnation. It answers by part and by node.
+// The constructor computes everything from the incarnation's record. Later only replacements change it: each takes the
+// places of one lost member.
 #pragma once
 
 #include <map>
@@ -14,7 +15,7 @@
 
 namespace ckpt::core {
 
-// A node's roles for a part.
+// What a node does with one part. `owns`: its ranks restore the part.
 struct Role {
   bool owns = false;
   bool captures = false;
@@ -40,8 +41,9 @@ class IncarnationPlacement {
 
   bool is_arranged() const { return !own_.arranged.empty(); }
   const std::string& notice() const { return notice_; }
-  const Share* share_of(Rank rank) const;                   // null before is_arranged()
-  const ReplicationGroup* replication_of(Rank rank) const;  // null before is_arranged(), or if the rank did not ask
+  const Share* share_of(Rank rank) const;  // null before is_arranged()
+  // The rank's replication group. Null before is_arranged(), or if the rank did not ask for GPU replication.
+  const ReplicationGroup* replication_of(Rank rank) const;
   // The private shard that the rank restores because it has none of its own; "" if it has its own.
   std::string adopted_by(Rank rank) const { return rank < own_ranks_ ? "" : adopted_; }
 

@@ -1,5 +1,5 @@
-// JobView is what the leader knows now. The parts of the leader share it. Each part changes only the fields that it
-// owns, through references that its constructor takes, and reads the others.
+// JobView is all that the leader knows about the job at this moment. The parts of the leader share it. Each part reads
+// all of it, and changes only the fields that its constructor takes by reference.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace ckpt::core {
 
-// A node as the leader last heard it.
+// A node, as the leader knows it from the node's last report.
 struct Peer {
   Report report;
   NodeId via = no_node;      // the node that brought the report; the answer goes there
@@ -23,7 +23,7 @@ struct Peer {
   TimeMs obeyed_at = 0;      // when it first reported that
 };
 
-// A rank's trainer in this incarnation, and its node.
+// The trainer that runs a rank in this incarnation, and the trainer's node.
 struct Binding {
   NodeId node = 0;
   const Peer* peer = nullptr;  // that node; borrowed from JobView::peers, which never removes one
@@ -65,8 +65,10 @@ struct JobView {
   std::int64_t furthest_attempted() const;  // -1: no rank offered an iteration yet
 };
 
-// Returns true if every node that `places` names has its piece, and all nodes report the same digests and length for
-// each shard. Parity must also be computed from exactly these shards.
+// Returns true if the checkpoint with these pieces can be committed. That needs three things:
+// - Each node has every piece that `places` wants it to have.
+// - All nodes report the same digest and length for a piece.
+// - Parity was computed from the same shards that the nodes report.
 bool is_complete(const Pieces& pieces, const Places& places);
 
 }  // namespace ckpt::core

@@ -1,5 +1,5 @@
-// RestoreProgress watches how the ranks get the decided checkpoint: which pieces must be read from storage, and whether
-// some cannot be had any more.
+// RestoreProgress is the part of the leader that watches a restore. It plans which node reads which piece from storage.
+// It says so if a piece has no source any more.
 #pragma once
 
 #include <map>
