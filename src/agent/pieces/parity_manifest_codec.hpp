@@ -1,5 +1,5 @@
-// Codec for the manifests that a parity piece carries in place of a layout: those of its sources. With them, a holder
-// of the parity can verify what the parity helps to decode.
+// Encodes and decodes what a parity piece carries in place of a layout: the manifests of the shards that it was
+// computed from. With them, a node that has the parity can verify a decoded shard.
 //
 // Pure functions.
 #pragma once
