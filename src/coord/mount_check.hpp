@@ -1,5 +1,5 @@
-// Checks a directory as a coordination store: whether compare-and-swap works in it (two handles compete for a record),
-// and whether other machines can see it.
+// Checks whether a directory can be a coordination store, for `ckptctl doctor` and for warnings. It must support
+// compare-and-swap, and other machines must see it.
 #pragma once
 
 #include <string>
