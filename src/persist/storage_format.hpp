@@ -1,13 +1,12 @@
-// The storage format: names, records and headers. docs/format.md specifies them.
+// Encodes and decodes the files of a checkpoint on storage. docs/format.md specifies them:
 //
-//   JOB/step-00000123/
-//     SHARD.1.safetensors   the shard's tensors, aligned; 1 is the incarnation
-//     PIECE.1.leaves        leaf digests of a piece, as it was captured: a whole shard, or SHARD.2of4, a part of one
-//     PIECE.1.json          its record, written when its bytes and digests are on the medium
-//     manifest.json         the checkpoint's record, written last. A checkpoint is complete if and only if it has this
-//                           file
+//    JOB/step-00000123/
+//      SHARD.1.safetensors   the shard's tensors, aligned; 1 is the incarnation
+//      PIECE.1.leaves        the leaf digests of a piece: a whole shard (SHARD) or a part of one (SHARD.2of4)
+//      PIECE.1.json          the piece's record, written when its bytes and digests are safely on storage
+//      manifest.json         the checkpoint's record, written last: with it, the checkpoint is complete
 //
-// Plain values and pure functions; any thread may use them. Decoded data is not trusted.
+// Decoding trusts nothing that it reads. Plain values and pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +27,7 @@ inline constexpr std::size_t record_max_bytes = std::size_t{1} << 28;
 // The tensor that represents bytes without a layout: U8, one element per byte.
 inline constexpr std::string_view opaque_tensor_name = "ckptengine.opaque";
 
-// The record of a piece, and the range of its shard's file that it fills: all of the data if the shard was not divided.
+// Describes a piece on storage, and the range of its shard's file that it fills. A whole shard fills all of the data.
 struct ShardRecord {
   std::string shard;               // name of the piece: "model", or "model.2of4"
   std::uint64_t header_bytes = 0;  // of the safetensors file, up to its data
@@ -49,7 +48,8 @@ struct ShardRecord {
 // True if the range is the one that the part's name implies.
 bool lies_where_it_belongs(const ShardRecord& record);
 
-// The record of a checkpoint or, with a single piece, of that piece.
+// Describes a checkpoint on storage by the records of its pieces. A file PIECE.1.json has the same form, with one
+// piece.
 struct CheckpointRecord {
   enum class Kind { shard, checkpoint };
 
@@ -65,7 +65,7 @@ struct CheckpointRecord {
   bool operator==(const CheckpointRecord&) const = default;
 };
 
-// A shard's safetensors file and the pieces that make it up.
+// A shard's safetensors file, and the pieces that fill it.
 struct ShardFile {
   std::string shard;  // name of the whole shard
   std::string name;   // of the file
@@ -98,8 +98,8 @@ std::string data_file_name(std::string_view piece, std::uint64_t incarnation);
 // The incarnation in a file's name, complete or not. Nothing if the name is not one of ours.
 std::optional<std::uint64_t> incarnation_in(std::string_view file_name);
 
-// The first bytes of a shard's file, the same for all its pieces: length, JSON, blanks up to a multiple of
-// data_alignment_bytes. Throws Failure (CKPT_ERR_CORRUPT) if the manifest's layout does not describe its data.
+// The beginning of a shard's file, the same for all its pieces: length, JSON, and blanks up to a multiple of
+// data_alignment_bytes. Throws Failure (CKPT_ERR_CORRUPT) if the manifest's layout does not fit its data.
 struct Header {
   std::string bytes;
   std::uint64_t whole_bytes = 0;  // size of the data after it
