@@ -8,7 +8,7 @@ namespace ckpt::agent {
 // Why the agent ends: somebody asked it to, or another agent serves its node now.
 enum class EndReason { asked, replaced };
 
-// [any thread]
+// Any thread may call its functions.
 class AgentControl {
  public:
   virtual ~AgentControl() = default;

@@ -1,5 +1,6 @@
-// LocalPieces drops pieces in this node's memory when the core orders it, and verifies them when others report damage.
-// Belongs to the core thread; digest threads compute the digests.
+// LocalPieces drops pieces from this node's memory when the core says so. It also verifies a piece again when another
+// node reports that the piece is damaged. Only the core thread (driver.hpp) uses it. It leaves digests to other
+// threads.
 #pragma once
 
 #include <functional>
@@ -15,7 +16,7 @@ namespace ckpt::agent {
 
 class LocalPieces {
  public:
-  // All outlive this object.
+  // What LocalPieces uses. All of it outlives the object.
   struct Dependencies {
     Segments& segments;
     PieceIndex& index;

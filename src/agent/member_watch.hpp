@@ -1,6 +1,6 @@
-// MemberWatch is the leader's agent's view of the job's members. It probes those that do not answer, tells people and
-// the operator's hook, and remembers which are lost. It also finds agents with another token, which only their
-// listeners reveal. Belongs to the core thread.
+// MemberWatch watches the job's nodes for the leader's agent. It probes members that do not answer, and tells people
+// and the operator's hook about lost ones. It also finds agents with another token: their listeners refuse this agent.
+// Only the core thread (driver.hpp) uses it.
 #pragma once
 
 #include <map>

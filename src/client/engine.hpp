@@ -1,7 +1,8 @@
-// Engine is the engine of one rank: the implementation of the C ABI. The rules of ckptengine.h apply.
+// Engine is what a trainer uses: it captures, restores and reports for one rank. The C interface (ckptengine.h) calls
+// it, and that file's rules apply.
 //
-// Only the training thread uses it, but any thread may call the const functions. Errors are thrown as Failure. The
-// engine owns everything except the tensors' memory, which belongs to the caller.
+// Only the training thread uses it, but any thread may call the const functions. It throws Failure. It owns everything
+// except the tensors' memory, which belongs to the caller.
 #pragma once
 
 #include <atomic>
@@ -26,8 +27,8 @@
 
 namespace ckpt::client {
 
-// Result of a call that can be skipped without failing. `text` says why; it is valid until the next call, and "" with
-// CKPT_OK.
+// The result of a call that may do nothing without failing. `text` says why it did nothing, and is "" with CKPT_OK. It
+// is valid until the next call.
 struct Outcome {
   ckpt_status status = CKPT_OK;
   const char* text = "";

@@ -2,10 +2,10 @@
 // mark when it gets there, so the times in the log (arena/comm_log.hpp) are the GPU's. The time at which the host
 // enqueued the work would not show when the network is idle.
 //
-// Each communication has its own place in the shared words, so communications on several streams may begin and end in
-// any order. If the host is so far ahead of the GPU that all places are taken, a communication is not seen.
+// Each communication has a place of its own in the shared words, so they may begin and end in any order. If the host is
+// so far ahead that all places are taken, a communication is not recorded.
 //
-// Any thread may use it. It belongs to the control file that the engine had when it restored.
+// Any thread may use it. It writes to the control file that the engine had when it restored.
 #pragma once
 
 #include <array>

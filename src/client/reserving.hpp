@@ -1,6 +1,6 @@
-// A reservation of slots that runs on a thread of its own, so that training does not wait until memory was touched.
+// Reserving reserves slots on a thread of its own, so that training need not wait until the memory was touched.
 //
-// Used by one thread, the training thread.
+// Only the training thread uses it.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,7 @@
-// Stored is the chosen checkpoint's pieces that the agent fetched for this rank. The trainer only reads them.
+// Stored is what a rank restores from: the agent's answer to a restore, with the slots of the checkpoint's pieces. The
+// trainer only reads them.
 //
-// Used by the training thread.
+// Only the training thread uses it.
 #pragma once
 
 #include <optional>
@@ -39,7 +40,7 @@ struct Stored {
   std::string no_receive_buffer;  // why there is no receive buffer; "" if there is one or none was asked for
 };
 
-// A piece that differs from the agent's description. The agent can fetch another copy.
+// A piece whose bytes do not match its manifest. The agent can fetch another copy.
 struct CorruptPiece {
   std::string shard;
   CheckpointId checkpoint;

@@ -1,8 +1,8 @@
-// The registry of a job's nodes: their numbers, their agents' addresses, and the job's token.
+// The register of a job's nodes in the coordination store: numbers, agents' addresses, and the job's token.
 //
-// Store keys: "taken/<number>" (the name of the node that has the number, for ever), "nodes/<name>" (the agent that
-// serves the node now), "rivals/<name>" (an agent that was refused), "token". Free functions over a Store. They throw
-// Failure if the store does, or if compare-and-swap never succeeds.
+// The keys are "taken/<number>" (the node that has the number, for ever), "nodes/<name>" (the agent that serves the
+// node now), "rivals/<name>" (an agent that was refused) and "token". The functions throw Failure if the store does, or
+// if compare-and-swap never succeeds.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// Election of the leader: a lease on one store record, without comparing clocks. The leader renews the record. A node
-// that sees it unchanged for lease_ms, by its own clock, takes it over with the next epoch. Two nodes may believe for a
-// while that they lead. Epochs make the older one harmless (leader.hpp).
+// Election decides which node is the leader. The leader holds a lease: a record in the coordination store that it
+// renews. A node that sees the record unchanged for lease_ms takes the record over, with the next epoch. Each node
+// measures that time by its own clock, so clocks need not agree. Two nodes may believe for a while that they lead. Then
+// the higher epoch counts, and the older leader does no harm.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// What a node knows about the job's health: the leader's newest verdict, its age, and when the node last learned of a
-// commit. Pure.
+// HealthView is one node's own judgement of the job's health. It uses the leader's newest verdict, the verdict's age,
+// and the time of the last commit that the node knows.
 #pragma once
 
 #include <optional>

@@ -1,16 +1,17 @@
-// The pipeline of one exchange from GPU to GPU. Each member of a group sends its own piece and receives those of the
-// others, through sub-buffers in device memory and from there to host memory (GEMINI, SOSP'23, section 5.2):
+// CudaExchange carries out one exchange on this rank's GPU: it sends the rank's own piece to the other members of the
+// replication group, and receives theirs (GEMINI, SOSP'23, section 5.2). Bytes pass through sub-buffers in device
+// memory:
 //
-//   fill stream:   [fill 0][fill 1]...                            own chunk -> sub-buffer
-//   cross stream:          [cross 0 ][cross 1 ]...                sub-buffers -> sub-buffers of others; by NCCL
-//   copy stream:                     [copy out 0][copy out 1]...  sub-buffers -> host memory; by a copy engine
+//    fill stream:   [fill 0][fill 1]...                            own chunk -> sub-buffer
+//    cross stream:          [cross 0 ][cross 1 ]...                sub-buffers -> sub-buffers of others; by NCCL
+//    copy stream:                     [copy out 0][copy out 1]...  sub-buffers -> host memory; by a copy engine
 //
-// Nothing is enqueued that cannot begin at once, and no step before the previous one has crossed. Work that waits on a
-// stream may block training's own work (CUDA_DEVICE_MAX_CONNECTIONS). Two members could then wait for each other for
-// ever: each one's chunk behind the other one's collective. For the same reason an allowed step is issued in any case,
-// and may be allowed only once all members have promised to issue it.
+// It enqueues only work that can begin at once, and a step only after the step before has crossed. Work that waits on a
+// stream may block training's own work (CUDA_DEVICE_MAX_CONNECTIONS). Then two members might wait for each other for
+// ever: each one's chunk would wait behind the other one's collective. For the same reason it issues each allowed step,
+// whatever happens. A step may be allowed only after all members have promised to issue it.
 //
-// For the progress thread alone, with the context current. advance() and its callbacks wait only if a queue of the
+// Only the progress thread uses it, with the context current. advance() and its callbacks wait only if a queue of the
 // driver is full. Each advance() calls `fill` at most once.
 #pragma once
 

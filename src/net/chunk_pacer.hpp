@@ -1,4 +1,4 @@
-// ChunkPacer is the interface through which a scheduler tells the transport when chunks may leave for peers.
+// ChunkPacer is how the agent's scheduler tells the transport when it may send chunks to peers.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct SentChunk {
   bool alone = false;     // no other chunk of this node was under way meanwhile
 };
 
-// Called on the transport's thread; must not block.
+// The transport's thread calls these functions. They must not block.
 class ChunkPacer {
  public:
   virtual ~ChunkPacer() = default;

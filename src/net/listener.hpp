@@ -1,10 +1,10 @@
-// Listener makes the first contact between nodes: it listens on our TCP port, and dials the listeners of other nodes.
-// Both sides prove that they have the job's token (handshake.hpp). After that, the connection carries frames, or ends
-// if UCX carries them.
+// Listener makes the first contact between nodes. It listens on this agent's TCP port, and dials the listeners of other
+// agents. Both sides prove that they have the job's token (handshake.hpp). Then the connection carries the data. If UCX
+// carries the data, the connection ends.
 //
-// One thread, the listener's, does all of this without blocking. An unauthenticated peer can take little from the
-// listener: one entry of a table whose oldest entry makes room, for at most `timeout_ms`; some hundred bytes; and no
-// more turns than its source address may have in a second.
+// All of this happens on one thread, the listener's, and never blocks. An unauthenticated peer can use up little: one
+// entry of a bounded table for at most `timeout_ms`, some hundred bytes, and a limited number of dials per second from
+// its address. If the table is full, its oldest entry is dropped.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct ListenerOptions {
 
 class Listener {
  public:
-  // How a dial ended. Without a session, `end` says why.
+  // How a dial ended. If there is no session, `end` says why.
   struct DialResult {
     std::optional<Session> session;
     std::string place;  // see Asking::place()

@@ -1,5 +1,5 @@
-// PortGuard protects a listening socket that other code owns (UCX's): only hosts that have proven themselves elsewhere
-// reach it. The kernel drops packets from other addresses before a connection is made.
+// PortGuard protects the listening socket of UCX, which has no authentication of its own. Only hosts that have proven
+// the token to our listener can connect. The kernel drops packets from all others.
 //
 // Thread-safe.
 #pragma once

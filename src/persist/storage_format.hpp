@@ -1,4 +1,4 @@
-// The storage format: names, records and headers. docs/format.md specifies them.
+// Encodes and decodes the files of a checkpoint on storage. docs/format.md specifies them:
 //
 //   JOB/step-00000123/
 //     SHARD.1.safetensors   the shard's tensors, aligned; 1 is the incarnation
@@ -65,7 +65,7 @@ struct CheckpointRecord {
   bool operator==(const CheckpointRecord&) const = default;
 };
 
-// A shard's safetensors file and the pieces that make it up.
+// A shard's safetensors file, and the pieces that fill it.
 struct ShardFile {
   std::string shard;  // name of the whole shard
   std::string name;   // of the file
@@ -98,8 +98,8 @@ std::string data_file_name(std::string_view piece, std::uint64_t incarnation);
 // The incarnation in the name of a file, even an incomplete one. Nothing if the name is not of this format.
 std::optional<std::uint64_t> incarnation_in(std::string_view file_name);
 
-// The first bytes of a shard's file, the same for all its pieces: length, JSON, blanks up to a multiple of
-// data_alignment_bytes. Throws Failure (CKPT_ERR_CORRUPT) if the manifest's layout does not describe its data.
+// The beginning of a shard's file, the same for all its pieces: length, JSON, and blanks up to a multiple of
+// data_alignment_bytes. Throws Failure (CKPT_ERR_CORRUPT) if the manifest's layout does not fit its data.
 struct Header {
   std::string bytes;
   std::uint64_t whole_bytes = 0;  // size of the data after it

@@ -1,7 +1,8 @@
-// RankPort is one trainer as the agent sees it: its control page, its grant, and a thread that waits for its doorbell.
+// RankPort is the agent's side of one trainer: the control page, the grant, and a thread that waits for the doorbell.
 //
-// Everything except that thread belongs to the core thread. The thread only posts a task that makes the core thread
-// read the control page, and at most one at a time. So a trainer that rings in a loop costs little.
+// Only the core thread (driver.hpp) uses it. The thread that waits only posts a task, in which the core thread reads
+// the control page. It posts no second task before the first has run. So a trainer that rings all the time costs
+// little.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,7 @@
 
 namespace ckpt::agent {
 
-// A grant that a trainer has and may be using.
+// A grant that a trainer has. The trainer may be writing to its slots.
 struct OpenGrant {
   std::uint64_t sequence = 0;
   std::vector<core::SlotRef> slots;

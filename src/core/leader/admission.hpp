@@ -1,4 +1,5 @@
-// AdmissionControl decides which trainers belong to the incarnation, and when the next incarnation begins.
+// AdmissionControl is the part of the leader that lets trainers into the incarnation. It also decides when the next
+// incarnation begins.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Commits finds out when a checkpoint is committed, and when it never will be.
+// Commits is the part of the leader that declares a checkpoint committed or abandoned.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// DecisionMaker says when the leader decides which checkpoint to restore. restore_decision.hpp chooses the checkpoint.
+// DecisionMaker is the part of the leader that decides what the ranks restore. It waits until all ranks ask and the
+// nodes have reported, then lets plan_recovery() (restore_decision.hpp) choose the checkpoint, and records the choice.
 #pragma once
 
 #include <optional>

@@ -14,7 +14,7 @@
 
 namespace ckpt::core {
 
-// A node's roles for a part.
+// What a node does with one part. `owns`: its ranks restore the part.
 struct Role {
   bool owns = false;
   bool captures = false;

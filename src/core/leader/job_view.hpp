@@ -1,5 +1,5 @@
-// JobView is what the leader knows now. The parts of the leader share it. Each part changes only the fields that it
-// owns, through references that its constructor takes, and reads the others.
+// JobView is all that the leader knows about the job at this moment. The parts of the leader share it. Each part reads
+// all of it, and changes only the fields that its constructor takes by reference.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace ckpt::core {
 
-// A node as the leader last heard it.
+// A node, as the leader knows it from the node's last report.
 struct Peer {
   Report report;
   NodeId via = no_node;  // the node that brought the report; the answer goes there
@@ -24,7 +24,7 @@ struct Peer {
   TimeMs obeyed_at = 0;      // when the node first reported `obeyed`
 };
 
-// A rank's trainer in this incarnation, and its node.
+// The trainer that runs a rank in this incarnation, and the trainer's node.
 struct Binding {
   NodeId node = 0;
   const Peer* peer = nullptr;  // of `node`; borrowed from JobView::peers, which never removes a peer

@@ -1,4 +1,5 @@
-// KnownAssignments has the rank assignments that the leader wrote itself or read from the store.
+// KnownAssignments keeps the leader's copy of the rank assignments. It reads them from the coordination store when the
+// incarnation's record names others, and says when they are lost for good.
 #pragma once
 
 #include <optional>

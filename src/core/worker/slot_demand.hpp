@@ -1,4 +1,4 @@
-// SlotDemand tells whether a rank needs one more slot of its own, because its captures wait for replication.
+// SlotDemand says when a rank needs a third slot for its captures.
 //
 // With two slots, a capture can start only after the commit of the checkpoint before it. A third slot lets it start
 // while that checkpoint is still being replicated. A single late capture does not count. A long wait does not count

@@ -1,6 +1,6 @@
-// The worker is what a node does for its own trainers and its peers. It grants slots, keeps pieces, fetches what the
-// leader orders, restores, and reports. reconcile() derives everything anew from the newest directive and the slots, so
-// a lost or repeated event does no harm.
+// Worker decides for one node's trainers and pieces. It grants slots, keeps and drops pieces, fetches what the leader
+// orders, answers restores, and reports to the leader. reconcile() compares the newest directive with the slots and
+// orders the difference. So a lost or repeated event does no harm.
 #pragma once
 
 #include <map>
