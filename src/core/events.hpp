@@ -189,7 +189,8 @@ struct NotifyResume {
   Rank rank = 0;
   std::int64_t resume_at = 0;
 };
-// Comes before RestoreReady, once per incarnation, and again after the agent was restarted.
+// Tells the rank its replication group. Comes before RestoreReady, once per incarnation, and again after a restart of
+// the agent.
 struct NotifyReplicationGroup {
   Rank rank = 0;
   std::uint64_t incarnation = 0;
