@@ -14,7 +14,7 @@ class Progress {
  public:
   enum class Form { none, lines, bar };
 
-  // `out` outlives it.
+  // `out` must stay open while this object lives.
   Progress(Form form, std::FILE* out) : form_(form), out_(out) {}
   Progress() : Progress(Form::none, nullptr) {}
   ~Progress() { end(); }

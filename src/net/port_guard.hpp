@@ -21,7 +21,7 @@ class PortGuard {
   // True if the guard works: some kernels let only root set socket filters.
   bool stands() const { return static_cast<bool>(listener_); }
 
-  // Lets this host connect, from any port. The hosts admitted first make room for new ones.
+  // Lets `host` connect from any port. If the list of hosts is full, the host that was admitted first is removed.
   void admit(const SocketAddress& host);
 
  private:

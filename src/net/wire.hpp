@@ -73,7 +73,7 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 80);
 
-// What a request asks for, or'ed together.
+// Flags of FetchRequest::wishes.
 inline constexpr std::uint32_t wants_manifest = 1;
 inline constexpr std::uint32_t is_urgent = 2;
 

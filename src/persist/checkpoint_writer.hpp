@@ -29,7 +29,7 @@ struct Piece {
 
 class CheckpointWriter {
  public:
-  // `node` is written to the records.
+  // Every record that this object writes names `node` as its writer.
   CheckpointWriter(FileSystem& files, std::string job, std::string node, RateLimiter& rate_limiter);
 
   // Writes one piece of the checkpoint piece.manifest->checkpoint, unless storage has it. Verifies every leaf before

@@ -33,8 +33,8 @@ std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, c
 
 class RankPort {
  public:
-  // `outstanding`: a grant that a trainer attached again with and may be using. When the trainer rings, `look` is
-  // called on the port's own thread. It must make sure that looked() is called in the end.
+  // `outstanding`: the grant that the trainer may still be using since an earlier agent. When the trainer rings the
+  // doorbell, the port's own thread calls `look`. `look` must see to it that somebody calls looked() afterwards.
   RankPort(core::TrainerHello hello, arena::Control control, std::optional<OpenGrant> outstanding,
            std::function<void()> look);
   ~RankPort();  // joins the thread, which ends at once
