@@ -1,4 +1,4 @@
-// Turns the arguments of Coder::combine() into a job for the GPU kernel. Host code, so tests need no GPU.
+// Turns the arguments of Coder::combine() into a job for the GPU kernel. It runs on the host, so tests need no GPU.
 #pragma once
 
 #include <span>

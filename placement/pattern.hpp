@@ -1,5 +1,6 @@
-// Pattern is the shape of a placement, before nodes are assigned to it: cells of positions 0..N-1. The part of a
-// position is held within its cell. Maps, odds and domains all follow from the cells. Pure; values only.
+// Pattern is the shape of a placement before nodes are assigned to it. It divides the positions 0..N-1 into cells.
+// Copies of a position's part are stored within its cell. Placement, odds and domains all follow from the cells. Plain
+// values and pure functions.
 //
 // Papers: GEMINI section 4 and appendix A (group, ring, mixed), REFT sections 4.1 and 4.2 (sharded, sharded+copy).
 #pragma once

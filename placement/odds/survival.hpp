@@ -1,6 +1,6 @@
-// The exact odds that memory survives: the share of all sets of k lost nodes that leaves every part a holder. The odds
-// depend on the cells alone, so failure domains do not change them. Domains matter if failures are not independent; see
-// sampling.hpp and fault_trace.hpp. Pure.
+// Computes exactly how likely memory survives the loss of k nodes: of all sets of k nodes, the share whose loss leaves
+// every part a holder. All sets are equally likely here, so failure domains change nothing. For failures that come
+// together see sampling.hpp and fault_trace.hpp. Pure functions.
 #pragma once
 
 #include <cstdint>
