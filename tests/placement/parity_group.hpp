@@ -1,5 +1,5 @@
-// A parity group with real bytes, for tests: encodes as the layout says, loses things, and brings them back by playing
-// the recovery's plans through the kernels.
+// A parity group with real bytes, for tests of the layout and of recovery. It encodes as the layout says, loses pieces,
+// and carries out the recovery's plans with the kernels.
 #pragma once
 
 #include <algorithm>
