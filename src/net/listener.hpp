@@ -30,8 +30,8 @@ struct ListenerOptions {
   std::size_t half_open_max = 256;  // connections whose peers have not proven the token yet
   double source_burst = 256;        // dials of one source address that may come at once,
   double source_per_s = 64;         // and per second in the long run
-  // Tells the backend that a peer has the job's token, with the address that the peer dialed from. The listener's thread
-  // calls it before it tells the peer where to connect for the data. So the backend can let that address in.
+  // Tells the backend that a peer has the job's token, with the address that the peer dialed from. The listener's
+  // thread calls it before it tells the peer where to connect for the data. So the backend can let that address in.
   std::function<void(const std::string&)> proven = {};
 };
 

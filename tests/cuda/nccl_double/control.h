@@ -1,7 +1,7 @@
-/* Functions with which a test makes ranks of this process hang or fail in the test double of libnccl.so.2. Only the test
- * double exports them. A test finds them with dlsym(), and skips what needs them if NCCL itself is loaded. `rank` is a
- * rank's number within its communicator; -1 means all ranks. A setting holds for the communicators that exist and for
- * later ones. */
+/* Functions with which a test makes ranks of this process hang or fail in the test double of libnccl.so.2. Only the
+ * test double exports them. A test finds them with dlsym(), and skips what needs them if NCCL itself is loaded. `rank`
+ * is a rank's number within its communicator; -1 means all ranks. A setting holds for the communicators that exist and
+ * for later ones. */
 #ifndef CKPT_TESTS_NCCL_DOUBLE_CONTROL_H
 #define CKPT_TESTS_NCCL_DOUBLE_CONTROL_H
 
