@@ -1,5 +1,5 @@
 // TrainerRequests lists what trainers and tools can ask of the agent. The server's thread reads a request from the
-// socket and calls one of these functions; the core thread (driver.hpp) answers.
+// socket and calls one of these functions; the agent's core thread answers.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 // answers through the CoreQueue. Checkpoints may also lie in other places that all nodes reach. The core sees all of
 // them as one storage. If several have a piece, the first one counts.
 //
-// Only the core thread (driver.hpp) uses it. The destructor stops what is under way, within 100 ms.
+// Only the agent's core thread uses it. The destructor stops what is under way, within 100 ms.
 #pragma once
 
 #include <functional>
