@@ -1,11 +1,11 @@
-// Compares transfers between agents with ucx_perftest, for several benches. It starts a peer as a process that has a
-// piece in its arena. It fetches that piece as an agent does. Then it runs ucx_perftest over the same transport. Both
-// use loopback and two processes, and the medians are compared.
+// Compares transfers between agents with ucx_perftest, for several benches. The bench starts a second process, the
+// peer, with a piece in its arena. The bench fetches that piece as an agent does. Then it runs ucx_perftest over the
+// same transport. Both use loopback and two processes, and the medians are compared.
 //
 // ucx_perftest measures the bandwidth of active messages of 16 MiB. Two buffers of that size outgrow a cache of 32 MiB,
 // as a checkpoint does; small ones would measure the cache. ucx_perftest sends the same buffer again and again, has no
-// peer-failure mode, and looks at no byte. Our side verifies all bytes. That matters most over shm, so there one pass
-// of the xxHash library over as many bytes is added to ucx_perftest's time.
+// peer-failure mode, and looks at no byte. Our side verifies all bytes. Over shm that takes a large share of the time.
+// So there one pass of the xxHash library over as many bytes is added to ucx_perftest's time.
 #pragma once
 
 #include <functional>

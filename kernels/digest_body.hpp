@@ -2,8 +2,8 @@
 // kernels/digest_cuda.hpp launches it. Internal to kernels/.
 //
 // Eight threads share a leaf, one for each of XXH3's accumulators. A thread takes its own word of every stripe and its
-// neighbour's, both with one 16-byte access. At the end, one of the threads merges all eight accumulators. For a leaf
-// of at most 240 bytes XXH3 has other forms, and that thread alone digests it.
+// neighbour's, both with one 16-byte access. At the end, one of the threads merges all eight accumulators. It also
+// digests leaves of at most 240 bytes alone, because XXH3 has other forms for them.
 #pragma once
 
 #include "kernels/digest.hpp"

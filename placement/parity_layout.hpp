@@ -1,5 +1,5 @@
-// ParityLayout says where the data and the parity of a parity group lie. The n members store p parity pieces for every
-// n - p of their data segments. Any p members may then be lost, and the parity takes p / (n - p) extra bytes.
+// ParityLayout says which member of a parity group stores which bytes of data and of parity. Of n members, any p may be
+// lost. For that, parity takes p / (n - p) extra bytes.
 //
 // Every member's shard counts as if zeros padded it to the longest shard's length L. It is cut into n - p segments of
 // ceil(L / (n - p)) bytes, rounded up to whole units (digest leaves, for example). There are n stripes. A stripe has n

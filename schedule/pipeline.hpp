@@ -1,6 +1,6 @@
-// Computes how long a plan would take for one iteration, so that one can choose the sizes of chunks and buffers. Chunks
-// cross the network into p sub-buffers, and are copied from there to host memory (GEMINI, SOSP'23, section 5.2). It
-// also shows what one buffer costs instead of several. Pure functions.
+// Computes how long it would take to send a checkpoint by a plan (plan.hpp), which says when each chunk leaves. So one
+// can choose the sizes of chunks and buffers. Chunks cross the network into p sub-buffers, and are copied from there to
+// host memory (GEMINI, SOSP'23, section 5.2). It also shows what one buffer costs instead of several. Pure functions.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Learns when in an iteration training leaves the network idle (GEMINI, SOSP'23, section 5.4). It learns from
-// iterations without checkpoint traffic, and again when training changes its pattern. No clock: callers pass times in.
+// Learns for the idle forecast when in an iteration training leaves the network idle (GEMINI, SOSP'23, section 5.4). It
+// learns from iterations without checkpoint traffic, and again when training changes its pattern. No clock: callers
+// pass times in.
 #pragma once
 
 #include <cstdint>
