@@ -1,6 +1,6 @@
-// Pattern says which nodes of a job store copies for each other, before it is known which node is which. In place of
-// nodes it has the positions 0..N-1; arrange() (arrange.hpp) later gives each node a position. It divides the positions
-// into cells. All copies of a part are stored within one cell. Plain values and pure functions.
+// Pattern is a placement in which positions 0..N-1 stand for the nodes. arrange() (arrange.hpp) later assigns a node to
+// each position. The positions are divided into cells, and all copies of a part are stored within one cell. Plain
+// values and pure functions.
 //
 // Papers: GEMINI section 4 and appendix A (group, ring, mixed), REFT sections 4.1 and 4.2 (sharded, sharded+copy).
 #pragma once

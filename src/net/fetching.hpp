@@ -1,5 +1,5 @@
-// Fetching fetches pieces from peers for the transport. It sends the request, receives the manifest, and then receives
-// the chunks straight into the memory that the sink names. serving.hpp is the other side.
+// Fetching is the part of the transport that fetches pieces from peers. It sends the request, receives the manifest,
+// and then receives the chunks straight into the memory that the sink names. serving.hpp is the other side.
 //
 // A fetch goes through these states:
 //    asked --answer--> (manifest received) --begin, accept--> receiving --last chunk--> over

@@ -1,4 +1,4 @@
-// Link is one connection to a peer, for the transport. It runs over a TCP stream of ours (tcp_link.hpp) or over UCX
+// Link is one connection of the transport to a peer. It runs over a TCP stream of ours (tcp_link.hpp) or over UCX
 // (ucx_link.hpp).
 //
 // An operation is a send or a receive under way. It ends when its bytes were sent or received, or some time after the

@@ -1,6 +1,6 @@
 // Listener makes the first contact between nodes. It listens on this agent's TCP port, and dials the listeners of other
-// agents. Both sides prove that they have the job's token (handshake.hpp). Then the connection carries the data. If UCX
-// carries the data, the connection ends.
+// agents. Both sides prove that they have the job's token (handshake.hpp). With TCP, the same connection then carries
+// the data. With UCX, it ends, and UCX makes its own.
 //
 // All of this happens on one thread, the listener's, and never blocks. An unauthenticated peer can use up little: one
 // entry of a bounded table for at most `timeout_ms`, some hundred bytes, and a limited number of dials per second from

@@ -1,5 +1,5 @@
 // Random draws all random numbers of the simulator (splitmix64). Unlike the distributions of std, it gives the same
-// numbers on every machine and with every library. A copy goes on independently. Not thread-safe.
+// numbers on every machine and with every library. A copy gives the same numbers from there on. Not thread-safe.
 #pragma once
 
 #include <cstddef>

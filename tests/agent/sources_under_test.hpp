@@ -1,5 +1,5 @@
 // Puts all replica sources behind one interface, so that one test checks each of them. Each has one piece to fetch, and
-// something can go wrong with it.
+// a test can make that fetch go wrong.
 #pragma once
 
 #include <fcntl.h>
