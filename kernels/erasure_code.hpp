@@ -24,7 +24,7 @@ namespace ckpt::kernels {
 inline constexpr std::size_t max_parity_rows = 4;
 inline constexpr std::size_t max_stripe_pieces = 64;  // data and parity
 
-// Thrown if too few pieces are left.
+// Thrown if too few pieces are left to decode the lost ones.
 struct BeyondTolerance : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

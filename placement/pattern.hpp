@@ -33,7 +33,7 @@ enum class Shape : std::uint8_t {
   code,  // an erasure-coded group without copies that survives any `window`-1 losses, and never more
 };
 
-// `count` equal cells in a row.
+// A number of equal cells, one after the other. A cell is a set of positions that store copies for each other.
 struct Cell {
   Shape shape = Shape::ring;
   std::uint32_t size = 0;

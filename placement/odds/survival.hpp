@@ -15,7 +15,8 @@ namespace ckpt::placement {
 struct Odds {
   double survival = 1;
   double loss = 0;  // 1 - survival, computed on its own: precise even far below 1e-16
-  // For up to 64 nodes, the counts: survival = survivors / total.
+  // How many sets of lost nodes there are (`total`), and how many of them leave every part a holder. Only for up to 64
+  // nodes.
   struct Count {
     std::uint64_t survivors = 0;
     std::uint64_t total = 0;
