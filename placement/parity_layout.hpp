@@ -1,9 +1,9 @@
 // ParityLayout says which member of a parity group stores which bytes of data and of parity. Of n members, any p may be
 // lost. For that, parity takes p / (n - p) extra bytes.
 //
-// Every member's shard counts as if zeros padded it to the longest shard's length L. It is cut into n - p segments of
-// ceil(L / (n - p)) bytes, rounded up to whole units (digest leaves, for example). There are n stripes. A stripe has n
-// positions, one on each member: its data columns 0 .. n-p-1, then its parity rows.
+// Every member's shard counts as if zeros padded it to the longest shard's length L. The shard is cut into n - p
+// segments of ceil(L / (n - p)) bytes, rounded up to whole units (digest leaves, for example). There are n stripes. A
+// stripe has n positions, one on each member: its data columns 0 .. n-p-1, then its parity rows.
 //
 //   position q of stripe j is on member (j + p + q) mod n       so parity row r of stripe j is on member (j + r) mod n
 //   segment c of member m is column c of stripe (m - p - c) mod n

@@ -1,7 +1,7 @@
 // StepPacer decides how many steps of an exchange a member promises, and how large their chunks are, for GPU
 // replication (gpu_replication/exchange.hpp). The steps shall end before training communicates again. This is Algorithm
-// 2 of GEMINI (SOSP'23, section 5.3), for chunks that all members issue together. It learns from earlier steps how long
-// a step takes. It has no clock: callers pass times in, in seconds of any one clock.
+// 2 of GEMINI (SOSP'23, section 5.3), for chunks that all members issue together. StepPacer learns from earlier steps
+// how long a step takes. It has no clock: callers pass times in, in seconds of any one clock.
 #pragma once
 
 #include <cstdint>

@@ -6,9 +6,9 @@
 // It acknowledges each chunk, so the sender knows which chunks are still on their way. The acknowledgement also says
 // whether the sink has room for more.
 //
-// A fetch may fail in any state: time-out, refusal, broken link. It then accepts no new chunk, tells the sender, and
-// waits for the receives that it has already posted. They cannot be cancelled one by one. If they do not end soon, it
-// fails the link, which ends them.
+// A fetch may fail in any state: time-out, refusal, broken link. Fetching then accepts no new chunk, tells the sender,
+// and waits for the receives that it has already posted. They cannot be cancelled one by one. If they do not end soon,
+// it fails the link, which ends them.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once

@@ -2,7 +2,7 @@
 // protocol's core expects, and seals the slot only then. It believes nothing that the sender says.
 //
 // One thread at a time calls begin() and seal(). Between these calls, several threads may write and verify different
-// leaves. It keeps the segment mapped.
+// leaves. The object keeps the segment mapped.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // RestoreProgress is the part of the leader that watches a restore. It plans which node reads which piece from storage.
-// It says so if a piece has no source any more.
+// If a piece has no source any more, stranded() says why the restore cannot go on.
 #pragma once
 
 #include <map>
