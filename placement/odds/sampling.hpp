@@ -1,5 +1,6 @@
-// Estimates by random trials how likely memory survives. It serves failures for which there is no formula, such as
-// nodes of one domain that fail together. The same seed gives the same figures on every platform. Pure functions.
+// Estimates by random trials how likely the checkpoints in memory survive the loss of nodes. It serves failures for
+// which there is no formula, such as nodes of one domain that fail together. The same seed gives the same figures on
+// every platform. Pure functions.
 #pragma once
 
 #include <cstdint>

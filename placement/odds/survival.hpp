@@ -1,6 +1,6 @@
-// Computes exactly how likely memory survives the loss of k nodes: of all sets of k nodes, the share whose loss leaves
-// every part a holder. All sets are equally likely here, so failure domains change nothing. For failures that come
-// together see sampling.hpp and fault_trace.hpp. Pure functions.
+// Computes exactly how likely the checkpoints in memory survive the loss of k nodes. The answer is a share of all sets
+// of k nodes: those whose loss leaves every part a holder. All sets are equally likely here, so failure domains change
+// nothing. For failures that come together see sampling.hpp and fault_trace.hpp. Pure functions.
 #pragma once
 
 #include <cstdint>

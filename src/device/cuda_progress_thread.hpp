@@ -1,5 +1,6 @@
-// ProgressThread is the part of CudaReplicator that has the progress thread. Other threads ask for exchanges, and the
-// progress thread issues them in run(). If that thread cannot end, this object outlives the replicator.
+// ProgressThread does the work of CudaReplicator on a thread of its own, the progress thread. Other threads ask for
+// exchanges, and the progress thread issues them in run(). If that thread cannot end, this object outlives the
+// replicator.
 //
 // It ends in three steps. First NCCL's abort begins. Then a thread waits until nothing reads or writes the memory given
 // to begin(). Then everything is freed. Each step may hang, so one deadline limits the waiting for all of them.

@@ -1,5 +1,5 @@
-// Holds back calls of the test double of libcuda.so.1. Real calls hang too, if another thread has a lock of the driver
-// while it waits for the GPU. Thread-safe.
+// Lets calls of the test double of libcuda.so.1 hang. Real calls hang if another thread has a lock of the driver while
+// it waits for the GPU. Thread-safe.
 #pragma once
 
 #include <condition_variable>
