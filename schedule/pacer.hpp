@@ -5,9 +5,9 @@
 // communicates earlier, the span carries fewer. No clock, no I/O.
 //
 // Starvation is bounded: pieces that wait get the link for at least a tenth of the time. The pacer counts how much of
-// that tenth they did not get. Once they got nothing for starvation_limit_s and for two iterations, one chunk leaves
-// even if training has to wait for it. More follow until they have their tenth. No such chunk leaves while a profile is
-// learned: the pacer learns from iterations without checkpoint traffic.
+// that tenth they did not get. Once they got nothing of it for starvation_limit_s and for two iterations, one chunk
+// leaves even if training has to wait for it. More follow until they have their tenth. No such chunk leaves while a
+// profile is learned: the pacer learns from iterations without checkpoint traffic.
 #pragma once
 
 #include <cstddef>

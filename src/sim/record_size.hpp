@@ -1,5 +1,5 @@
 // RecordSize computes how long a record of the coordination store is, for the simulator. Agents write records as JSON.
-// Escapes in names are not counted, because names need none. Pure.
+// Escapes in names are not counted, because names need none. No I/O.
 #pragma once
 
 #include <concepts>

@@ -2,7 +2,7 @@
 //
 // With two slots, a capture can begin only after the checkpoint before it was committed: that frees a slot. If
 // replication is often that late, a third slot lets captures go on meanwhile. A rare delay does not count. Neither does
-// a long one: it would fill any number of slots.
+// a long delay, which would fill any number of slots.
 #pragma once
 
 #include <bit>
