@@ -1,9 +1,9 @@
-// The work of one GPU thread that digests leaves (kernels/digest.hpp). It compiles for the host too, so tests need no
-// GPU (internal to kernels/; kernels/digest_cuda.hpp launches it).
+// What one GPU thread does to digest leaves (kernels/digest.hpp). It compiles for the host too, so tests need no GPU.
+// kernels/digest_cuda.hpp launches it. Internal to kernels/.
 //
-// Eight threads share a leaf, one for each of XXH3's accumulators, which are merged only at the end. A thread takes its
-// own word of every stripe and its neighbour's, both with one 16-byte access. Then one thread merges all eight. That
-// thread alone digests a leaf of at most 240 bytes, for which XXH3 has other forms.
+// Eight threads share a leaf, one for each of XXH3's accumulators. A thread takes its own word of every stripe and its
+// neighbour's, both with one 16-byte access. At the end, one of the threads merges all eight accumulators. It also
+// digests leaves of at most 240 bytes alone, because XXH3 has other forms for them.
 #pragma once
 
 #include "kernels/digest.hpp"
@@ -15,7 +15,7 @@ inline constexpr unsigned lanes_per_leaf = 8;
 inline constexpr unsigned stripes_per_block = 16;
 inline constexpr unsigned key_words = 24;
 
-// XXH3's default secret as words, and what is read from it at other offsets.
+// XXH3's default secret as words, and the words that are read from it at other offsets.
 struct DigestKeys {
   std::uint64_t words[key_words];
   std::uint64_t last[lanes_per_leaf];
@@ -24,7 +24,7 @@ struct DigestKeys {
   std::uint64_t odd[16];  // for the bytes from 128 on of such a leaf
 };
 
-// One launch. Passed to the kernel by value.
+// The arguments of one launch. Passed to the kernel by value.
 struct DigestJob {
   const unsigned char* data;
   std::uint64_t length_bytes;

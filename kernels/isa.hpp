@@ -1,5 +1,5 @@
-// The instruction sets that kernels are built for. One binary holds them all and chooses at run time. All give the same
-// bytes and the same digests. Functions are thread-safe.
+// Names the instruction sets that the CPU kernels are built for, and finds the best one that this processor has. All
+// give the same bytes and the same digests. Thread-safe.
 #pragma once
 
 #include <cstdint>

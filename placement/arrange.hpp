@@ -1,4 +1,5 @@
-// Assigns nodes to the positions of a pattern so that holders of one part are in different failure domains. Pure.
+// Decides which node takes which position of a placement's pattern, so that nodes with copies of one part are in
+// different failure domains. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace ckpt::placement {
 // together, and only their order changes. O(N log N).
 std::vector<std::uint32_t> arrange(const Pattern& pattern, const Domains& domains);
 
-// Two nodes that hold copies of one part and share a domain. `domain` is the innermost one that they share.
+// Two nodes that have copies of one part and share a failure domain. `domain` is the innermost one that they share.
 struct Unseparated {
   std::uint32_t a = 0;
   std::uint32_t b = 0;

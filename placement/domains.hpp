@@ -1,6 +1,6 @@
-// Domains are failure domains: a tree of named domains (rack, switch, power feed) with the nodes as leaves. The tree
-// may have any depth, and branches of different depths. One failure can take down all nodes of a domain. Pure.
-// Immutable once made, so threads may share it.
+// Domains is the tree of failure domains: racks, switches, power feeds. The nodes are its leaves. One failure can take
+// down all nodes of a domain. The tree may have any depth, and branches of different depths. It never changes once
+// made, so threads may share it.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Driver connects the core, which makes the protocol's decisions, with the rest of the agent. It passes one event at a
-// time to the core, and each effect that the core returns to the part of the agent that carries it out. All of this
-// happens on one thread, the core thread. Slow work runs on other threads, and its end comes back as a task in the core
-// thread's queue.
+// time to the core. The core returns effects, and the driver has the right part of the agent carry out each one. All of
+// this happens on one thread, the core thread. Slow work runs on other threads, and its end comes back as a task in the
+// core thread's queue.
 //
 // Functions marked [any thread] only put a task into that queue. Only the core thread calls the others.
 #pragma once

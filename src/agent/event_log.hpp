@@ -1,5 +1,5 @@
 // EventLog keeps what people should know: the newest notices and a few counters. They appear in the log and in `ckptctl
-// status`. Only the core thread (driver.hpp) uses it.
+// status`. Only the agent's core thread uses it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// HealthReporter passes on the job's health. It tells the core what this agent observes, tells the trainers and the log
-// the core's verdict, and answers `ckptctl health`. Only the core thread (driver.hpp) uses it.
+// HealthReporter brings the verdict on the job's health to all who need it. It tells the protocol's core what this
+// agent observes, tells the trainers and the log the core's verdict, and answers `ckptctl health`. Only the agent's
+// core thread uses it.
 #pragma once
 
 #include <nlohmann/json.hpp>

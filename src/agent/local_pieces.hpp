@@ -1,6 +1,6 @@
-// LocalPieces drops pieces from this node's memory when the core says so. It also verifies a piece again when another
-// node reports that the piece is damaged. Only the core thread (driver.hpp) uses it. It leaves digests to other
-// threads.
+// LocalPieces drops pieces from this node's memory when the protocol's core orders it. It also verifies a piece again
+// when another node reports that the piece is damaged. Only the agent's core thread uses it. Other threads compute the
+// digests.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // MemberWatch watches the job's nodes for the leader's agent. It probes members that do not answer, and tells people
 // and the operator's hook about lost ones. It also finds agents with another token: their listeners refuse this agent.
-// Only the core thread (driver.hpp) uses it.
+// Only the agent's core thread uses it.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
 // Peers knows the agents of the job's other nodes. It takes their names and addresses from the coordination store,
-// sends messages to them and probes them. Only the core thread (driver.hpp) uses it.
+// sends messages to them and probes them. Only the agent's core thread uses it.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// QueuedRequests brings the requests of trainers and tools from the server's thread to the core thread (driver.hpp),
-// which answers them.
+// QueuedRequests brings the requests of trainers and tools from the server's thread to the agent's core thread, which
+// answers them.
 #pragma once
 
 #include <string>

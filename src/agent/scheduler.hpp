@@ -2,8 +2,8 @@
 // the trainers' hooks (arena/comm_log.hpp) when each rank leaves the network idle. Chunks may leave while all of the
 // node's ranks leave it idle.
 //
-// Thread-safe. The core thread (driver.hpp) adds and removes trainers and asks for the status. The transport's thread
-// asks whether it may send.
+// Thread-safe. The agent's core thread adds and removes trainers and asks for the status. The transport's thread asks
+// whether it may send.
 #pragma once
 
 #include <deque>

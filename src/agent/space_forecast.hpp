@@ -1,5 +1,4 @@
-// SpaceForecast computes how much more of the arena's memory this node will need. Only the core thread (driver.hpp)
-// uses it.
+// SpaceForecast computes how much more of the arena's memory this node will need. Only the agent's core thread uses it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Writes the agent's answers to `ckptctl status` and `ckptctl trace`. Only the core thread (driver.hpp) uses it.
+// Writes the agent's answers to `ckptctl status` and `ckptctl trace`. Only the agent's core thread uses it.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,10 +1,10 @@
-// StorePoller reads the coordination store for the agent, and writes what the core wants there. It calls callbacks with
-// the results.
+// StorePoller reads the coordination store for the agent, and writes what the protocol's core wants to store there. It
+// calls callbacks with the results.
 //
 // All this runs on a thread of its own, because the store may be slow or gone. After the start, only that thread calls
 // the store. If the store notifies of changes, the thread reads it only now and then, in case a notice was lost.
 // Otherwise, or when notices stay away, it polls. (A living leader renews its record all the time, so notices must come
-// often.) It logs when an outage begins and ends, separately for reading and writing.
+// often.) The poller logs when an outage begins and ends, separately for reading and writing.
 #pragma once
 
 #include <array>

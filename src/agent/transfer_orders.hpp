@@ -1,5 +1,5 @@
-// TransferOrders carries out the core's orders to get pieces for this node and to write pieces to storage. If it
-// cannot, it tells the core that the order failed. Only the core thread (driver.hpp) uses it.
+// TransferOrders carries out the orders of the protocol's core to get pieces for this node and to write pieces to
+// storage. If it cannot, it tells the core that the order failed. Only the agent's core thread uses it.
 #pragma once
 
 #include <optional>

@@ -1,11 +1,12 @@
-// CommWriter and CommReader pass on when a trainer communicates. The trainer's hooks write, and the agent reads. The
-// data lie in the rank's control file (CommWords). A writer never waits.
+// CommWriter and CommReader tell the agent when a trainer communicates, so that copying can wait until the network is
+// idle. The trainer's hooks write, and the agent reads. The data lie in the rank's control file (CommWords). A writer
+// never waits.
 //
 // The data have two parts. A pair of counters per channel tells whether the channel is busy now. A ring of events with
 // times shows the pattern of an iteration. A reader that is too slow loses events, and read() says so.
 //
-// A GPU writes counters of its own for the communications on its streams. Their events enter the ring a little later
-// (client/gpu_comm.hpp).
+// A GPU writes counters of its own for the communications on its streams. The events of these communications enter the
+// ring a little later (client/gpu_comm.hpp).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// Control is a rank's control file, as an object. Through it, the trainer and the agent tell each other in each
-// iteration what they did: grants, captures, commits. The file also records when the trainer communicates
-// (comm_log.hpp).
+// Control is the file through which a trainer and its agent tell each other in each iteration what they did: grants,
+// captures, commits. The file also records when the trainer communicates (comm_log.hpp).
 //
 // It owns the mapping. Some functions are for the agent and some for the trainer. Any thread may call getters. Only one
 // thread at a time may call setters. Only the functions wait_*() block.

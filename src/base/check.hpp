@@ -1,6 +1,6 @@
-// check() throws Failure if an invariant does not hold. All builds have it. An invariant is what only a bug of this
-// project can break, and what would then corrupt data, lose it, or let memory grow without bound. Do not use it for
-// input from others: validate that, and report an error.
+// check() throws Failure if an invariant does not hold. All builds have it. Only a bug of this project can break an
+// invariant. The bug would corrupt data, lose data, or let memory grow without bound. Do not use check() for input from
+// others: validate such input, and report an error.
 #pragma once
 
 #include "base/error.hpp"

@@ -1,4 +1,4 @@
-// Failure is the one exception type of the project. Set-up and slow paths throw it. Its message says what happened,
+// Failure is the one exception type of the project. Set-up and slow paths throw it. The message says what happened,
 // why, and what to do. Each thread, socket handler and function of the C interface catches it, so it never ends a
 // thread.
 #pragma once

@@ -1,4 +1,5 @@
-// Checks that nobody else can read or change the files and directories that hold a job's secrets. Thread-safe.
+// Keeps a job's secrets from other users. It makes private directories, and reads a secret file only if nobody else has
+// access to it. Thread-safe.
 #pragma once
 
 #include <cstddef>

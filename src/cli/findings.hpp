@@ -1,4 +1,4 @@
-// What `ckptctl doctor` reports, and its checks of storage.
+// Finding is one result of a check by `ckptctl doctor`. storage_findings() makes its checks of storage.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // AgentLink keeps the engine linked to its agent. Its watcher thread waits for commits, and notices if the agent dies.
-// It then connects to the next agent. The slots stay mapped meanwhile.
+// The watcher then connects to the next agent. The slots stay mapped meanwhile.
 //
 // The training thread makes requests, one at a time. Any thread may call connected(), disowned(), session_number() and
 // why_disconnected(), and use what comm() returns. None of these takes a lock except why_disconnected().

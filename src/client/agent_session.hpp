@@ -1,5 +1,5 @@
-// AgentSession is what the agent has given this engine: the control page, and the slots once they are reserved. Each
-// agent that the engine connects to gives it a new session. CommHooks records the training's communication there.
+// AgentSession is what the agent has given this engine: the control page, and the slots once they are reserved. After a
+// restart, the agent gives the engine a new session. CommHooks records the training's communication there.
 #pragma once
 
 #include <atomic>

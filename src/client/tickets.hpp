@@ -1,6 +1,6 @@
 // Tickets knows how far each snapshot is (captured, committed, on storage), and counts. The training thread and the
-// agent link's watcher write; any thread may read or wait. It takes no lock. A waiter sleeps on a futex, which costs a
-// system call only while somebody waits.
+// agent link's watcher write; any thread may read or wait. It takes no lock. Waiters sleep on a futex, and a writer
+// makes a system call only if somebody waits.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// BoundedStore gives each call to a store a deadline. It helps with a store that never answers, such as a mount whose
-// server is gone.
+// BoundedStore gives each call to a coordination store a deadline. The deadline holds even if the store never answers,
+// like a mount whose server is gone.
 //
 // Calls run on a separate thread. If that thread hangs, it is left alone and ends when the store answers; the next call
 // uses a new thread. While several threads hang, calls fail at once, and a new thread is tried only now and then.

@@ -1,5 +1,5 @@
-// Pieces maps the name of each piece of one checkpoint to the nodes that have it. The leader reads all of them very
-// often, so they lie in one stretch of memory, with an index by name.
+// Pieces maps the name of each piece of one checkpoint to the nodes that have the piece. The leader reads the whole map
+// very often, so it lies in one stretch of memory, with an index by name.
 #pragma once
 
 #include <array>

@@ -1,8 +1,9 @@
-// Relays spare the leader of a large job many small messages. The nodes of a group report to one of them, the relay. It
-// collects reports for a short while and sends them to the leader as one message. Directives come back the same way.
+// Relays spare the leader of a large job many small messages. The nodes of a group report to one of them, the relay.
+// The relay collects reports for a short while and sends them to the leader as one message. Directives come back the
+// same way.
 //
-// The relay does not read what it passes on, and nothing is lost with it. It acknowledges each report at once. A node
-// that misses acknowledgements for a while reports to the leader directly.
+// The relay does not read what it passes on. It acknowledges each report at once. A node that misses acknowledgements
+// for a while reports to the leader directly. So nothing is lost if a relay dies.
 #pragma once
 
 #include <map>

@@ -1,4 +1,5 @@
-// The basic types of the protocol: plain values that all of core/ uses.
+// The basic types of the protocol: numbers of nodes and ranks, names of slots, descriptions of pieces. All are plain
+// values.
 #pragma once
 
 #include <compare>

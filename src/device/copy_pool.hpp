@@ -1,5 +1,5 @@
-// CopyPool is the threads of HostDevice that copy and digest. They work on one piece at a time. Each thread takes the
-// next few leaves by a shared counter.
+// CopyPool is the threads with which HostDevice copies and digests. All of them work on one piece at a time. Each
+// thread takes the next few leaves of the piece from a shared counter.
 //
 // One thread uses the pool. To start a job costs one futex wake and allocates nothing. The threads take no lock.
 #pragma once

@@ -1,6 +1,6 @@
-// CudaDriver loads the CUDA driver at run time, and has its functions. So one build serves machines with and without a
-// GPU. The training process gets no second CUDA runtime: contexts and streams are those that PyTorch's runtime uses,
-// and a cudaStream_t is a CUstream.
+// CudaDriver loads the CUDA driver at run time and gives access to its functions. So one build serves machines with and
+// without a GPU. The training process gets no second CUDA runtime: contexts and streams are those that PyTorch's
+// runtime uses, and a cudaStream_t is a CUstream.
 //
 // Thread-safe. The driver is never unloaded.
 #pragma once

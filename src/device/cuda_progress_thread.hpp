@@ -1,15 +1,14 @@
-// ProgressThread is the inside of CudaReplicator: the state that its progress thread works on. Other threads ask for
+// ProgressThread does the work of CudaReplicator on a thread of its own, the progress thread. Other threads ask for
 // exchanges, and the progress thread issues them in run(). If that thread cannot end, this object outlives the
 // replicator.
 //
-// The end comes in three steps. NCCL's abort begins. A thread waits until nothing reads or writes the memory given to
-// begin(). All is freed. Each step may hang, so one deadline limits the waiting for all of them.
+// It ends in three steps. First NCCL's abort begins. Then a thread waits until nothing reads or writes the memory given
+// to begin(). Then everything is freed. Each step may hang, so one deadline limits the waiting for all of them.
 //
 // The progress thread may also hang earlier, in the driver: training may hold a lock of the driver while it waits for
-// one of our chunks. So others wait for the progress thread only with a deadline: that the members meet, that an
-// allowed step arrives, that the abort begins, that the end is reported. A watchdog keeps these deadlines, and calls
-// neither the driver nor NCCL. If one passes, the watchdog has another thread begin the abort, and reports the end
-// itself.
+// one of our chunks. So nobody waits for it without a deadline. Deadlines limit how long members take to meet, an
+// allowed step to arrive, the abort to begin, and the end to be reported. A watchdog keeps them, and calls neither the
+// driver nor NCCL. If a deadline passes, the watchdog has another thread begin the abort, and reports the end itself.
 #pragma once
 
 #include <utility>

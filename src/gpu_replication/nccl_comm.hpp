@@ -8,8 +8,8 @@
 // memory of the thread that issued the group. So that thread must live longer than the communicator.
 //
 // NCCL's abort is the only way to end it, because an orderly end needs the other ranks. The abort frees memory, which
-// waits for everything on the GPU. So it must run on a thread that can be left alone. That may be another thread, while
-// the progress thread is stuck in the driver.
+// waits for everything on the GPU. So it must run on a thread that can be left alone. If the progress thread is stuck
+// in the driver, another thread may run the abort.
 #pragma once
 
 #include <condition_variable>

@@ -3,8 +3,8 @@
 // of a group, through the agents of the other members. It tells fetches where a piece arrives, and trainers which
 // places are free again.
 //
-// If GPU replication fails, nothing is lost: pieces that do not arrive are fetched. Only the core thread
-// (agent/driver.hpp) uses the manager. A receive buffer's memory is made on a thread of its own.
+// If GPU replication fails, nothing is lost: pieces that do not arrive are fetched. Only the agent's core thread uses
+// the manager. A receive buffer's memory is made on a thread of its own.
 #pragma once
 
 #include <functional>

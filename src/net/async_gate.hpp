@@ -2,13 +2,13 @@
 // as it seems, up to 1.19.)
 //
 // Each process has one such thread. It accepts connections and reads their first bytes, while another thread drives
-// UCX's worker. It must be paused during two things:
+// UCX's worker. The asynchronous thread must be paused during two things:
 //
 // - Closing the listener and the worker. A connection that has not sent all of its first bytes outlives the listener,
-//   but uses the listener's memory when the rest arrives. It ends only with the worker, which must be closed after the
-//   listener.
-// - Rejecting a connection. UCX remembers an unhandled socket event by the socket's number. Later it takes the event
-//   for one of whichever connection then has that number. An accept that fails rejects a connection, too.
+//   but uses the listener's memory when the rest arrives. Such a connection ends only with the worker, which must be
+//   closed after the listener.
+// - Rejecting a connection. UCX remembers an unhandled socket event by the socket's number. Another connection may have
+//   that number later, and then gets the event. An accept that fails rejects a connection, too.
 //
 // The gate stops the thread inside a handler of ours, where it has none of UCX's locks. One caller at a time has the
 // gate; others wait. Do not use the gate on the asynchronous thread itself.

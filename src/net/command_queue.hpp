@@ -1,9 +1,9 @@
 // CommandQueue passes commands, in order, to a thread that waits on file descriptors. Its own descriptor is readable
 // while it is not empty.
 //
-// The queue has bounds. Callers do not wait for an answer to a message, so only a limited number of messages is
-// admitted; each counts until it is sent or dropped. For any other command the caller waits for an answer, which bounds
-// them. If there are too many even so, push() throws Failure before the queue takes all memory.
+// The queue is bounded. Nobody waits for an answer to a message, so the queue takes only a limited number of messages.
+// A message counts until it is sent or dropped. Callers of other commands wait for an answer, so there are never many.
+// If there are too many even so, push() throws Failure before the queue takes all memory.
 //
 // Thread-safe, except run_all(), which one thread calls.
 #pragma once

@@ -1,14 +1,14 @@
-// Fetching fetches pieces from peers for the transport. It sends the request, receives the manifest, and then receives
-// the chunks straight into the memory that the sink names. serving.hpp is the other side.
+// Fetching is the part of the transport that fetches pieces from peers. It sends the request, receives the manifest,
+// and then receives the chunks straight into the memory that the sink names. serving.hpp is the other side.
 //
 // A fetch goes through these states:
 //    asked --answer--> (manifest received) --begin, accept--> receiving --last chunk--> over
 // It acknowledges each chunk, so the sender knows which chunks are still on their way. The acknowledgement also says
 // whether the sink has room for more.
 //
-// A fetch may fail in any state: time-out, refusal, broken link. It then accepts no new chunk, tells the sender, and
-// waits for the receives that it has already posted. They cannot be cancelled one by one. If they do not end soon, it
-// fails the link, which ends them.
+// A fetch may fail in any state: time-out, refusal, broken link. Fetching then accepts no new chunk, tells the sender,
+// and waits for the receives that it has already posted. They cannot be cancelled one by one. If they do not end soon,
+// it fails the link, which ends them.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once

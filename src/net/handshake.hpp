@@ -1,5 +1,5 @@
 // Handshake lets two nodes prove to each other that they have the job's token. It runs on a TCP connection of our own.
-// Afterwards that connection carries the data. If UCX carries the data, the connection ends.
+// With TCP, the same connection then carries the data. With UCX, it ends, and UCX makes its own.
 //
 //    asker                                                    answerer (the listener)
 //    preamble 8 bytes    magic, version           -->

@@ -1,9 +1,9 @@
-// Link is one connection to a peer, for the transport. It runs over a TCP stream of ours (tcp_link.hpp) or over UCX
+// Link is one connection of the transport to a peer. It runs over a TCP stream of ours (tcp_link.hpp) or over UCX
 // (ucx_link.hpp).
 //
 // An operation is a send or a receive under way. It ends when its bytes were sent or received, or some time after the
-// link was closed. Its `done` then runs, exactly once. After that nobody can reach its memory. A link with operations
-// fails if it makes no progress for too long. Otherwise a peer that is stopped but alive would hold it up for ever.
+// link was closed. Then `done` runs, exactly once, and nobody can reach the operation's memory any more. A link with
+// operations fails if it makes no progress for too long, because the peer may be stopped but alive.
 //
 // An outgoing link exists before its connection. It opens when the peer's listener has let this node in.
 //

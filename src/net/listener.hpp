@@ -1,6 +1,6 @@
 // Listener makes the first contact between nodes. It listens on this agent's TCP port, and dials the listeners of other
-// agents. Both sides prove that they have the job's token (handshake.hpp). Then the connection carries the data. If UCX
-// carries the data, the connection ends.
+// agents. Both sides prove that they have the job's token (handshake.hpp). With TCP, the same connection then carries
+// the data. With UCX, it ends, and UCX makes its own.
 //
 // All of this happens on one thread, the listener's, and never blocks. An unauthenticated peer can use up little: one
 // entry of a bounded table for at most `timeout_ms`, some hundred bytes, and a limited number of dials per second from
@@ -28,10 +28,10 @@ struct ListenerOptions {
   SocketAddress listen_on;
   std::int64_t timeout_ms = 3000;   // longest handshake, on both sides
   std::size_t half_open_max = 256;  // connections whose peers have not proven the token yet
-  double source_burst = 256;        // dials that one source address may make at once
-  double source_per_s = 64;         // dials that one source address may make per second in the long run
-  // Called when a dialing peer has proven that it has the job's token. The argument is the peer's address. Runs on the
-  // listener's thread, before the peer learns where to open its data connection.
+  double source_burst = 256;        // dials of one source address that may come at once,
+  double source_per_s = 64;         // and per second in the long run
+  // Tells the backend that a peer has the job's token, with the address that the peer dialed from. The listener's
+  // thread calls it before it tells the peer where to connect for the data. So the backend can let that address in.
   std::function<void(const std::string&)> proven = {};
 };
 

@@ -1,4 +1,4 @@
-// PortGuard protects the listening socket of UCX, which has no authentication of its own. Only hosts that have proven
+// PortGuard protects the listening socket of UCX, to which anybody could connect otherwise. Only hosts that have proven
 // the token to our listener can connect. The kernel drops packets from all others.
 //
 // Thread-safe.

@@ -1,5 +1,5 @@
-// Serving sends the pieces that peers ask for, for the transport. It sends each in chunks, a few at a time.
-// fetching.hpp is the other side.
+// Serving is the part of the transport that sends pieces to the peers that ask for them. It sends each piece in chunks,
+// a few at a time. fetching.hpp is the other side.
 //
 // It serves at most serves_max requests at once, and as many urgent ones besides. Further requests wait, and their
 // askers are told so. If too many wait, it refuses new ones. The pacer decides when a chunk leaves. A chunk is under

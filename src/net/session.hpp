@@ -1,7 +1,7 @@
 // Session is the secret that two nodes share after their handshake. With it they prove later that a connection and its
 // frames are theirs.
 //
-// A session is good for one connection, once. Its key is never sent. The hello on the connection proves that its sender
+// A session serves for one connection only. Its key is never sent. The hello on the connection proves that its sender
 // has the key. Each later header begins with a seal, a number derived from the key. So frames that others inject are
 // dropped.
 //

@@ -1,4 +1,4 @@
-// TcpLink is a link over a TCP connection of our own. In each direction, frames follow each other:
+// TcpLink is a link to a peer over a TCP connection of our own. In each direction, frames follow each other:
 //
 //    head 16 bytes   kind, size of the header, whether the payload is in place, size of the payload
 //    header          as in wire.hpp, after the session's seal

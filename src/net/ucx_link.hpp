@@ -1,5 +1,5 @@
-// UcxLink is a link over UCX. An operation is over when UCX has called back, or some time after the endpoint was
-// closed. Then UCX can no longer reach the operation's memory.
+// UcxLink is a link to a peer over UCX. A send or receive is over when UCX has called back, or some time after the
+// endpoint was closed. After that UCX can no longer reach its memory.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once

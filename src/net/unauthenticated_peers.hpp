@@ -1,6 +1,6 @@
 // RejectedPeers counts the peers that the listener rejects, and tells people of them: one sentence for many peers.
 //
-// Any thread may call note() and seen(). Only the listener's thread calls the others.
+// Any thread may call seen(). Only the listener's thread calls the other functions.
 #pragma once
 
 #include <cstdint>

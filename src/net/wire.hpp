@@ -1,9 +1,9 @@
 // The format of all frames between agents.
 //
-// Each kind is one kind of frame on a stream, or one UCX active message id. It has a header of fixed size (below; all
-// fields little-endian, naturally aligned, without holes). Some have a payload. The asking side makes the connection,
-// after the handshake at the listener (handshake.hpp). Answers go back over it. Before each header except the hello's
-// there is a seal of 8 bytes, which only the two sides of the session know (session.hpp).
+// The table lists the kinds of frames. A kind is also the id of a UCX active message. A frame has a header of fixed
+// size (below; all fields little-endian, naturally aligned, without holes). Some have a payload. The asking side makes
+// the connection, after the handshake at the listener (handshake.hpp). Answers go back over it. Before each header
+// except the hello's there is a seal of 8 bytes, which only the two sides of the session know (session.hpp).
 //
 //    id  kind            header    payload             direction
 //    1   hello           80 bytes  -                   both ways, first; nothing else is accepted before it

@@ -1,6 +1,6 @@
 // CheckpointSource is the interface of any place outside the nodes' memory that offers checkpoints, or pieces of them.
-// Storage is one (StorageSource). It offers pieces as they were captured: shards, or parts of shards. Readers verify
-// them against the digests that the source offered.
+// Storage is one (StorageSource). A source offers pieces as they were captured: shards, or parts of shards. Readers
+// verify them against the digests that the source offered.
 //
 // A source belongs to one thread; a CheckpointSourceFactory makes one for each thread. Every call ends by itself. It
 // throws Failure if the source cannot do what it is asked.

@@ -3,8 +3,8 @@
 // name together with the manifest.
 //
 // Only the thread that owns the file system may use it. When a function returns, all that it wrote is safe even if
-// storage loses power. It may be called again after a failure, and by several nodes at once. A file under its final
-// name is always complete. A checkpoint's bytes never change once a record refers to them.
+// storage loses power. Each function may be called again after a failure, and by several nodes at once. A file under
+// its final name is always complete. A checkpoint's bytes never change once a record refers to them.
 #pragma once
 
 #include <memory>

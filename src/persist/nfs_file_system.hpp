@@ -1,4 +1,4 @@
-// NfsFileSystem is the FileSystem for an NFS server that nothing mounts. It uses libnfs, so the kernel needs no NFS.
+// NfsFileSystem is the FileSystem for an NFS server that is not mounted. It uses libnfs, so the kernel needs no NFS.
 //
 // It speaks NFS version 3, because its file handles survive a restart of the server. The named directory must exist.
 // The server makes a change in a directory durable before the call returns, so there is no directory to sync.

@@ -1,5 +1,6 @@
-// Finds the faults that a failing seed needs. Every run here can be repeated from the seed, the numbers of the faults
-// that it keeps, and a number that changes the other random choices.
+// Finds the fewest faults with which a seed still violates an invariant, so that a person can understand the bug. Each
+// run that it tries can be repeated from three things: the seed, the numbers of the faults that are kept, and a number
+// that changes the other random choices.
 #pragma once
 
 #include <cstdint>

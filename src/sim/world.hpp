@@ -1,5 +1,5 @@
-// World is one simulated run: machines, network, store, trainers, launcher, faults and invariants, with one virtual
-// clock and one seed. Not thread-safe; runs in different threads share nothing.
+// World is one simulated run, from one seed. It owns the machines, network, store, trainers, launcher, faults and
+// invariants, and their virtual clock. Not thread-safe. Runs in different threads share nothing.
 #pragma once
 
 #include <cstdint>

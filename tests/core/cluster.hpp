@@ -1,5 +1,5 @@
-// A job of several nodes on the real core with a perfect world around it: messages, store writes and fetches are done
-// at once, time moves when a test says so. For faults see src/sim.
+// Runs a job of several nodes on the real core, in a world without faults. Messages, store writes and fetches are done
+// at once. Time moves when a test says so. The simulator (src/sim) has faults.
 #pragma once
 
 #include <deque>

@@ -1,5 +1,5 @@
-// ChunkBuffers lends buffers to coding jobs, which read chunks into them and encode or decode those. The number of
-// buffers is fixed, and they are used again. So the kernel must provide fresh memory for them only once.
+// ChunkBuffers lends buffers to coding jobs, for the chunks that they read. The number of buffers is fixed, and each is
+// used again and again. So only its first use touches fresh memory, which is slow.
 //
 // Thread-safe.
 #pragma once

@@ -1,5 +1,5 @@
-// CoreQueue brings tasks from other threads to the agent's core thread, which runs them in order. EventSink is the same
-// for events of the core.
+// CoreQueue brings tasks from other threads to the agent's core thread, which runs them in order. EventSink takes
+// events for the protocol's core.
 //
 // Thread-safe. Posting never blocks. The queue has a bound. If it is full, offer() drops the task: use it for tasks
 // that come again anyway (messages, poll results). Use post() for answers to something bounded: a fetch, a connection,

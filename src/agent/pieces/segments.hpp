@@ -1,8 +1,8 @@
 // Segments manages the segment files in this node's arena. It finds them when the agent starts, makes and enlarges them
 // on demand, and removes those that nobody needs.
 //
-// Only the core thread (driver.hpp) uses it. Making a segment is slow: it reserves and touches memory, and copies what
-// a smaller segment had. So it runs on another thread and comes back as a task.
+// Only the agent's core thread uses it. Making a segment is slow: it reserves and touches memory, and copies what a
+// smaller segment had. So it runs on another thread and comes back as a task.
 #pragma once
 
 #include <functional>

@@ -1,8 +1,8 @@
 // RankPort is the agent's side of one trainer: the control page, the grant, and a thread that waits for the doorbell.
 //
-// Only the core thread (driver.hpp) uses it. The thread that waits only posts a task, in which the core thread reads
-// the control page. It posts no second task before the first has run. So a trainer that rings all the time costs
-// little.
+// Only the agent's core thread uses it. When the doorbell rings, the waiting thread posts a task, in which the core
+// thread reads the control page. The thread posts no second task before the first has run. So a trainer that rings all
+// the time costs little.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // TrainerManager keeps what the agent has for each of its trainers: the control page, the grant, and the requests that
-// wait for an answer. Only the core thread (driver.hpp) uses it.
+// wait for an answer. Only the agent's core thread uses it.
 #pragma once
 
 #include <map>

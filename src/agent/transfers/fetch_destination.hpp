@@ -1,8 +1,8 @@
-// FetchDestination is the slot that one fetch fills. It checks that the bytes which arrive are the piece that the core
-// expects, and seals the slot only then. It believes nothing that the sender says.
+// FetchDestination is the slot that one fetch fills. It checks that the bytes which arrive are the piece that the
+// protocol's core expects, and seals the slot only then. It believes nothing that the sender says.
 //
 // One thread at a time calls begin() and seal(). Between these calls, several threads may write and verify different
-// leaves. It keeps the segment mapped.
+// leaves. The object keeps the segment mapped.
 #pragma once
 
 #include <cstddef>

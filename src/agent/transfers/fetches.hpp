@@ -1,6 +1,6 @@
-// Fetches runs the fetches that the core orders for this node, from StartFetch to FetchEnded. It makes room for the
-// piece, and hands the fetch to the first replica source that takes it (replica_source.hpp). Only the core thread
-// (driver.hpp) uses it.
+// Fetches runs the fetches that the protocol's core orders for this node, from StartFetch to FetchEnded. It makes room
+// for the piece, and hands the fetch to the first replica source that takes it (replica_source.hpp). Only the agent's
+// core thread uses it.
 #pragma once
 
 #include <functional>

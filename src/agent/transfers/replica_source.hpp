@@ -1,11 +1,11 @@
 // ReplicaSource is the interface of each way in which a piece gets into a slot of this node: from a peer, by decoding,
 // from storage, or from GPU to GPU.
 //
-// Order. The core picks the piece, the slot, and where the piece comes from (a node, storage_node or parity_node).
-// Fetches makes room for it. Then Fetches offers it to one source after the other, and the first that takes it fetches
-// the piece. TransferOrders::use() makes the list of sources; a new source joins that list.
+// Order. The protocol's core picks the piece, the slot, and where the piece comes from (a node, storage_node or
+// parity_node). Fetches makes room for it. Then Fetches offers it to one source after the other, and the first that
+// takes it fetches the piece. TransferOrders::use() makes the list of sources; a new source joins that list.
 //
-// Threads. Only the core thread (driver.hpp) calls these functions, `done` and `damaged`. Neither callback comes within
+// Threads. Only the agent's core thread calls these functions, `done` and `damaged`. Neither callback comes within
 // start(). A source may work on other threads, and comes back through the CoreQueue.
 //
 // Ownership. The FetchDestination in the request is the only way to the slot. From start() until `done`, only the

@@ -1,8 +1,8 @@
-// StorageTier is the agent's access to persistent storage. It carries out the core's orders on threads of its own and
-// answers through the CoreQueue. Checkpoints may also lie in other places that all nodes reach. The core sees all of
-// them as one storage. If several have a piece, the first one counts.
+// StorageTier is the agent's access to persistent storage. It carries out the orders of the protocol's core on threads
+// of its own and answers through the CoreQueue. Checkpoints may also lie in other places that all nodes reach. The core
+// sees all of them as one storage. If several have a piece, the first one counts.
 //
-// Only the core thread (driver.hpp) uses it. The destructor stops what is under way, within 100 ms.
+// Only the agent's core thread uses it. The destructor stops what is under way, within 100 ms.
 #pragma once
 
 #include <functional>

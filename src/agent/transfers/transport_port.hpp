@@ -1,5 +1,5 @@
-// TransportPort lets jobs use the transport that may still run when the agent closes it. After it is closed, no job is
-// inside a function of the transport, and no new call gets in.
+// TransportPort gives jobs access to the transport, and ends the access before the transport is destroyed. A job may
+// live longer than the transport. After close(), no job is inside a function of the transport, and no new call gets in.
 //
 // Thread-safe. A callback of fetch() may call fetch() again on the same thread.
 #pragma once

@@ -1,4 +1,5 @@
-// Writes for `ckptctl status` when an agent sends chunks, and what it has learned of training. Pure functions.
+// Writes the lines of `ckptctl status` that say when an agent sends chunks, and what it has learned of training's
+// communication. Pure functions.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,8 +1,8 @@
 // Timeline turns what agents recorded of the last iterations into tracks that `ckptctl trace` can draw. Pure functions.
 //
 // It trusts nothing that an agent answers. It skips events of unknown kinds, because an agent may be newer. It skips
-// and counts malformed events. Times are in microseconds on the node's monotonic clock. It assumes that all nodes share
-// one clock, as nodes on one machine do.
+// and counts malformed events. Times are in microseconds on the node's monotonic clock. Timeline assumes that all nodes
+// share one clock, as nodes on one machine do.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// JobStorage is the leader's part for persistent storage. It knows which checkpoints are there, and chooses the next
-// one to write. One checkpoint is written at a time. When that is complete or has failed, the newest commit is next. So
-// slow storage skips commits and still gets the newest one.
+// JobStorage is the part of the leader that deals with persistent storage. It knows which checkpoints are there, and
+// chooses the next one to write. One checkpoint is written at a time. When that is complete or has failed, the newest
+// commit is next. So slow storage skips commits and still gets the newest one.
 //
 // A new leader takes nothing over: it lists storage and starts again. Nodes then write an unfinished checkpoint anew.
 // Only a complete checkpoint counts.

@@ -1,8 +1,8 @@
 // SlotDemand says when a rank needs a third slot for its captures.
 //
-// With two slots, a capture can start only after the commit of the checkpoint before it. A third slot lets it start
-// while that checkpoint is still being replicated. A single late capture does not count. A long wait does not count
-// either, because no slot shortens it.
+// With two slots, a capture can begin only after the checkpoint before it was committed: that frees a slot. If
+// replication is often that late, a third slot lets captures go on meanwhile. A rare delay does not count. Neither does
+// a long delay, which would fill any number of slots.
 #pragma once
 
 #include <bit>

@@ -1,6 +1,6 @@
-// Worker decides for one node's trainers and pieces. It grants slots, keeps and drops pieces, fetches what the leader
-// orders, answers restores, and reports to the leader. reconcile() compares the newest directive with the slots and
-// orders the difference. So a lost or repeated event does no harm.
+// Worker decides what one node does for its trainers and with its pieces. It grants slots, keeps and drops pieces,
+// fetches what the leader orders, answers restores, and reports to the leader. reconcile() compares the newest
+// directive with the slots and orders the difference. So a lost or repeated event does no harm.
 #pragma once
 
 #include <map>

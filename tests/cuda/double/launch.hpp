@@ -1,4 +1,4 @@
-// What the test double of libcuda.so.1 does for test doubles of libraries that put work of their own onto streams.
+// Lets another test double, such as that of NCCL, put its own work onto streams of the test double of libcuda.so.1.
 #pragma once
 
 #include <cuda.h>
