@@ -88,8 +88,8 @@ function(ckpt_fast_link name)
 endfunction()
 
 # Whether a test with these labels is left out of the run for each change: one of release and asan has it then, and
-# the nightly run both. "optimized": a test of loops that compilers turn inside out, which both have. "tsan_nightly": of
-# what has hardly a thread.
+# the nightly run both. "optimized": a test of loops that compilers turn inside out, which both have. "asan_nightly": of
+# rules rather than memory, like those of the core. "tsan_nightly": of what has hardly a thread.
 function(ckpt_is_nightly result)
   set(${result} FALSE PARENT_SCOPE)
   if(CKPT_SANITIZE STREQUAL "thread")
@@ -97,8 +97,11 @@ function(ckpt_is_nightly result)
       set(${result} TRUE PARENT_SCOPE)
     endif()
   elseif(CKPT_SANITIZE)
-    set(${result} ${CKPT_PURE_TESTS} PARENT_SCOPE)
-  elseif(NOT (CKPT_PURE_TESTS OR "release_only" IN_LIST ARGN OR "optimized" IN_LIST ARGN))
+    if(CKPT_PURE_TESTS OR "asan_nightly" IN_LIST ARGN)
+      set(${result} TRUE PARENT_SCOPE)
+    endif()
+  elseif(NOT (CKPT_PURE_TESTS OR "release_only" IN_LIST ARGN OR "optimized" IN_LIST ARGN OR
+              "asan_nightly" IN_LIST ARGN))
     set(${result} TRUE PARENT_SCOPE)
   endif()
 endfunction()
