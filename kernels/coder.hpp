@@ -1,7 +1,7 @@
 // Coder is erasure coding of bytes. It applies a matrix of kernels/erasure_code.hpp, for encoding or decoding, and
 // computes the leaf digests of what it writes in the same pass. If all coefficients are one, it is plain XOR.
 //
-// A source may be shorter than the outputs; it counts as if zeros followed. Lengths and alignments are free. combine()
+// A source may be shorter than the outputs; it counts as if zeros followed. Any length and alignment will do. combine()
 // streams outputs that are 64-byte aligned past the caches, and fences them before it returns. Sums that grow source by
 // source stay in the caches. So work on chunks that fit there. Better still, wait for the chunks of all sources and
 // combine them.

@@ -22,12 +22,12 @@ Factor make_factor(std::uint8_t coefficient);
 
 struct StripeSource {
   const std::byte* data;
-  std::uint64_t* accumulators;  // its leaf's; null: not digested
+  std::uint64_t* accumulators;  // of the source's leaf; null: the source is not digested
   const Factor* factors;        // factors[row * factor_stride]; unused if the job does not multiply
 };
 struct StripeOutput {
   std::byte* data;
-  std::uint64_t* accumulators;  // its leaf's; null: not digested
+  std::uint64_t* accumulators;  // of the output's leaf; null: the output is not digested
   bool streaming;               // stores go past the caches; data is 64-byte aligned
 };
 

@@ -31,7 +31,7 @@ struct Target {
   std::size_t size_bytes;
 };
 
-// Where each segment starts in the packed piece; the last entry, one more, is the piece's length. Compute it once per
+// Returns where each segment starts in the packed piece, and after these the piece's length. Compute it once per
 // layout.
 std::vector<std::size_t> segment_offsets(std::span<const Source> segments);
 std::vector<std::size_t> segment_offsets(std::span<const Target> segments);

@@ -21,7 +21,7 @@ struct DigestKeys {
   std::uint64_t last[lanes_per_leaf];
   std::uint64_t merge[lanes_per_leaf];
   std::uint64_t tail[2];  // for the last 16 bytes of a leaf of 129 to 240
-  std::uint64_t odd[16];  // for its bytes from 128 on
+  std::uint64_t odd[16];  // for the bytes from 128 on of such a leaf
 };
 
 // One launch. Passed to the kernel by value.
@@ -132,7 +132,7 @@ CKPT_ON_DEVICE std::uint64_t accumulate_stripes(const std::uint64_t* words, cons
   return accumulate_block<aligned>(sum, words, leaf, at, lane, static_cast<unsigned>(stripes - in_blocks));
 }
 
-// One accumulator, over a leaf above 240 bytes. `words` are the job's, or a copy in faster memory.
+// Computes one accumulator over a leaf of more than 240 bytes. `words` are the job's, or a copy in faster memory.
 CKPT_ON_DEVICE std::uint64_t accumulate_lane(const DigestJob& job, const std::uint64_t* words, const DeviceLeaf& leaf,
                                              unsigned lane) {
   const std::uint64_t sum = misalignment(leaf.data) == 0 ? accumulate_stripes<true>(words, leaf, lane)

@@ -33,8 +33,9 @@ class Domains {
   std::span<const std::uint32_t> path(std::uint32_t node) const {
     return {path_.data() + starts_[node], starts_[node + 1] - starts_[node]};
   }
-  // How many domains hold both nodes; the innermost of these, or no_domain.
+  // How many domains hold both nodes.
   std::size_t shared_levels(std::uint32_t a, std::uint32_t b) const;
+  // The innermost domain that holds both nodes, or no_domain.
   std::uint32_t shared(std::uint32_t a, std::uint32_t b) const;
 
   // The nodes, reordered: those of every domain are adjacent, and larger domains come first at every level. O(N log N)

@@ -1,5 +1,5 @@
-// HealthReporter handles the verdict whether the job is protected. It tells the core what this agent observes itself,
-// tells trainers and the log the core's verdict, and answers `ckptctl health`. Belongs to the core thread.
+// HealthReporter passes on the job's health. It tells the core what this agent observes, tells the trainers and the log
+// the core's verdict, and answers `ckptctl health`. Only the core thread (driver.hpp) uses it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,7 +17,7 @@ namespace ckpt::agent {
 
 class HealthReporter {
  public:
-  // All outlive this object.
+  // What the reporter uses. All of it outlives the reporter.
   struct Dependencies {
     const Options& options;
     const core::Node& core;

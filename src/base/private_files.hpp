@@ -1,4 +1,4 @@
-// Checks that files and directories are safe for a job's secrets. Free functions; thread-safe.
+// Checks that nobody else can read or change the files and directories that hold a job's secrets. Thread-safe.
 #pragma once
 
 #include <cstddef>

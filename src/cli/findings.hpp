@@ -1,4 +1,4 @@
-// The findings of `ckptctl doctor`.
+// What `ckptctl doctor` reports, and its checks of storage.
 #pragma once
 
 #include <string>

@@ -1,9 +1,9 @@
-// Capture copies one rank's state of one iteration into the slots that the agent granted. begin() starts it and
-// release() allows the tensors to change. The slots are sealed when the copy is whole: in release(), or later on a
+// Capture copies one rank's state into the slots that the agent granted, for one iteration. begin() starts the copy.
+// release() allows the tensors to change. When the copy is whole, the slots are sealed: in release(), or later on a
 // thread of the device.
 //
-// The training thread uses it. After release() has returned true, nobody uses it until `sealed` is called. For host
-// tensors, begin() and release() make no system call except one futex wake each, take no locks and allocate nothing.
+// Only the training thread uses it, and not between a successful release() and the call of `sealed`. For host tensors,
+// begin() and release() take no locks, allocate nothing, and make no system call except one futex wake each.
 #pragma once
 
 #include <array>
@@ -84,8 +84,8 @@ class Capture {
   std::array<WrittenLayouts, core::captures_max> written_layouts_{};  // by segment
 };
 
-// Tells the training thread whether a thread of the device is still sealing a capture. Until it has ended, the training
-// thread leaves the capture alone.
+// Tells the training thread whether a capture is still being sealed on a thread of the device. Until that ends, the
+// training thread leaves the capture alone.
 class Sealing {
  public:
   // Training thread. Call begin() before the capture is released, and none() if it was not released after all.

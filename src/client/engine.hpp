@@ -1,7 +1,8 @@
-// Engine is the engine of one rank: the implementation of the C ABI. The rules of ckptengine.h apply.
+// Engine is what a trainer uses: it captures, restores and reports for one rank. The C interface (ckptengine.h) calls
+// it, and that file's rules apply.
 //
-// Only the training thread uses it, but any thread may call the const functions. Errors are thrown as Failure. The
-// engine owns everything except the tensors' memory, which belongs to the caller.
+// Only the training thread uses it, but any thread may call the const functions. It throws Failure. It owns everything
+// except the tensors' memory, which belongs to the caller.
 #pragma once
 
 #include <atomic>
@@ -26,8 +27,8 @@
 
 namespace ckpt::client {
 
-// Result of a call that can be skipped without failing. `text` says why; it is valid until the next call, and "" with
-// CKPT_OK.
+// The result of a call that may do nothing without failing. `text` says why it did nothing, and is "" with CKPT_OK. It
+// is valid until the next call.
 struct Outcome {
   ckpt_status status = CKPT_OK;
   const char* text = "";
@@ -60,7 +61,7 @@ class Engine {
   // Call these around each communication of training. They check `channel`.
   void comm_begin(std::uint32_t channel) const;
   Outcome comm_end(std::uint32_t channel) const;
-  // The same, but at the time when the GPU gets there on stream `on`.
+  // The same, but the communication begins or ends when the GPU gets there on stream `on`.
   void comm_begin(std::uint32_t channel, device::Stream on) const;
   Outcome comm_end(std::uint32_t channel, device::Stream on) const;
 
@@ -124,7 +125,7 @@ class Engine {
   std::int64_t last_iteration_ = -1;
   Clock::time_point snapshot_called_at_;
   double snapshot_stall_ms_ = 0;
-  std::string failure_;  // what an Outcome's text points to
+  std::string failure_;  // an Outcome's `text` points to this
   std::atomic<std::uint64_t> staging_bytes_{0};
   std::uint32_t session_number_ = 0;
   CheckpointId granted_after_;              // the commit after which a snapshot last waited for its grant

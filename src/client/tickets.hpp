@@ -1,5 +1,6 @@
-// Tickets has the stage of each snapshot, and the counters. The training thread and the link's watcher write them; any
-// thread reads them. Takes no lock. A waiter sleeps on a futex, which is woken only if somebody waits.
+// Tickets knows how far each snapshot is (captured, committed, on storage), and counts. The training thread and the
+// agent link's watcher write; any thread may read or wait. It takes no lock. A waiter sleeps on a futex, which costs a
+// system call only while somebody waits.
 #pragma once
 
 #include <array>

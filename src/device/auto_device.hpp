@@ -1,5 +1,6 @@
-// AutoDevice starts as the host's device and becomes a GPU's when the first tensor in device memory is registered. A
-// process that registers none never touches the CUDA driver.
+// AutoDevice is the device of an engine whose tensors may be in host or GPU memory. It works as HostDevice until the
+// first tensor in GPU memory is registered, and then as CudaDevice. So a process without such a tensor never touches
+// the CUDA driver.
 #pragma once
 
 #include "device/cuda_device.hpp"

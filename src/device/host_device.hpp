@@ -1,4 +1,4 @@
-// HostDevice captures tensors in host memory. Its threads copy and digest in one pass.
+// HostDevice captures and restores tensors in host memory, on threads that copy and digest in one pass.
 #pragma once
 
 #include <array>

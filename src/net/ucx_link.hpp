@@ -1,9 +1,7 @@
-// UcxLink is a link over UCX.
+// UcxLink is a link over UCX. An operation is over when UCX has called back, or some time after the endpoint was
+// closed. Then UCX can no longer reach the operation's memory.
 //
-// An operation is over when UCX has called back, or some time after the endpoint was closed. From then on UCX has no
-// way to reach its memory.
-//
-// Not thread-safe: everything on the transport's thread.
+// Not thread-safe: only the transport's thread uses it.
 #pragma once
 
 #include <unordered_map>

@@ -24,7 +24,7 @@ class Network {
 
   void send(NodeId from, NodeId to, core::Message message);
 
-  // True if a byte can pass now.
+  // True if bytes can pass from `from` to `to` now.
   bool open(NodeId from, NodeId to) const;
   bool open_both_ways(NodeId one, NodeId other) const { return open(one, other) && open(other, one); }
 

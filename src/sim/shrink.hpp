@@ -23,7 +23,7 @@ struct Shrunk {
 // If the seed violates nothing, only `whole` is set. `progress` is called after every run.
 Shrunk shrink(std::uint64_t seed, const std::function<void(std::uint64_t runs)>& progress);
 
-// Ends with the command that shows the violation again.
+// Describes the result for people. The last line is a command that shows the violation again.
 std::string shrunk_text(const Shrunk& shrunk);
 
 // The options that repeat a run: "--seed 7 --faults 1,3".

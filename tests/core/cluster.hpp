@@ -41,7 +41,7 @@ class Cluster {
     persisted_.erase(node);
     boot(node, ++ids_, Recovered{});
   }
-  // All agents end and start again; what was whole in the arenas still is.
+  // Ends all agents and starts them again. Whole pieces in the arenas stay whole.
   void restart_agents() {
     for (auto& [node, core] : nodes_) restart_agent(node);
     granted_.clear();

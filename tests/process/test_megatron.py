@@ -37,5 +37,5 @@ def test_a_second_replication_is_refused(monkeypatch):
 
     monkeypatch.setattr(local_manager, "LocalCheckpointManager", None)
     install(job="refused")
-    with pytest.raises(Error, match="the engine itself replicates checkpoints; leave out --replication"):
+    with pytest.raises(Error, match=r"the engine itself replicates checkpoints\. Leave out --replication"):
         local_manager.LocalCheckpointManager("/nowhere", repl_strategy=object())

@@ -1,5 +1,5 @@
-// ChunkBuffers are buffers for the chunks that a coding job reads before it encodes or decodes them. The agent has a
-// fixed number of them and reuses them, so that it touches fresh memory only once.
+// ChunkBuffers lends buffers to coding jobs, which read chunks into them and encode or decode those. The number of
+// buffers is fixed, and they are used again. So the kernel must provide fresh memory for them only once.
 //
 // Thread-safe.
 #pragma once

@@ -1,4 +1,4 @@
-// The text of `ckptctl status` about an agent's schedule. Pure.
+// Writes for `ckptctl status` when an agent sends chunks, and what it has learned of training. Pure functions.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// RestoreProgress watches how the ranks get the decided checkpoint: which pieces must be read from storage, and whether
-// some cannot be had any more.
+// RestoreProgress watches how the ranks get the checkpoint that the leader decided to restore. It finds the pieces that
+// must be read from storage, and those that no source has any more.
 #pragma once
 
 #include <map>

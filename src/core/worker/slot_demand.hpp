@@ -1,7 +1,8 @@
-// SlotDemand tells whether a rank needs one more slot of its own, because its captures wait for replication.
+// SlotDemand says when a rank needs a third slot for its captures.
 //
-// With two slots, a capture needs the commit of the one before it: only then is a slot free. A third slot lets it go on
-// while that one is still being replicated. Single hiccups do not count, nor does a long wait, which no slot shortens.
+// With two slots, a capture can start only after the commit of the checkpoint before it. A third slot lets it start
+// while that checkpoint is still being replicated. A single late capture does not count. A long wait does not count
+// either, because no slot shortens it.
 #pragma once
 
 #include <bit>
