@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from training_systems import SystemJob, assert_goes_on, losses, ranks_of
+from rank_processes import ranks_of
+from training_systems import SystemJob, assert_goes_on, losses
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("deepspeed_trainer")
+    return ranks_of("deepspeed_trainer", "training_systems")
 
 
 @pytest.mark.timeout(300)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 from ckptengine import Error
+from rank_processes import ranks_of
 from test_frameworks import ITERATIONS, assert_committed
-from training_systems import SystemJob, assert_goes_on, losses, ranks_of
+from training_systems import SystemJob, assert_goes_on, losses
 
 TRAINER = "megatron_trainer"
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of(TRAINER)
+    return ranks_of(TRAINER, "training_systems")
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,16 @@ import subprocess
 import pytest
 from ckptengine import Error
 from conftest import build_file_of
+from rank_processes import ranks_of
 from test_frameworks import ITERATIONS, assert_committed
-from training_systems import SystemJob, assert_goes_on, losses, ranks_of
+from training_systems import SystemJob, assert_goes_on, losses
 
 TRAINER = "torchtitan_trainer"
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of(TRAINER)
+    return ranks_of(TRAINER, "training_systems")
 
 
 @pytest.fixture(scope="module")
