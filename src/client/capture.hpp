@@ -2,8 +2,8 @@
 // release() allows the tensors to change. The slots are sealed when the copy is whole: in release(), or later on a
 // thread of the device.
 //
-// The training thread uses it. After release() has returned true, nobody uses it until `sealed` is called. For host
-// tensors, begin() and release() make no system call except one futex wake each, take no locks and allocate nothing.
+// The training thread uses it, or the thread that begins a DeferredCapture. After release() has returned true, nobody
+// uses it until `sealed` is called. For host tensors, begin() and release() make no system call except one futex wake each, take no locks and allocate nothing.
 #pragma once
 
 #include <array>
@@ -42,8 +42,9 @@ class Capture {
   std::optional<std::string> misfit(const RankState& state) const;
 
   // Starts to copy the main shard's parts, and copies the private shard synchronously, as Device::start() does. `state`
-  // must not change until the capture is over.
-  void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream);
+  // must not change until the capture is over. `private_plan`: where the private shard is; null: in its tensors.
+  void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
+             const device::Plan* private_plan = nullptr);
   bool active() const { return active_.has_value(); }
   CheckpointId checkpoint() const { return active_->checkpoint; }
   std::uint64_t length_bytes() const;

@@ -1,8 +1,9 @@
 // Device is the interface that captures and restores tensors: it copies their bytes into a slot and back.
 // Implementations exist for host memory and for CUDA.
 //
-// A device belongs to one engine, and only the training thread uses it. While a copy runs, the device owns plans,
-// tensors and destination: until it has called `done`, or cancel() has returned.
+// A device belongs to one engine, and one thread at a time uses it: the training thread, or the thread to which that one
+// left a copy that can start late. While a copy runs, the device owns plans, tensors and destination: until it has
+// called `done`, or cancel() has returned.
 //
 // A stream is a CUstream, null for the legacy default stream. The host's device ignores streams.
 #pragma once
@@ -125,6 +126,8 @@ class Device {
     Packed to{};
   };
   virtual void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) = 0;
+  // True if start() may come on another thread, and at any time before the overlapped tensors change.
+  virtual bool can_start_late() const { return false; }
 
   // Releases the tensors: afterwards they may change. On the host, waits for the copy. With CUDA the host does not
   // wait, and work enqueued later on `streams` may change them. `done` is called once, with true if the pieces are
