@@ -66,6 +66,7 @@ TEST_F(HandOver, IsTakenBackOnlyWhenTheThreadThatBeginsItHasDoneSo) {
       });
     });
     is_beginning.wait();
+    deferred_.try_begin([] { return ADD_FAILURE() << "begun by two threads", true; });
     std::thread later([&] { may_begin.count_down(); });
     EXPECT_EQ(deferred_.take_back(), !begins);
     EXPECT_TRUE(has_begun);
@@ -77,19 +78,18 @@ TEST_F(HandOver, IsTakenBackOnlyWhenTheThreadThatBeginsItHasDoneSo) {
 TEST_F(HandOver, OfManyThreadsOneBeginsItOrTheTrainingThreadHasItBack) {
   constexpr int rounds = 2'000;
   int begun = 0, taken_back = 0;
-  std::atomic<bool> stop{false};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 3; ++i)
-    threads.emplace_back([&] {
-      while (!stop.load()) deferred_.try_begin([&] { return ++begun, true; });  // not atomic: one at a time
-    });
-  for (int round = 0; round < rounds; ++round) {
-    offer();
-    if (round % 2 == 0) std::this_thread::yield();
-    taken_back += deferred_.take_back();
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 3; ++i)
+      threads.emplace_back([&](const std::stop_token& stop) {
+        while (!stop.stop_requested()) deferred_.try_begin([&] { return ++begun, true; });  // one at a time
+      });
+    for (int round = 0; round < rounds; ++round) {
+      offer();
+      if (round % 2 == 0) std::this_thread::yield();
+      taken_back += deferred_.take_back();
+    }
   }
-  stop = true;
-  for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(begun + taken_back, rounds);
 }
 
@@ -287,9 +287,8 @@ TEST_F(Deferred, ASnapshotThatWaitsTakesTheSlotThatTheNextAgentGrants) {
 
 // Grants come at any moment. Whatever was captured has the state of its call.
 TEST_F(Deferred, GrantsAtAnyMomentTearNoSnapshot) {
-  std::atomic<bool> stop{false};
-  std::thread granting([&] {
-    for (unsigned turn = 0; !stop.load(); ++turn) {
+  const std::jthread granting([&](const std::stop_token& stop) {
+    for (unsigned turn = 0; !stop.stop_requested(); ++turn) {
       for (unsigned i = 0; i < turn % 64; ++i) std::this_thread::yield();
       if (agent_->control().grant().sequence == agent_->control().used_grant()) agent_->grant();
     }
@@ -305,8 +304,6 @@ TEST_F(Deferred, GrantsAtAnyMomentTearNoSnapshot) {
     tensors_[0].fill(998);
     for (const auto& tensor : offered) ASSERT_EQ(stored(tensor.name, CheckpointId(1, k)), tensor.bytes) << tensor.name;
   }
-  stop = true;
-  granting.join();
   const ckpt_stats_t stats = engine_->stats();
   EXPECT_EQ(stats.snapshots + stats.skipped, static_cast<std::uint64_t>(iterations));
   EXPECT_GE(stats.snapshots, static_cast<std::uint64_t>(iterations / 4));
