@@ -127,21 +127,21 @@ def test_what_waits_for_a_slot_when_the_engine_is_closed_is_captured_and_committ
     job.assert_restored(2)
 
 
-def test_a_waiting_snapshot_waits_for_its_slot(cluster):
+def test_the_snapshot_of_a_job_that_ends_waits_for_its_slot(cluster):
     job = begin(cluster)
-    for rank in range(RANKS - 1):
+    last = RANKS - 1
+    for rank in range(last):
         use_both_slots(job, rank)
-    tickets = [job.engines[RANKS - 1].snapshot(1)]
+        assert offer(job, rank, 2).stage is Stage.NONE
+    late = offer(job, last, 1)
 
     def end(rank: int):
-        job.states[rank][:] = content(job.name(rank), 2)
-        return job.engines[rank].snapshot(2, wait=True, timeout_ms=DEADLINE_S * 1000)
+        if rank == last:
+            finish(job, last, late)
+        job.states[rank][:] = content(job.name(rank), 3)
+        return job.engines[rank].snapshot(3, wait=True, timeout_ms=DEADLINE_S * 1000)
 
-    def end_last():
-        finish(job, RANKS - 1, tickets[0])
-        return end(RANKS - 1)
-
-    tickets = together(*(lambda rank=rank: end(rank) for rank in range(RANKS - 1)), end_last)
+    tickets = together(*(lambda rank=rank: end(rank) for rank in range(RANKS)))
     assert [ticket.stage for ticket in tickets] == [Stage.COMMITTED] * RANKS
     job.start()
-    job.assert_restored(2)
+    job.assert_restored(3)
