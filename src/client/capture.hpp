@@ -3,7 +3,8 @@
 // thread of the device.
 //
 // The training thread uses it, or the thread that begins a DeferredCapture. After release() has returned true, nobody
-// uses it until `sealed` is called. For host tensors, begin() and release() make no system call except one futex wake each, take no locks and allocate nothing.
+// uses it until `sealed` is called. For host tensors, begin() and release() make no system call except one futex wake
+// each, take no locks and allocate nothing.
 #pragma once
 
 #include <array>

@@ -56,8 +56,7 @@ bool DeferredCapture::claim() {
 }
 
 void DeferredCapture::unclaim(bool has_begun) {
-  if (phase_.exchange(has_begun ? begun : waiting) == claimed_and_awaited)
-    futex_wake_all(phase_, FutexScope::process);
+  if (phase_.exchange(has_begun ? begun : waiting) == claimed_and_awaited) futex_wake_all(phase_, FutexScope::process);
 }
 
 }  // namespace ckpt::client

@@ -1,8 +1,8 @@
 // DeferredCapture is a snapshot that waits for a slot. The training thread offers it. Whichever thread then sees the
 // agent's grant begins the capture, once. The training thread takes the snapshot back before the tensors change.
 //
-// It keeps the private shard as it was in the snapshot() call, because that shard's tensors may change at once. Takes no
-// lock, and allocates only if the private shard has grown.
+// It keeps the private shard as it was in the snapshot() call, because that shard's tensors may change at once. Takes
+// no lock, and allocates only if the private shard has grown.
 #pragma once
 
 #include <atomic>

@@ -113,7 +113,7 @@ class Engine {
   TensorRegistry registry_;
   Tickets tickets_;
   Capture capture_;
-  DeferredCapture deferred_;  // while it waits, what begins it has the capture
+  DeferredCapture deferred_;  // while it is open and has not begun, capture_ belongs to try_begin()
   // The capture that is being sealed.
   struct Released {
     std::int64_t iteration;

@@ -4,6 +4,7 @@
 // Without a free slot, snapshot() defers the capture. It begins once the agent grants a slot, or before_update() skips
 // it.
 
+#include <algorithm>
 #include <thread>
 
 #include "base/error.hpp"
@@ -18,7 +19,7 @@ constexpr std::int64_t next_grant_wait_ms = 5;       // after a commit, which fr
 // Slots for so little are made within some tenths of a second, so their first snapshot waits for them.
 constexpr std::uint64_t small_state_bytes = 64 << 20;
 constexpr std::int64_t small_reserve_wait_ms = 1'000;
-constexpr std::int64_t look_ms = 50;                 // while the engine is closed: whether a commit is still near
+constexpr std::int64_t look_ms = 50;  // while the engine is closed: whether a commit is still near
 constexpr std::chrono::milliseconds link_poll{1};
 constexpr std::chrono::seconds reserve_pause{5};  // between two attempts after a refused reservation
 

@@ -1,8 +1,8 @@
 // Device is the interface that captures and restores tensors: it copies their bytes into a slot and back.
 // Implementations exist for host memory and for CUDA.
 //
-// A device belongs to one engine, and one thread at a time uses it: the training thread, or the thread to which that one
-// left a copy that can start late. While a copy runs, the device owns plans, tensors and destination: until it has
+// A device belongs to one engine, and one thread at a time uses it: the training thread, or the thread to which that
+// one left a copy that can start late. While a copy runs, the device owns plans, tensors and destination: until it has
 // called `done`, or cancel() has returned.
 //
 // A stream is a CUstream, null for the legacy default stream. The host's device ignores streams.
