@@ -207,8 +207,8 @@ class Engine {
 
   // Finishes the pending capture. Call it before registered tensors change again. If all tensors are in host memory, it
   // blocks until they are captured. Otherwise `streams` wait instead, on the GPU: name every stream that changes the
-  // tensors. CKPT_DISCARDED: the capture failed, training is not affected. Throws Error only for wrong use. See
-  // ckpt_before_update().
+  // tensors. CKPT_DISCARDED: the capture failed. CKPT_SKIPPED: no slot became free. Neither affects training. Throws
+  // Error only for wrong use. See ckpt_before_update().
   Result before_update(std::initializer_list<void*> streams = {}) {
     const ckpt_status status = ckpt_before_update(engine_, std::data(streams), streams.size());
     if (status == CKPT_ERR_INVALID) throw Error(status, ckpt_last_error());

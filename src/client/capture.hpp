@@ -2,8 +2,9 @@
 // release() allows the tensors to change. When the copy is whole, the slots are sealed: in release(), or later on a
 // thread of the device.
 //
-// Only the training thread uses it, and not between a successful release() and the call of `sealed`. For host tensors,
-// begin() and release() take no locks, allocate nothing, and make no system call except one futex wake each.
+// The training thread uses it, or the thread that begins a DeferredCapture; nobody does between a successful release()
+// and the call of `sealed`. For host tensors, begin() and release() take no locks, allocate nothing, and make no system
+// call except one futex wake each.
 #pragma once
 
 #include <array>
@@ -42,8 +43,9 @@ class Capture {
   std::optional<std::string> misfit(const RankState& state) const;
 
   // Starts to copy the main shard's parts, and copies the private shard synchronously, as Device::start() does. `state`
-  // must not change until the capture is over.
-  void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream);
+  // must not change until the capture is over. `private_plan`: where the private shard is; null: in its tensors.
+  void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
+             const device::Plan* private_plan = nullptr);
   bool active() const { return active_.has_value(); }
   CheckpointId checkpoint() const { return active_->checkpoint; }
   std::uint64_t length_bytes() const;

@@ -14,6 +14,7 @@
 #include "base/error.hpp"
 #include "client/agent_link.hpp"
 #include "client/capture.hpp"
+#include "client/deferred_capture.hpp"
 #include "client/gpu_comm.hpp"
 #include "client/health_watch.hpp"
 #include "client/reserving.hpp"
@@ -53,7 +54,7 @@ class Engine {
   Outcome before_update(std::span<const device::Stream> streams = {});
   void discard();
   // Finishes a pending capture and waits until the last snapshot is committed, at most close_timeout_ms. Does not wait
-  // if the job is not protected, because then no commit is near.
+  // if the job is not protected, because then no commit is near. Waits for a deferred capture's slot likewise.
   void await_last_commit();
   // True if there are GPU tensors, so that streams matter.
   bool has_gpu_tensors() const { return registry_.has_gpu_tensors(); }
@@ -75,6 +76,7 @@ class Engine {
 
  private:
   AgentLink::Look on_words(const arena::Control& control);
+  bool is_hopeless() const;
 
   // restore.cpp
   const Stored& stored(Deadline deadline);
@@ -88,7 +90,11 @@ class Engine {
   bool fit_slots(const RankState& state);
   void begin_reserving();
   void wait_for_grant(Deadline deadline) const;
-  std::optional<arena::Grant> next_grant();
+  bool wait_for_freed_slot();
+  void defer(std::int64_t iteration, Clock::time_point called_at, const RankState& state);
+  bool begin_deferred();
+  bool give_up_deferred(ckpt_status why);
+  bool await_deferred(Deadline deadline);
   void not_taken(std::int64_t iteration, ckpt_status why);
   void mark_iteration(Clock::time_point now, device::Stream stream) const;
   bool follow_session(Deadline deadline);
@@ -96,8 +102,8 @@ class Engine {
   void discard_forgotten();
   void pass_on_news_of_path();
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
-  // True if a capture was begun and not released.
-  bool open_capture() const { return !sealing_.under_way() && capture_.active(); }
+  // True if a capture was begun or deferred, and not released.
+  bool open_capture() const { return !sealing_.under_way() && (deferred_.is_open() || capture_.active()); }
   bool release(std::span<const device::Stream> streams, Deadline deadline);
   void sealed(bool whole);
   void check_no_capture(const char* call) const;
@@ -108,6 +114,7 @@ class Engine {
   TensorRegistry registry_;
   Tickets tickets_;
   Capture capture_;
+  DeferredCapture deferred_;  // while it is open and has not begun, capture_ belongs to try_begin()
   // The capture that is being sealed.
   struct Released {
     std::int64_t iteration;

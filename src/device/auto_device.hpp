@@ -23,6 +23,7 @@ class AutoDevice : public Device {
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override {
     used_->start(overlapped, synchronous, stream);
   }
+  bool can_start_late() const override { return used_->can_start_late(); }
   bool release(std::span<const Stream> streams, Deadline deadline, Done done) override {
     return used_->release(streams, deadline, std::move(done));
   }

@@ -1,9 +1,9 @@
 // Device is the interface through which an engine captures and restores tensors: it copies their bytes into a slot and
 // back. HostDevice, CudaDevice and AutoDevice implement it.
 //
-// A device belongs to one engine, and only the training thread uses it. From start() until the device has called `done`
-// or cancel() has returned, the caller keeps plans, tensors and destination in place. release() says when the tensors
-// may change.
+// A device belongs to one engine. One thread at a time uses it: the training thread, or the thread that begins a capture
+// late. From start() until the device has called `done` or cancel() has returned, the caller keeps plans, tensors and
+// destination in place. release() says when the tensors may change.
 //
 // A stream is a CUstream; null is the legacy default stream. HostDevice ignores streams.
 #pragma once
@@ -127,6 +127,8 @@ class Device {
     Packed to{};
   };
   virtual void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) = 0;
+  // True if start() may come on another thread, and at any time before the overlapped tensors change.
+  virtual bool can_start_late() const { return false; }
 
   // Releases the tensors: afterwards they may change. On the host, waits for the copy. With CUDA the host does not
   // wait, and work enqueued later on `streams` may change them. `done` is called once, with true if the pieces are

@@ -19,6 +19,7 @@ class HostDevice : public Device {
   bool broken() const override { return false; }
   std::string failure() const override { return {}; }
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override;
+  bool can_start_late() const override { return true; }
   bool release(std::span<const Stream> streams, Deadline deadline, Done done) override;
   void cancel() override { pool_.cancel(); }
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;
