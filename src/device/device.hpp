@@ -1,9 +1,9 @@
 // Device is the interface through which an engine captures and restores tensors: it copies their bytes into a slot and
 // back. HostDevice, CudaDevice and AutoDevice implement it.
 //
-// A device belongs to one engine. One thread at a time uses it: the training thread, or the thread that begins a capture
-// late. From start() until the device has called `done` or cancel() has returned, the caller keeps plans, tensors and
-// destination in place. release() says when the tensors may change.
+// A device belongs to one engine. One thread at a time uses it: the training thread, or the thread that begins a
+// capture late. From start() until the device has called `done` or cancel() has returned, the caller keeps plans,
+// tensors and destination in place. release() says when the tensors may change.
 //
 // A stream is a CUstream; null is the legacy default stream. HostDevice ignores streams.
 #pragma once
