@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t capture_timeout_ms = 60'000;  // far longer than any copy in memory
 constexpr std::int64_t first_grant_wait_ms = 1'000;  // after the slots were made, which takes longer
-constexpr std::int64_t next_grant_wait_ms = 5;       // after a commit, which frees a slot
+constexpr std::int64_t next_grant_wait_ms = 20;      // after a commit, which frees a slot
 // Slots for so little are made within some tenths of a second, so their first snapshot waits for them.
 constexpr std::uint64_t small_state_bytes = 64 << 20;
 constexpr std::int64_t small_reserve_wait_ms = 1'000;
