@@ -1,5 +1,6 @@
-// HealthReporter handles the verdict whether the job is protected. It tells the core what this agent observes itself,
-// tells trainers and the log the core's verdict, and answers `ckptctl health`. Belongs to the core thread.
+// HealthReporter handles the verdict whether the job is protected, and the suspicion which ranks hold training up. It
+// tells the core what this agent observes itself, tells trainers and the log the core's verdict, and answers `ckptctl
+// health`. Belongs to the core thread.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -34,9 +35,12 @@ class HealthReporter {
   void tick(bool coordination_fails);
 
   nlohmann::json report() const;
+  // Which ranks hold training up, for `ckptctl status`. Null: nobody is suspected.
+  nlohmann::json suspicion() const;
 
  private:
   void log_alarm();
+  void log_suspicion();
   void observe(bool coordination_fails);
   void notify(const core::Health& health);
 
@@ -44,6 +48,8 @@ class HealthReporter {
   core::Observed observed_;
   Clock::time_point observe_again_at_ = {};
   std::string logged_alarm_;
+  core::Suspicion logged_suspicion_;
+  std::string suspicion_text_;
   std::optional<core::Health> logged_health_;
 };
 

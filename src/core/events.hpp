@@ -105,6 +105,13 @@ struct Observed {
   bool operator==(const Observed&) const = default;
 };
 
+// What the agent's watch sees. The driver posts it at every change, and once a second while a rank is in trouble.
+struct RanksWatched {
+  std::vector<RankStanding> in_trouble;
+  std::vector<std::pair<Rank, std::uint32_t>> computing_ms;  // see RankReport
+  bool operator==(const RanksWatched&) const = default;
+};
+
 // What storage offers: the pieces of every checkpoint that is whole there, judged without reading the pieces.
 struct StorageListed {
   std::vector<PieceInfo> pieces;
@@ -124,9 +131,10 @@ struct FinalizeEnded {
   std::string trouble;
 };
 
-using Event = std::variant<Tick, LeaderRecordRead, IncarnationRecordRead, AssignmentsRead, MessageArrived, TrainerHello,
-                           TrainerExited, RestoreAsked, RestoreDone, SegmentsReady, Progress, Captured, FetchEnded,
-                           SlotReleased, PieceCorrupt, StorageListed, WriteEnded, FinalizeEnded, Observed>;
+using Event =
+    std::variant<Tick, LeaderRecordRead, IncarnationRecordRead, AssignmentsRead, MessageArrived, TrainerHello,
+                 TrainerExited, RestoreAsked, RestoreDone, SegmentsReady, Progress, Captured, FetchEnded, SlotReleased,
+                 PieceCorrupt, StorageListed, WriteEnded, FinalizeEnded, Observed, RanksWatched>;
 
 // ---- Effects ----
 

@@ -46,6 +46,7 @@ struct Config {
   std::uint32_t pieces_per_ms = 256;   // how many the leader looks through; with few, it reconciles at every event
   std::uint32_t relay_from = 256;      // from this many nodes on, nodes report through relays
   TimeMs unprotected_after_ms = 5000;  // the job is not protected after at least this long without a commit
+  std::uint32_t hang_factor = 3;       // a rank that computes so many times as long as the others is a straggler
 };
 
 // A shard that a parity piece was computed from. There is one for each member of the parity group.

@@ -160,6 +160,9 @@ std::vector<RankReport> Worker::rank_reports() const {
     for (const auto& [failing, status] : observed_.failed) {
       if (failing == rank) report.failed = status;
     }
+    for (const auto& [watched, computing_ms] : watched_.computing_ms) {
+      if (watched == rank) report.computing_ms = computing_ms;
+    }
     reports.push_back(std::move(report));
   }
   return reports;
@@ -593,6 +596,7 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.newest_damaged = newest_damaged_;
   report.newest_known_incarnation = newest_known_incarnation_;
   report.ranks = rank_reports();
+  report.in_trouble = watched_.in_trouble;
   report.pieces = slots_.whole_pieces();
   report.storage = config_.storage;
   report.written = written_;
