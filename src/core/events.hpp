@@ -105,7 +105,7 @@ struct Observed {
   bool operator==(const Observed&) const = default;
 };
 
-// What the agent's watch sees. The driver posts it at every change, and once a second while a rank is in trouble.
+// What the agent's watch sees. The driver posts it at every change.
 struct RanksWatched {
   std::vector<RankStanding> in_trouble;
   std::vector<std::pair<Rank, std::uint32_t>> computing_ms;  // see RankReport

@@ -127,6 +127,7 @@ void Node::Parts::dispatch(const Event& event, Effects& effects) {
                    if (leader) leader->on(ended, now);
                  },
                  [&](const PieceCorrupt& corrupt) { worker.on(corrupt, effects); },
+                 [&](const RanksWatched& watched) { worker.on(watched, now); },
                  [&](const Observed& news) {
                    observed = news;
                    worker.on(news);

@@ -156,22 +156,22 @@ Suspicion find_culprits(std::vector<Culprit> in_trouble, std::uint32_t world_siz
   return suspicion;
 }
 
-Suspicion find_stragglers(const std::vector<Pace>& paces, std::uint32_t world_size, std::uint32_t factor) {
+Suspicion find_stragglers(const std::vector<ComputingTime>& times, std::uint32_t world_size, std::uint32_t factor) {
   Suspicion suspicion;
-  if (world_size < 2 || paces.size() != world_size) return suspicion;
+  if (world_size < 2 || times.size() != world_size) return suspicion;
   std::vector<std::uint32_t> all_ms;
-  for (const Pace& pace : paces) {
-    if (pace.computing_ms == 0) return suspicion;
-    all_ms.push_back(pace.computing_ms);
+  for (const ComputingTime& time : times) {
+    if (time.computing_ms == 0) return suspicion;
+    all_ms.push_back(time.computing_ms);
   }
   const auto middle = all_ms.begin() + static_cast<std::ptrdiff_t>((all_ms.size() - 1) / 2);
   std::nth_element(all_ms.begin(), middle, all_ms.end());
   const std::uint32_t usual_ms = *middle;  // of two ranks, the faster one
   std::vector<Culprit> slow;
-  for (const Pace& pace : paces) {
-    if (pace.computing_ms < usual_ms + straggler_least_ms || pace.computing_ms / factor < usual_ms) continue;
-    slow.push_back({pace.node, {}});
-    slow.back().standing = {pace.rank, 0, RankTrouble::slow, 0, -1, {}, 0, pace.computing_ms};
+  for (const ComputingTime& time : times) {
+    if (time.computing_ms < usual_ms + straggler_least_ms || time.computing_ms / factor < usual_ms) continue;
+    slow.push_back({time.node, {}});
+    slow.back().standing = {time.rank, 0, RankTrouble::slow, 0, -1, {}, 0, time.computing_ms};
   }
   suspicion.usual_ms = usual_ms;
   name(suspicion, std::move(slow));

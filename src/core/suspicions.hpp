@@ -68,13 +68,14 @@ struct Suspicion {
 Suspicion find_culprits(std::vector<Culprit> in_trouble, std::uint32_t world_size);
 
 // How long a rank computes in an iteration.
-struct Pace {
+struct ComputingTime {
   NodeId node = no_node;
   Rank rank = 0;
   std::uint32_t computing_ms = 0;  // 0: not known
 };
-// The ranks that compute more than `factor` times as long as the median of all ranks. Nobody if a pace is not known.
-Suspicion find_stragglers(const std::vector<Pace>& paces, std::uint32_t world_size, std::uint32_t factor);
+// The ranks that compute more than `factor` times as long as the median of all ranks. Nobody if one of them is not
+// known.
+Suspicion find_stragglers(const std::vector<ComputingTime>& times, std::uint32_t world_size, std::uint32_t factor);
 
 // A sentence, "" if nobody is suspected.
 std::string explain(const Suspicion& suspicion, const NameOf& name_of);

@@ -47,12 +47,12 @@ class RankWatchTest : public ::testing::Test {
     for (const auto end = now_ + time; now_ < end; now_ += milliseconds(100)) look();
   }
   void look() {
-    if (auto news = watch_.look(now_)) told_ = std::move(*news);
+    if (auto news = watch_.look(now_)) seen_ = std::move(*news);
   }
   // "" if the rank is in no trouble.
   std::string trouble() {
     look();
-    return told_.in_trouble.empty() ? "" : trouble_name(told_.in_trouble.front().trouble);
+    return seen_.in_trouble.empty() ? "" : trouble_name(seen_.in_trouble.front().trouble);
   }
 
   TemporaryDirectory directory_;
@@ -60,14 +60,14 @@ class RankWatchTest : public ::testing::Test {
       std::make_shared<arena::Control>(arena::Control::create(directory_.path(), rank));
   RankWatch watch_{limits()};
   Clock::time_point now_ = Clock::now();
-  core::RanksWatched told_;
+  core::RanksWatched seen_;
 };
 
 TEST_F(RankWatchTest, ARankThatMakesItsMarksIsInNoTrouble) {
   iterations(50);
   EXPECT_EQ(trouble(), "");
-  ASSERT_EQ(told_.computing_ms.size(), 1u);
-  EXPECT_NEAR(told_.computing_ms[0].second, 80, 1);
+  ASSERT_EQ(seen_.computing_ms.size(), 1u);
+  EXPECT_NEAR(seen_.computing_ms[0].second, 80, 1);
 }
 
 TEST_F(RankWatchTest, SilenceBetweenCommunicationsIsAHangInComputing) {
@@ -76,8 +76,8 @@ TEST_F(RankWatchTest, SilenceBetweenCommunicationsIsAHangInComputing) {
   EXPECT_EQ(trouble(), "");
   pass(milliseconds(300));
   EXPECT_EQ(trouble(), "computing");
-  EXPECT_EQ(told_.in_trouble.front().incarnation, incarnation);
-  EXPECT_EQ(told_.in_trouble.front().begun, 0u);
+  EXPECT_EQ(seen_.in_trouble.front().incarnation, incarnation);
+  EXPECT_EQ(seen_.in_trouble.front().begun, 0u);
   iterations(1);
   EXPECT_EQ(trouble(), "");
 }
@@ -87,7 +87,7 @@ TEST_F(RankWatchTest, SilenceInACommunicationIsWaiting) {
   mark(arena::CommKind::begin, milliseconds(40));
   pass(milliseconds(1200));
   EXPECT_EQ(trouble(), "waiting");
-  EXPECT_EQ(told_.in_trouble.front().begun, 1u);
+  EXPECT_EQ(seen_.in_trouble.front().begun, 1u);
 }
 
 TEST_F(RankWatchTest, NothingIsSuspectedBeforeAPatternIsKnown) {
@@ -152,7 +152,7 @@ TEST_F(RankWatchTest, AStoppedProcessIsNamedOnceTheStopHasLasted) {
   EXPECT_EQ(trouble(), "");
   pass(milliseconds(300));
   EXPECT_EQ(trouble(), "stopped");
-  EXPECT_EQ(told_.in_trouble.front().process, 'T');
+  EXPECT_EQ(seen_.in_trouble.front().process, 'T');
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
 }
@@ -162,7 +162,6 @@ TEST_F(RankWatchTest, ADeadRankIsNamedUntilItHasANewTrainer) {
   watch_.died(rank, now_);
   pass(milliseconds(10'000));
   EXPECT_EQ(trouble(), "dead");
-  EXPECT_GE(told_.in_trouble.front().still_ms, 9000);
   watch_.add(rank, ::getpid(), control_, 0);
   EXPECT_EQ(trouble(), "");
 }
@@ -174,12 +173,12 @@ TEST_F(RankWatchTest, AClosedEngineIsWatchedNoMore) {
   EXPECT_EQ(trouble(), "");
 }
 
-TEST_F(RankWatchTest, WhatLastsIsToldOnceASecond) {
+TEST_F(RankWatchTest, TimesAloneAreNoNews) {
   iterations(10);
   watch_.died(rank, now_);
-  int told = 0;
-  for (int i = 0; i < 100; ++i, now_ += milliseconds(100)) told += watch_.look(now_).has_value() ? 1 : 0;
-  EXPECT_EQ(told, 10);
+  int news = 0;
+  for (int i = 0; i < 100; ++i, now_ += milliseconds(100)) news += watch_.look(now_).has_value() ? 1 : 0;
+  EXPECT_EQ(news, 1);
 }
 
 }  // namespace

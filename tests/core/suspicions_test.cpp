@@ -128,7 +128,7 @@ TEST(Stragglers, ARankThatComputesMuchLongerThanTheOthersIsNamed) {
   EXPECT_EQ(named(find_stragglers({{10, 0, 100}, {11, 1, 500}}, 2, 3)), std::set<Rank>{1});
 }
 
-TEST(Stragglers, NobodyIsNamedForSmallDifferencesOrWhileAPaceIsNotKnown) {
+TEST(Stragglers, NobodyIsNamedForSmallDifferencesOrWhileATimeIsNotKnown) {
   EXPECT_TRUE(named(find_stragglers({{10, 0, 200}, {11, 1, 400}}, 2, 3)).empty());
   EXPECT_TRUE(named(find_stragglers({{10, 0, 1}, {11, 1, 40}}, 2, 3)).empty()) << "too short to matter";
   EXPECT_TRUE(named(find_stragglers({{10, 0, 200}, {11, 1, 0}}, 2, 3)).empty());

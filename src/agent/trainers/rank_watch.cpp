@@ -11,7 +11,6 @@ using core::RankStanding;
 using core::RankTrouble;
 
 constexpr std::chrono::milliseconds stopped_least{500};  // shorter stops are no trouble
-constexpr std::chrono::seconds told_again_after{1};      // so that a new leader learns how long it has lasted
 constexpr std::int64_t slept_least_ms = 1000;            // without a look: this agent did not run
 constexpr std::int64_t looks_missed_max = 4;
 
@@ -38,7 +37,7 @@ void RankWatch::joined(Rank rank, std::uint64_t incarnation) {
   if (found == ranks_.end()) return;
   found->second.deadline = schedule::LearnedDeadline(limits_.deadline);
   found->second.incarnation = incarnation;
-  found->second.told_computing_ms = 0;
+  found->second.computing_ms = 0;
 }
 
 void RankWatch::interrupted(Rank rank, Clock::time_point now) {
@@ -76,14 +75,12 @@ std::optional<core::RanksWatched> RankWatch::look(Clock::time_point now) {
     }
     if (watched.incarnation == 0) continue;
     if (auto standing = judge(rank, watched, now)) seen.in_trouble.push_back(*standing);
-    const auto computing_s = watched.deadline.computing_s();
-    const auto computing_ms = static_cast<std::uint32_t>(1e3 * computing_s.value_or(0));
-    if (!is_close(computing_ms, watched.told_computing_ms)) watched.told_computing_ms = computing_ms;
-    if (watched.told_computing_ms != 0) seen.computing_ms.emplace_back(rank, watched.told_computing_ms);
+    const auto newest_ms = static_cast<std::uint32_t>(1e3 * watched.deadline.computing_s().value_or(0));
+    if (!is_close(newest_ms, watched.computing_ms)) watched.computing_ms = newest_ms;
+    if (watched.computing_ms != 0) seen.computing_ms.emplace_back(rank, watched.computing_ms);
   }
-  if (!is_news(seen, now)) return std::nullopt;
-  told_ = seen;
-  told_at_ = now;
+  if (!is_news(seen)) return std::nullopt;
+  notified_ = seen;
   return seen;
 }
 
@@ -126,17 +123,15 @@ std::optional<RankStanding> RankWatch::judge(Rank rank, Watched& watched, Clock:
   return standing;
 }
 
-// Times alone are no news, but for once in a while. The same holds for the state of a process.
-bool RankWatch::is_news(const core::RanksWatched& seen, Clock::time_point now) const {
-  if (seen.computing_ms != told_.computing_ms) return true;
+// Times alone are no news. The same holds for the state of a process.
+bool RankWatch::is_news(const core::RanksWatched& seen) const {
   const auto same = [](const RankStanding& a, const RankStanding& b) {
     return a.rank == b.rank && a.incarnation == b.incarnation && a.trouble == b.trouble && a.iteration == b.iteration &&
            a.begun == b.begun;
   };
-  if (!std::equal(seen.in_trouble.begin(), seen.in_trouble.end(), told_.in_trouble.begin(), told_.in_trouble.end(),
-                  same))
-    return true;
-  return !seen.in_trouble.empty() && now - told_at_ >= told_again_after;
+  const auto &now = seen.in_trouble, &before = notified_.in_trouble;
+  return seen.computing_ms != notified_.computing_ms ||
+         !std::equal(now.begin(), now.end(), before.begin(), before.end(), same);
 }
 
 }  // namespace ckpt::agent

@@ -58,17 +58,16 @@ class RankWatch {
     schedule::LearnedDeadline deadline;
     std::uint64_t incarnation = 0;
     std::optional<Clock::time_point> stopped_since, died_at;
-    std::uint32_t told_computing_ms = 0;
+    std::uint32_t computing_ms = 0;  // as the core knows it; 0: not known
   };
   void listen(Watched& watched, Clock::time_point now);
   std::optional<core::RankStanding> judge(core::Rank rank, Watched& watched, Clock::time_point now) const;
-  bool is_news(const core::RanksWatched& seen, Clock::time_point now) const;
+  bool is_news(const core::RanksWatched& seen) const;
 
   const Limits limits_;
   std::map<core::Rank, Watched> ranks_;
   std::optional<Clock::time_point> looked_at_;
-  core::RanksWatched told_;
-  Clock::time_point told_at_{};
+  core::RanksWatched notified_;           // what the core knows
   std::vector<arena::CommEvent> events_;  // kept to reuse its memory
 };
 

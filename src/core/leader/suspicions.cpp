@@ -37,8 +37,8 @@ std::vector<Culprit> ranks_in_trouble(const JobView& view, bool may_miss_nodes, 
   return found;
 }
 
-std::vector<Pace> paces(const JobView& view) {
-  std::vector<Pace> found;
+std::vector<ComputingTime> times(const JobView& view) {
+  std::vector<ComputingTime> found;
   for (const auto& [rank, binding] : view.bindings) found.push_back({binding.node, rank, binding.rank.computing_ms});
   return found;
 }
@@ -47,7 +47,7 @@ Suspicion suspect(const JobView& view, bool may_miss_nodes, TimeMs now) {
   if (!view.has_begun()) return {};
   Suspicion suspicion = find_culprits(ranks_in_trouble(view, may_miss_nodes, now), view.record->world_size);
   if (suspicion.culprits.empty())
-    suspicion = find_stragglers(paces(view), view.record->world_size, view.config.hang_factor);
+    suspicion = find_stragglers(times(view), view.record->world_size, view.config.hang_factor);
   return suspicion;
 }
 

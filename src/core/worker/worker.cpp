@@ -621,6 +621,7 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.sequence = ++report_sequence_;
   last_report_ = report;
   last_report_at_ = now;
+  for (RankStanding& standing : report.in_trouble) standing.still_ms += now - watched_at_;  // that alone is no news
   return report;
 }
 
