@@ -1,9 +1,9 @@
-// Side-by-side measurements on Google Benchmark. Every side is a benchmark that does its work once per repetition. The
-// repetitions of all sides run in random order, so that they see the same load. The table shows mean, median, standard
-// deviation and counters of each side. What a bench compares are medians.
+// Compares two or more sides on Google Benchmark, such as our copy and memcpy. Each side is a benchmark that does its
+// work once per repetition. The repetitions of all sides run in random order, so that all see the same load. The table
+// shows mean, median, standard deviation and counters of each side. A bench compares the medians.
 //
-// A bench calls initialize() first. It prints its results by print_ratio(), which is the only place that knows how a
-// line "ratio: NAME = X (ours A, theirs B, unit)" looks.
+// A bench calls initialize() first, and prints its results with print_ratio(). Only that function knows the form of a
+// line "ratio: NAME = X (ours A, theirs B, unit)".
 #pragma once
 
 #include <benchmark/benchmark.h>

@@ -1,4 +1,4 @@
-// The state that the benches move: GPT-2's tensor list in float32, in touched memory.
+// The state that the benches capture and move: the tensors of GPT-2 in float32, in memory that was touched.
 #pragma once
 
 #include <cstddef>
@@ -63,7 +63,7 @@ inline Memory touched(std::size_t size_bytes) {
   return memory;
 }
 
-// The tensors of one rank, registered.
+// The tensors of one rank, registered with an engine.
 class Gpt2State {
  public:
   Gpt2State(std::size_t total_bytes, device::Device& device) {

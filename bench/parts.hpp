@@ -1,4 +1,4 @@
-// The parts of a bench on a GPU: one that fails does not keep the others from running.
+// Parts runs the parts of a GPU bench one after the other. A part that fails does not keep the others from running.
 #pragma once
 
 #include <cstdio>

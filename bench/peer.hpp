@@ -1,11 +1,11 @@
-// What the benches of transfers between agents share: a peer in a process of its own that holds a piece in its arena,
-// an agent's side of fetching it, and ucx_perftest with the same transport to compare with.
+// Compares transfers between agents with ucx_perftest, for several benches. The bench starts a second process, the
+// peer, with a piece in its arena. The bench fetches that piece as an agent does. Then it runs ucx_perftest over the
+// same transport. Both use loopback and two processes, and the medians are compared.
 //
-// Theirs is ucx_perftest's active message bandwidth with messages of 16 MiB: two buffers of that size outgrow a cache
-// of 32 MiB, as a checkpoint does; with small ones it measures the cache. It sends and receives the same buffer again
-// and again, without peer-failure mode, and looks at no byte; over shm, where that matters most, one pass of the xxHash
-// library over as many bytes is added. The medians of both sides are compared. Both use loopback
-// and two processes.
+// ucx_perftest measures the bandwidth of active messages of 16 MiB. Two buffers of that size outgrow a cache of 32 MiB,
+// as a checkpoint does; small ones would measure the cache. ucx_perftest sends the same buffer again and again, has no
+// peer-failure mode, and looks at no byte. Our side verifies all bytes. Over shm that takes a large share of the time.
+// So there one pass of the xxHash library over as many bytes is added to ucx_perftest's time.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ struct PeerSettings {
   std::size_t source_bytes = 0;
 };
 
-// This node: fetches the piece of its peer into a slot of its arena as ckptd does.
+// Fetches the peer's piece into a slot of an arena, as an agent does.
 class Fetcher {
  public:
   Fetcher(const PeerSettings& settings, const std::string& transport, std::size_t piece_bytes);
@@ -46,7 +46,7 @@ class Fetcher {
   core::PieceInfo expected_;
 };
 
-// One side of a comparison over one transport: what is timed, moving `bytes`.
+// Our side of a comparison over one transport: what is timed. It moves `bytes`.
 struct Ours {
   std::size_t bytes = 0;
   std::function<void()> run;

@@ -1,4 +1,4 @@
-// Pieces for benches that move them: memory like an arena's, bytes, their manifests.
+// Pieces for benches that move them: memory like an arena's, bytes to fill it, and manifests.
 #pragma once
 
 #include <unistd.h>

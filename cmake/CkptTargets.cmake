@@ -87,9 +87,26 @@ function(ckpt_fast_link name)
   endif()
 endfunction()
 
+# ckpt_share_headers(TARGET): what most tests include is compiled once for all of them. Under sanitizers alone, where all
+# tests have the same options; elsewhere each source still has to include what it uses.
+function(ckpt_share_headers name)
+  if(NOT TARGET ckpt_test_headers)
+    file(CONFIGURE OUTPUT test_headers.cpp CONTENT "int main() {}\n")
+    add_executable(ckpt_test_headers EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cpp)
+    target_link_libraries(ckpt_test_headers PRIVATE ckpt_settings GTest::gtest GTest::gmock GTest::gtest_main)
+    target_compile_options(ckpt_test_headers PRIVATE ${CKPT_TEST_OPTIMIZATION})
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+      target_compile_options(ckpt_test_headers PRIVATE "SHELL:-Xclang -fno-pch-timestamp")  # for the compiler cache
+    endif()
+    target_precompile_headers(ckpt_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp>
+                              <filesystem> <functional> <future> <map> <thread>)
+  endif()
+  target_precompile_headers(${name} REUSE_FROM ckpt_test_headers)
+endfunction()
+
 # Whether a test with these labels is left out of the run for each change: one of release and asan has it then, and
-# the nightly run both. "optimized": a test of loops that compilers turn inside out, which both have. "tsan_nightly": of
-# what has hardly a thread.
+# the nightly run both. "optimized": a test of loops that compilers turn inside out, which both have. "asan_nightly": of
+# rules rather than memory, like those of the core. "tsan_nightly": of what has hardly a thread.
 function(ckpt_is_nightly result)
   set(${result} FALSE PARENT_SCOPE)
   if(CKPT_SANITIZE STREQUAL "thread")
@@ -97,8 +114,11 @@ function(ckpt_is_nightly result)
       set(${result} TRUE PARENT_SCOPE)
     endif()
   elseif(CKPT_SANITIZE)
-    set(${result} ${CKPT_PURE_TESTS} PARENT_SCOPE)
-  elseif(NOT (CKPT_PURE_TESTS OR "release_only" IN_LIST ARGN OR "optimized" IN_LIST ARGN))
+    if(CKPT_PURE_TESTS OR "asan_nightly" IN_LIST ARGN)
+      set(${result} TRUE PARENT_SCOPE)
+    endif()
+  elseif(NOT (CKPT_PURE_TESTS OR "release_only" IN_LIST ARGN OR "optimized" IN_LIST ARGN OR
+              "asan_nightly" IN_LIST ARGN))
     set(${result} TRUE PARENT_SCOPE)
   endif()
 endfunction()
@@ -128,6 +148,7 @@ function(ckpt_test name)
     add_dependencies(change ${name})
   endif()
   if(CKPT_SANITIZE)
+    ckpt_share_headers(${name})
     add_test(NAME whole.${name} COMMAND ${name})
     set_tests_properties(whole.${name} PROPERTIES TIMEOUT 900 COST ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
   else()

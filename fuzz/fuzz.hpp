@@ -1,8 +1,8 @@
-// What a fuzz target is: something that takes any bytes, and well-formed ones to begin with. driver.cpp makes a
-// libFuzzer program of it.
+// What each fuzz target provides: a function that takes any bytes, and well-formed inputs to begin with. driver.cpp
+// makes a libFuzzer program of it.
 //
-// Many formats carry digests, which no mutation ever hits. A target mends them, so that what lies behind is reached,
-// and tries the bytes as they are besides.
+// Many formats contain digests, which a random change never makes right. So a target tries each input twice: as it is,
+// and with digests that fit. The second reaches the code behind the check.
 #pragma once
 
 #include <cstddef>

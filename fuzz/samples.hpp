@@ -1,4 +1,4 @@
-// Pieces for seeds.
+// Makes well-formed manifests, from which fuzz targets begin.
 #pragma once
 
 #include <string>

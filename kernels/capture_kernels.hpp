@@ -1,4 +1,5 @@
-// The compiled kernels of capture_kernels.cu, for every GPU that this build supports (only in builds with CUDA).
+// The machine code of capture_kernels.cu for every GPU that this build supports. src/device loads it into the CUDA
+// driver. Only builds with CUDA have it.
 #pragma once
 
 // The first words of the module's image, which cuModuleLoadData() takes.

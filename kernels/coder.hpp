@@ -1,17 +1,17 @@
-// Coder is erasure coding of bytes. It applies a matrix of kernels/erasure_code.hpp, for encoding or decoding, and
-// computes the leaf digests of what it writes in the same pass. If all coefficients are one, it is plain XOR.
+// Coder encodes parity and decodes lost pieces, on the CPU. It applies a matrix of kernels/erasure_code.hpp to bytes,
+// and in the same pass computes the leaf digests of what it writes. If all coefficients are one, this is plain XOR.
 //
-// A source may be shorter than the outputs; it counts as if zeros followed. Lengths and alignments are free. combine()
-// streams outputs that are 64-byte aligned past the caches, and fences them before it returns. Sums that grow source by
-// source stay in the caches. So work on chunks that fit there. Better still, wait for the chunks of all sources and
-// combine them.
+// A source may be shorter than the outputs; zeros follow it then. Any length and any alignment will do. combine()
+// stores outputs that are 64-byte aligned past the caches, and fences these stores before it returns. Outputs that grow
+// source by source stay in the caches, so work on chunks that fit there. It is faster to wait for the chunks of all
+// sources and to combine them in one call.
 //
-// Digests are those of kernels/digest.hpp, with leaf 0 at the first byte of the call. To work in chunks or on several
-// threads, cut at multiples of leaf_size_bytes and advance all pointers, those of digests by leaves.
+// Digests are those of kernels/digest.hpp, and leaf 0 begins at the first byte of the call. To work in chunks or on
+// several threads, cut at multiples of leaf_size_bytes, and advance all pointers; those of digests by leaves.
 //
-// A Coder is immutable and safe to share. It allocates only when it is made. Sources and outputs are borrowed for the
-// call. Outputs overlap neither each other nor a source, with one exception: an output of combine() may be exactly a
-// source, at the same address. It then replaces that source, which cannot be digested in the same call.
+// A Coder never changes, so threads may share it. It allocates only when it is made, and keeps no pointer after a call.
+// Outputs overlap neither each other nor a source. There is one exception: an output of combine() may have exactly the
+// address of a source. It then replaces that source, which cannot be digested in the same call.
 #pragma once
 
 #include <cstddef>

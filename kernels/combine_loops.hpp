@@ -1,5 +1,5 @@
-// Linear combinations of stripes over GF(2^8), with the digests of what is read and written in the same pass (internal
-// to kernels/). The loop exists once per instruction set, as in stripe_loops.hpp.
+// The inner loop of Coder: sums of sources times coefficients over GF(2^8), with the digests of what is read and
+// written in the same pass. It exists once per instruction set (stripe_loops.hpp). Internal to kernels/.
 #pragma once
 
 #include <cstddef>
@@ -22,17 +22,18 @@ Factor make_factor(std::uint8_t coefficient);
 
 struct StripeSource {
   const std::byte* data;
-  std::uint64_t* accumulators;  // its leaf's; null: not digested
+  std::uint64_t* accumulators;  // of the source's leaf; null: the source is not digested
   const Factor* factors;        // factors[row * factor_stride]; unused if the job does not multiply
 };
 struct StripeOutput {
   std::byte* data;
-  std::uint64_t* accumulators;  // its leaf's; null: not digested
+  std::uint64_t* accumulators;  // of the output's leaf; null: the output is not digested
   bool streaming;               // stores go past the caches; data is 64-byte aligned
 };
 
-// Output r = the sum over all sources of factor (r, source) * source, plus output r itself if `to_sum`. All sources and
-// outputs are taken at the same offset. A stripe of every source is read before any output of that stripe is written.
+// What one call of the loop computes. Output r is the sum over all sources of factor (r, source) * source, plus output
+// r itself if `to_sum`. All sources and outputs are taken at the same offset. The loop reads a stripe of every source
+// before it writes that stripe of any output.
 struct StripeJob {
   std::span<const StripeSource> sources;
   std::span<const StripeOutput> outputs;  // 1 to max_parity_rows

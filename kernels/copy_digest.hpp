@@ -1,13 +1,13 @@
-// Copies and digests in one pass over memory. Capture gathers tensors into a packed piece; restore scatters a packed
-// piece into tensors. Both make or check the leaf digests of kernels/digest.hpp on the way.
+// Copies a piece and computes or checks its leaf digests in one pass over memory. A capture gathers tensors into a
+// packed piece. A restore scatters a packed piece into tensors. The digests are those of kernels/digest.hpp.
 //
-// Thread-safe and stateless. To split a piece over threads, give each thread its own range [first_leaf, last_leaf) of
-// leaves. `digests` and `expected` point to the digest of the piece's leaf 0, whatever the range. Nothing is allocated,
-// and no pointer outlives a call. Packed memory starts 64-byte aligned. Tensors have any alignment and size, and do not
-// overlap the packed memory.
+// Thread-safe and without state. To split a piece over threads, give each thread its own range [first_leaf, last_leaf)
+// of leaves. `digests` and `expected` always point to the digest of the piece's leaf 0. Nothing is allocated, and no
+// pointer is kept. Packed memory begins 64-byte aligned. Tensors have any alignment and size, and do not overlap the
+// packed memory.
 //
-// The stores are non-temporal. Each call fences them (sfence) before it returns. So an ordinary release store
-// afterwards publishes the bytes to other threads and processes.
+// The stores go past the caches (non-temporal), and each call fences them before it returns. So an ordinary release
+// store afterwards publishes the bytes to other threads and processes.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ struct Target {
   std::size_t size_bytes;
 };
 
-// Where each segment starts in the packed piece; the last entry, one more, is the piece's length. Compute it once per
+// Returns where each segment starts in the packed piece, and after these the piece's length. Compute it once per
 // layout.
 std::vector<std::size_t> segment_offsets(std::span<const Source> segments);
 std::vector<std::size_t> segment_offsets(std::span<const Target> segments);

@@ -1,12 +1,12 @@
-// The digest tree of a piece. A piece is cut into leaves of leaf_size_bytes; the last may be shorter, and an empty
+// Computes the digests of a piece. A piece is cut into leaves of leaf_size_bytes; the last may be shorter, and an empty
 // piece has no leaf. All digests are XXH3-64 with seed 0 and the default secret:
 //
 //   leaf digest = XXH3_64bits(the leaf's bytes)
 //   root digest = XXH3_64bits(leaf digests in order, 8 bytes little-endian each; then the piece's length in bytes,
 //                             8 bytes little-endian)
 //
-// So the root digest of an empty piece is XXH3_64bits of eight zero bytes. A part of a piece can be checked alone
-// against its leaves. Leaves can be computed in parallel, anywhere, with the same result.
+// So the root digest of an empty piece is XXH3_64bits of eight zero bytes. Any part of a piece can be checked by its
+// leaves alone. Leaves can be computed in parallel, anywhere, with the same result.
 //
 // Pure functions: thread-safe, they allocate nothing and keep no pointer. `data` may have any alignment, and may be
 // null if the size is 0.

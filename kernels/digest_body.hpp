@@ -1,9 +1,9 @@
-// The work of one GPU thread that digests leaves (kernels/digest.hpp). It compiles for the host too, so tests need no
-// GPU (internal to kernels/; kernels/digest_cuda.hpp launches it).
+// What one GPU thread does to digest leaves (kernels/digest.hpp). It compiles for the host too, so tests need no GPU.
+// kernels/digest_cuda.hpp launches it. Internal to kernels/.
 //
-// Eight threads share a leaf, one for each of XXH3's accumulators, which are merged only at the end. A thread takes its
-// own word of every stripe and its neighbour's, both with one 16-byte access. Then one thread merges all eight. That
-// thread alone digests a leaf of at most 240 bytes, for which XXH3 has other forms.
+// Eight threads share a leaf, one for each of XXH3's accumulators. A thread takes its own word of every stripe and its
+// neighbour's, both with one 16-byte access. At the end, one of the threads merges all eight accumulators. It also
+// digests leaves of at most 240 bytes alone, because XXH3 has other forms for them.
 #pragma once
 
 #include "kernels/digest.hpp"
@@ -15,16 +15,16 @@ inline constexpr unsigned lanes_per_leaf = 8;
 inline constexpr unsigned stripes_per_block = 16;
 inline constexpr unsigned key_words = 24;
 
-// XXH3's default secret as words, and what is read from it at other offsets.
+// XXH3's default secret as words, and the words that are read from it at other offsets.
 struct DigestKeys {
   std::uint64_t words[key_words];
   std::uint64_t last[lanes_per_leaf];
   std::uint64_t merge[lanes_per_leaf];
   std::uint64_t tail[2];  // for the last 16 bytes of a leaf of 129 to 240
-  std::uint64_t odd[16];  // for its bytes from 128 on
+  std::uint64_t odd[16];  // for the bytes from 128 on of such a leaf
 };
 
-// One launch. Passed to the kernel by value.
+// The arguments of one launch. Passed to the kernel by value.
 struct DigestJob {
   const unsigned char* data;
   std::uint64_t length_bytes;
@@ -132,7 +132,7 @@ CKPT_ON_DEVICE std::uint64_t accumulate_stripes(const std::uint64_t* words, cons
   return accumulate_block<aligned>(sum, words, leaf, at, lane, static_cast<unsigned>(stripes - in_blocks));
 }
 
-// One accumulator, over a leaf above 240 bytes. `words` are the job's, or a copy in faster memory.
+// Computes one accumulator over a leaf of more than 240 bytes. `words` are the job's, or a copy in faster memory.
 CKPT_ON_DEVICE std::uint64_t accumulate_lane(const DigestJob& job, const std::uint64_t* words, const DeviceLeaf& leaf,
                                              unsigned lane) {
   const std::uint64_t sum = misalignment(leaf.data) == 0 ? accumulate_stripes<true>(words, leaf, lane)

@@ -1,5 +1,5 @@
-// Leaf digests on the GPU: digest_leaves() for device memory (only in builds with CUDA). With it, bytes are digested
-// before they are copied to the host.
+// digest_leaves() computes leaf digests of device memory on the GPU, before the bytes are copied to the host. Only
+// builds with CUDA have it.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,13 +1,16 @@
-// ErasureCode makes p parity pieces for k data pieces; any p of the k + p may be lost. The pieces of a stripe have
-// positions: data at 0 .. k-1, then parity rows 0 .. p-1 at k .. k+p-1. A parity row is a linear combination of the
-// data over GF(2^8). The coefficients are a Cauchy matrix, with its columns scaled so that the first row is all ones:
+// ErasureCode says which coefficients encode p parity pieces from k data pieces, and which decode lost pieces. Any p of
+// the k + p pieces may be lost. kernels/coder.hpp applies the coefficients to bytes.
+//
+// The pieces of a stripe have positions: data at 0 .. k-1, then parity rows 0 .. p-1 at k .. k+p-1. A parity row is a
+// linear combination of the data over GF(2^8). The coefficients are a Cauchy matrix, with its columns scaled so that
+// the first row is all ones:
 //
 //   coefficient(row, column) = (4 + column) / ((4 + column) xor row)
 //
 // So one parity row is plain XOR. Coefficients do not depend on k and p, and fewer parity rows are the first of more.
 // Every square submatrix of a Cauchy matrix is invertible, scaled or not. That is why the code survives any p losses.
 //
-// This header says which coefficients to use; kernels/coder.hpp applies them to bytes. Values, safe to share.
+// Plain values, which threads may share.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +24,7 @@ namespace ckpt::kernels {
 inline constexpr std::size_t max_parity_rows = 4;
 inline constexpr std::size_t max_stripe_pieces = 64;  // data and parity
 
-// Thrown if too few pieces are left.
+// Thrown if too few pieces are left to decode the lost ones.
 struct BeyondTolerance : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -1,6 +1,6 @@
-// The field GF(2^8) of the erasure code. Bytes are polynomials over GF(2) modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11D), in
-// which 2 generates all 255 units. Addition is exclusive or. All functions are constexpr, and prepare work for host and
-// device.
+// Arithmetic in GF(2^8), the field of the erasure code. Bytes are polynomials over GF(2) modulo x^8 + x^4 + x^3 + x^2 +
+// 1 (0x11D). The element 2 generates all 255 units. Addition is exclusive or. All functions are constexpr. They make
+// tables for the host and the GPU.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// The instruction sets that kernels are built for. One binary holds them all and chooses at run time. All give the same
-// bytes and the same digests. Functions are thread-safe.
+// Names the instruction sets that the CPU kernels are built for, and finds the best one that this processor has. All
+// give the same bytes and the same digests. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@ enum class Isa : std::uint8_t { portable, avx2, avx512 };
 
 const char* name(Isa isa);
 
-// Whether this processor and its operating system run `isa`. They always run `portable`.
+// True if this processor and its operating system can run `isa`. `portable` always runs.
 bool supported(Isa isa);
 
 std::vector<Isa> supported_isas();
 
-// The fastest supported one.
+// The fastest instruction set that is supported here.
 Isa best_isa();
 
 }  // namespace ckpt::kernels

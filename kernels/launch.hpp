@@ -1,4 +1,5 @@
-// The launch sizes that kernels and their callers agree on (internal to kernels/).
+// How many threads a block of each GPU kernel has. The kernels and their callers must agree on it. Internal to
+// kernels/.
 #pragma once
 
 namespace ckpt::kernels::device {

@@ -1,8 +1,10 @@
-// XXH3-64 of one leaf, fed stripe by stripe (internal to kernels/). Leaves above 240 bytes use XXH3's long form. Eight
-// 64-bit accumulators take stripes of 64 bytes. Each stripe is keyed by the secret, 8 bytes further than for the one
-// before. After every 16 stripes the accumulators are scrambled. The last 64 bytes, which may overlap the stripe before
-// them, are fed unscrambled at a secret offset of their own. Then the accumulators are merged. Shorter leaves go to the
-// library.
+// LeafHasher computes XXH3-64 of one leaf, fed stripe by stripe, so that a copy can digest as it goes. Internal to
+// kernels/.
+//
+// Leaves above 240 bytes use XXH3's long form. Eight 64-bit accumulators take stripes of 64 bytes. Each stripe is keyed
+// by the secret, 8 bytes further than the stripe before. After every 16 stripes the accumulators are scrambled. The
+// last 64 bytes, which may overlap the stripe before them, are fed unscrambled at a secret offset of their own. Then
+// the accumulators are merged. Shorter leaves go to the xxHash library.
 //
 // The loops over whole stripes, which take nearly all the time, exist once per instruction set.
 #pragma once

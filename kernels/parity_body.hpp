@@ -1,14 +1,14 @@
-// The work of one GPU thread that makes parity. It compiles for the host too, so tests check its indexing without a GPU
-// (internal to kernels/; kernels/parity_cuda.hpp launches it).
+// What one GPU thread does to encode parity. It compiles for the host too, so tests check its indexing without a GPU.
+// kernels/parity_cuda.hpp launches it. Internal to kernels/.
 //
-// A thread makes 16 bytes of all outputs, at one 16-byte boundary of the first output. It reads 16 aligned bytes at a
-// time wherever a source has them. A source with another alignment is read as two aligned vectors. The second one is
-// the neighbour thread's first, and so in the cache. Single bytes are accessed only at the ends of sources and outputs.
-// No byte outside them is ever accessed, not even in the same vector.
+// A thread makes 16 bytes of all outputs, at one 16-byte boundary of the first output. It reads a source in aligned
+// vectors of 16 bytes. If a source has another alignment, it reads two vectors; the second one is also the neighbour
+// thread's first, and so in the cache. Only at the ends of sources and outputs it accesses single bytes. It never
+// accesses a byte outside them, not even in the same vector.
 //
 // Multiplying needs no table. For each row, sources are added into eight sums, one per bit of their coefficient. With
-// x2 as doubling, the product is then sum[0] + x2(sum[1] + x2(sum[2] + ...)). So a source costs one masked addition per
-// bit and row, and doublings cost once per output instead of once per source.
+// x2 as doubling, the product is then sum[0] + x2(sum[1] + x2(sum[2] + ...)). So each source costs one masked addition
+// per bit and row. Doublings cost once per output, and not once per source.
 #pragma once
 
 #include <cstddef>
@@ -31,11 +31,11 @@ namespace ckpt::kernels::device {
 
 inline constexpr std::size_t vector_bytes = 16;
 
-// One launch. Passed to the kernel by value, so nothing is allocated for it.
+// The arguments of one launch. Passed to the kernel by value, so nothing is allocated for it.
 struct ParityJob {
   struct Source {
     const unsigned char* data;
-    std::uint64_t size_bytes;  // zeros follow
+    std::uint64_t size_bytes;  // beyond it, the source counts as zeros
   };
   Source sources[max_stripe_pieces];
   std::uint8_t coefficients[max_parity_rows][max_stripe_pieces];

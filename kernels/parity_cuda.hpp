@@ -1,9 +1,9 @@
-// Parity on the GPU: Coder::combine() for device memory (only in builds with CUDA).
+// Encodes parity on the GPU: Coder::combine() for device memory. Only builds with CUDA have it.
 //
-// A call enqueues one kernel on the stream and returns. It does not synchronize, allocate or copy. Leave the memory of
-// sources and outputs alone until that kernel has ended. The matrix and the two spans may change as soon as the call
-// returns. Any length and any alignment will do. A shorter source counts as if zeros followed. Outputs must overlap
-// neither each other nor a source.
+// A call enqueues one kernel on the stream and returns. It does not wait for the GPU, allocate or copy. Leave the
+// memory of sources and outputs alone until that kernel has ended. The matrix and the two spans may change as soon as
+// the call returns. Any length and any alignment will do. A source that is shorter counts as if zeros followed. Outputs
+// must overlap neither each other nor a source.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,5 @@
-// Turns the arguments of Coder::combine() into a job for the GPU kernel. Host code, so tests need no GPU.
+// Turns a matrix with its sources and outputs, as Coder::combine() takes them, into the arguments of the GPU kernel
+// that encodes parity. It runs on the host, so tests need no GPU.
 #pragma once
 
 #include <span>

@@ -1,23 +1,24 @@
-// The work of one GPU thread that packs a shard's tensors into one piece, or unpacks a piece into tensors. It compiles
-// for the host too, so tests need no GPU (internal to kernels/; capture_kernels.cu holds the kernels).
+// What one GPU thread does to pack a shard's tensors into one piece, or to unpack a piece into tensors. It compiles for
+// the host too, so tests need no GPU. capture_kernels.cu has the kernels. Internal to kernels/.
 //
-// A range of the packed bytes takes one launch, however many tensors there are. A thread has 16 packed bytes and looks
-// up their segments in a table. It never touches a byte outside a segment.
+// A range of the packed bytes takes one launch, however many tensors there are. A thread has 16 packed bytes, and looks
+// up their segments in a table. A segment is a run of a tensor's bytes. The thread never touches a byte outside a
+// segment.
 #pragma once
 
 #include "kernels/parity_body.hpp"
 
 namespace ckpt::kernels::device {
 
-// A run of a tensor's bytes, not empty, and where it begins in the packed piece. A table is sorted by `begin`. It ends
-// with one more entry, whose `begin` is the length of the piece.
+// An entry of that table: a run of a tensor's bytes, not empty, and where it begins in the packed piece. The table is
+// sorted by `begin`. Its last entry is no segment: its `begin` is the length of the piece.
 struct DeviceSegment {
   unsigned char* data;
   std::uint64_t begin;
 };
 
-// One launch, passed to the kernels by value: the `length_bytes` packed bytes of the piece from `first_byte` on, which
-// are at `packed`. `first_byte` and `packed` are multiples of 16.
+// The arguments of one launch: the `length_bytes` packed bytes of the piece from `first_byte` on, which are at
+// `packed`. `first_byte` and `packed` are multiples of 16. Passed to the kernels by value.
 struct SegmentsJob {
   const DeviceSegment* segments;
   std::uint64_t count;  // without the last entry

@@ -1,5 +1,5 @@
-// The loops of all instruction sets, one source file each (internal to kernels/). stripe_loops(Isa) and
-// combine_loop(Isa) choose among them.
+// Declares the inner loops of copying and coding for each instruction set. Each set has its own source file.
+// stripe_loops(Isa) and combine_loop(Isa) choose among them. Internal to kernels/.
 #pragma once
 
 #include "kernels/combine_loops.hpp"

@@ -1,6 +1,6 @@
-// Domains are failure domains: a tree of named domains (rack, switch, power feed) with the nodes as leaves. The tree
-// may have any depth, and branches of different depths. One failure can take down all nodes of a domain. Pure.
-// Immutable once made, so threads may share it.
+// Domains is the tree of failure domains: racks, switches, power feeds. The nodes are its leaves. One failure can take
+// down all nodes of a domain. The tree may have any depth, and branches of different depths. It never changes once
+// made, so threads may share it.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,9 @@ class Domains {
   std::span<const std::uint32_t> path(std::uint32_t node) const {
     return {path_.data() + starts_[node], starts_[node + 1] - starts_[node]};
   }
-  // How many domains hold both nodes; the innermost of these, or no_domain.
+  // How many domains hold both nodes.
   std::size_t shared_levels(std::uint32_t a, std::uint32_t b) const;
+  // The innermost domain that holds both nodes, or no_domain.
   std::uint32_t shared(std::uint32_t a, std::uint32_t b) const;
 
   // The nodes, reordered: those of every domain are adjacent, and larger domains come first at every level. O(N log N)

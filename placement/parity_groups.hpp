@@ -1,4 +1,4 @@
-// Divides nodes into the groups that keep parity for one another. Pure.
+// Divides nodes into parity groups, whose members store parity for each other. Pure functions.
 #pragma once
 
 #include <cstdint>

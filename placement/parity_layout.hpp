@@ -1,9 +1,9 @@
-// The layout of parity in a group: n members keep p parity pieces for every n - p of their data segments. Any p members
-// may then be lost, for p / (n - p) extra bytes.
+// ParityLayout says which member of a parity group stores which bytes of data and of parity. Of n members, any p may be
+// lost. For that, parity takes p / (n - p) extra bytes.
 //
-// Every member's shard counts as if zeros padded it to the longest shard's length L. It is cut into n - p segments of
-// ceil(L / (n - p)) bytes, rounded up to whole units (digest leaves, for example). There are n stripes. A stripe has n
-// positions, one on each member: its data columns 0 .. n-p-1, then its parity rows.
+// Every member's shard counts as if zeros padded it to the longest shard's length L. The shard is cut into n - p
+// segments of ceil(L / (n - p)) bytes, rounded up to whole units (digest leaves, for example). There are n stripes. A
+// stripe has n positions, one on each member: its data columns 0 .. n-p-1, then its parity rows.
 //
 //   position q of stripe j is on member (j + p + q) mod n       so parity row r of stripe j is on member (j + r) mod n
 //   segment c of member m is column c of stripe (m - p - c) mod n
@@ -15,10 +15,10 @@
 //   stripe 3          0.0        1.1        2.2        parity
 //
 // A segment is always the same column, so it has one coefficient per row wherever it is (kernels/erasure_code.hpp uses
-// these positions). A parity piece is as long as the longest segment of its stripe. Padding is not stored: everyone
-// knows it from the shards' lengths.
+// these positions). A parity piece is as long as the longest segment of its stripe. Padding is not stored: the lengths
+// of the shards tell it.
 //
-// Pure. A layout is an immutable value of O(n) memory; threads may share it.
+// Pure functions. A layout never changes and takes O(n) memory; threads may share it.
 #pragma once
 
 #include <cstdint>
@@ -32,14 +32,14 @@ inline constexpr std::uint32_t max_parity_members = 64;
 inline constexpr std::uint32_t max_parity_rows = 4;
 inline constexpr std::uint64_t parity_unit_bytes = 64u << 10;  // agents use one digest leaf
 
-// How sources reach the members that encode parity.
+// How the bytes reach the members that encode parity.
 enum class Route : std::uint8_t {
   direct,    // every source goes to the holders of all rows
   gathered,  // every source goes to the holder of row 0, which encodes all rows and passes the others on
   local,     // every member has all sources: nothing is sent
 };
 
-// One transfer of a source or of a finished parity row.
+// One transfer: of a source, or of a finished parity row.
 struct ParityTransfer {
   std::uint32_t stripe = 0;
   std::uint32_t position = 0;

@@ -1,7 +1,8 @@
-// Plans how to get bytes back from a parity group: which ranges of which survivors to read and decode. Reads only what
-// the missing bytes need. Bytes beyond a shard's end are known to be zeros. They need no read and cannot be lost.
+// Plans how to get lost bytes back from a parity group: which ranges of which other pieces to read and to decode. It
+// reads only what the missing bytes need. Bytes beyond a shard's end are zeros by definition. They need no read and
+// cannot be lost.
 //
-// Pure. Bytes that failed their digest count as lost.
+// Pure functions. Bytes that do not match their digest count as lost.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace ckpt::placement {
 
-// The lost bytes of a group. Each member has one position in each stripe.
+// The bytes that a group has lost. Each member has one position in each stripe.
 class LostPieces {
  public:
   // Adds all bytes at the member's position of the stripe, or the range `within`, counted from the first byte of the
@@ -40,9 +41,9 @@ struct DecodeSource {
   bool operator==(const DecodeSource&) const = default;
 };
 
-// Says how to get some bytes at one position of a stripe. They are read where they are (the one source is the position
-// itself), or decoded from layout.columns() sources with the coefficients of kernels/erasure_code.hpp for these
-// positions.
+// How to get some bytes at one position of a stripe. If the one source is the position itself, they are read there.
+// Otherwise they are decoded from layout.columns() sources, with the coefficients that kernels/erasure_code.hpp has for
+// these positions.
 struct DecodeStep {
   std::uint32_t stripe = 0;
   std::uint32_t position = 0;

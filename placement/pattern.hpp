@@ -1,5 +1,6 @@
-// Pattern is the shape of a placement, before nodes are assigned to it: cells of positions 0..N-1. The part of a
-// position is held within its cell. Maps, odds and domains all follow from the cells. Pure; values only.
+// Pattern is a placement in which positions 0..N-1 stand for the nodes. arrange() (arrange.hpp) later assigns a node to
+// each position. The positions are divided into cells, and all copies of a part are stored within one cell. Plain
+// values and pure functions.
 //
 // Papers: GEMINI section 4 and appendix A (group, ring, mixed), REFT sections 4.1 and 4.2 (sharded, sharded+copy).
 #pragma once
@@ -32,7 +33,7 @@ enum class Shape : std::uint8_t {
   code,  // an erasure-coded group without copies that survives any `window`-1 losses, and never more
 };
 
-// `count` equal cells in a row.
+// A number of equal cells, one after the other. A cell is a set of positions that store copies for each other.
 struct Cell {
   Shape shape = Shape::ring;
   std::uint32_t size = 0;

@@ -1,9 +1,10 @@
-// Placement is the map of which node stores which part of which shard, and which node sends what to which. A part is an
-// equal byte range of a shard. Every node is home to exactly one part, the one that it captures. Pure. A Placement is
-// an immutable value of O(nodes * copies) memory; threads may share it.
+// Placement says which node stores which part of which shard, and which node sends what to which. A part is one of
+// several equal byte ranges of a shard. Each node captures exactly one part, for which it is the home.
 //
-// With replicating strategies, shard n is node n's own, and its one part is all of it. With sharded strategies, the
-// nodes of a cell have the same shard on their devices, and each is home to one part of it.
+// With a replicating strategy, shard n belongs to node n and has one part, all of it. With a sharded strategy, the
+// nodes of a cell have the same shard on their devices, and each captures one part of it.
+//
+// Pure functions. A Placement never changes and takes O(nodes * copies) memory; threads may share it.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,7 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
-// What a node handles, in shards per checkpoint.
+// What one node stores and sends for a checkpoint, in shards.
 struct Load {
   double captured = 0;  // copied from the node's own devices
   double sent = 0;

@@ -1,4 +1,5 @@
-// Protection is a way to protect a job. The functions compare what each way stores and sends, and its odds. Pure.
+// Protection says how a job's state is protected: by copies, by parity, or by both. The functions compare what each way
+// stores and sends, and how likely it survives. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,8 @@
 
 namespace ckpt::placement {
 
-// How a job is protected. Every shard has `copies` whole copies, the node's own included. With `members` > 0 there is
-// parity as well: `rows` parity pieces for every stripe of a group of that many nodes, which may then lose `rows`
-// nodes.
+// Every shard has `copies` copies, the node's own included. With `members` > 0 there is parity as well, in groups of at
+// most so many nodes. Each stripe of a group has `rows` parity pieces, so the group may lose `rows` nodes.
 struct Protection {
   std::uint32_t copies = 2;
   std::uint32_t members = 0;  // most nodes of a parity group; 0: no parity

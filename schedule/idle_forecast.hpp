@@ -1,5 +1,5 @@
-// Forecasts how long the network of one rank will stay idle, from the marks of its hooks and the profile learned from
-// them. Pure: callers pass times in, in seconds of any one clock.
+// Forecasts how long one rank's training will leave the network idle. It takes the marks of the rank's hooks, and
+// learns a profile from them. It has no clock: callers pass times in, in seconds of any one clock.
 #pragma once
 
 #include <cstdint>

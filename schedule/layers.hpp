@@ -1,6 +1,6 @@
-// Plans when to copy state from the device to host memory: REFT's hierarchical asynchronous snapshotting (section 4.1).
-// Copies go first into bubbles, in which the device does nothing. Then they go beside computation. Last they go beside
-// communication, if that uses another path (NVLink beside PCIe). Pure.
+// Plans when to copy state from the GPU to host memory, so that training is disturbed least: REFT's hierarchical
+// asynchronous snapshotting (section 4.1). Copies go first into bubbles, in which the GPU does nothing, and then beside
+// computation. Last they go beside communication, if that uses another path (NVLink beside PCIe). Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace ckpt::schedule {
 
 enum class DeviceActivity { bubble, compute, communicate };
 
-// What a device does in an iteration, in order and without gaps.
+// What a GPU does for a while. The spans of an iteration are in order and leave no gaps.
 struct DeviceSpan {
   DeviceActivity activity = DeviceActivity::bubble;
   double length_s = 0;

@@ -1,5 +1,5 @@
-// LinkEstimate estimates how long the link takes for a chunk, from chunks that were sent: f(s) = startup_s + s /
-// bytes_per_s by least squares. Older chunks count less and less. Pure.
+// LinkEstimate learns how long a chunk takes to send, from chunks that were sent. It fits f(s) = startup_s + s /
+// bytes_per_s by least squares. Older chunks count less and less. No clock, no I/O.
 #pragma once
 
 #include <cstdint>

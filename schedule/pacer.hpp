@@ -1,12 +1,13 @@
-// Pacer decides how large a chunk may leave now: Algorithm 2 of GEMINI (SOSP'23, section 5.3), carried out while the
-// iteration passes. A chunk leaves only if it will arrive before the usable part of the idle span ends, and is cut to
-// the size that fits. If training communicates when its profile predicts, each span carries the bytes that plan()
-// places there. If training communicates earlier, the span carries fewer. Pure: no clock, no I/O.
+// Pacer decides whether a chunk may leave now and how large it may be, so that checkpoint traffic does not slow down
+// training. It carries out Algorithm 2 of GEMINI (SOSP'23, section 5.3) while the iteration passes. A chunk leaves only
+// if it will arrive before the usable part of the idle span ends. It is cut to the size that fits. If training
+// communicates when its profile predicts, each span carries the bytes that plan() places there. If training
+// communicates earlier, the span carries fewer. No clock, no I/O.
 //
-// Starvation is bounded: waiting pieces get the link for at least a tenth of the time. The pacer counts how much of
-// that tenth they were denied. After they were denied all of it for starvation_limit_s and for two iterations, one
-// chunk leaves even if training has to wait for it. More follow until the tenth is reached. While a profile is being
-// learned, no such chunk leaves, because the pacer learns from iterations without checkpoint traffic.
+// Starvation is bounded: pieces that wait get the link for at least a tenth of the time. The pacer counts how much of
+// that tenth they did not get. Once they got nothing of it for starvation_limit_s and for two iterations, one chunk
+// leaves even if training has to wait for it. More follow until they have their tenth. No such chunk leaves while a
+// profile is learned: the pacer learns from iterations without checkpoint traffic.
 #pragma once
 
 #include <cstddef>

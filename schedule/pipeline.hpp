@@ -1,6 +1,7 @@
-// Models how a plan runs, for one iteration in virtual time. Chunks cross the network into p sub-buffers, and are
-// copied from there to host memory (GEMINI, SOSP'23, section 5.2). It helps to choose sizes, and shows what one buffer
-// costs instead of several. Pure.
+// Computes how long it would take to send a checkpoint by a plan (plan.hpp), which says when each chunk leaves. So one
+// can choose the sizes of chunks and buffers. Chunks cross the network into p sub-buffers, and are copied from there to
+// host memory (GEMINI, SOSP'23, section 5.2). The result also shows how much slower one buffer is than several. Pure
+// functions.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,14 @@
-// Cuts a checkpoint into chunks that fit the moments in which the network is idle: GEMINI's Algorithm 2 (SOSP'23,
-// section 5.3). Pure.
+// plan() cuts a checkpoint into chunks that fit the moments in which the network is idle: GEMINI's Algorithm 2
+// (SOSP'23, section 5.3). Pure functions.
 //
-// The printed algorithm has two slips. Line 18 takes f(remain_size), the time of all that is left, off the span. It
-// should take f(size), the time of the chunk just placed; as printed, a span is full after its first chunk. And if the
-// rest of a span is shorter than the start-up time, the size becomes 0, nothing changes, and the loop of line 8 never
-// ends. Here such a span is over. What fits nowhere is placed after the last span, as in the paper, but is reported as
-// an overrun instead of a span of infinite length.
+// The printed algorithm has two slips:
+// - Line 18 takes f(remain_size), the time of all that is left, off the span. It should take f(size), the time of the
+//   chunk just placed. As printed, a span is full after its first chunk.
+// - If the rest of a span is shorter than the start-up time, the size becomes 0, nothing changes, and the loop of line
+//   8 never ends. Here such a span is over.
+//
+// As in the paper, chunks that fit nowhere are placed after the last span. Here they are reported as an overrun. The
+// paper has a span of infinite length for them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Learns where in an iteration the network is idle, from iterations without checkpoint traffic (GEMINI, SOSP'23,
-// section 5.4). Learns again when training changes its pattern. Pure: callers pass times in.
+// Learns for the idle forecast when in an iteration training leaves the network idle (GEMINI, SOSP'23, section 5.4). It
+// learns from iterations without checkpoint traffic, and again when training changes its pattern. No clock: callers
+// pass times in.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace ckpt::schedule {
 
-// A training communication, in seconds since its iteration began.
+// A communication of training, in seconds since its iteration began.
 struct Busy {
   double begin_s = 0;
   double end_s = 0;
@@ -24,9 +25,9 @@ struct IterationTimeline {
 // communications overlap, the span is 0.
 std::vector<double> idle_spans_s(const IterationTimeline& timeline);
 
-// Records the timeline of an iteration from its hooks as it passes. Times are of any one clock that does not run
-// backwards. Unbalanced calls cost a sentence and never training: an end without a beginning is ignored, and a
-// communication without an end lasts until the iteration ends.
+// Records when training communicated in an iteration, from its hooks. Times are of any one clock that does not run
+// backwards. Wrong calls do no harm to training, and are reported in a sentence. An end without a beginning is ignored.
+// A communication without an end lasts until the iteration ends.
 class Recorder {
  public:
   void begin_iteration(double now_s);
@@ -64,7 +65,7 @@ struct ProfilerOptions {
   double drift = 0.2;             // change of the median idle time or length over a window
 };
 
-// Learns the profile. Throws std::invalid_argument if an option is 0, negative or not a number.
+// Learns the profile from several iterations. Throws std::invalid_argument if an option is 0, negative or not a number.
 class Profiler {
  public:
   // `known`: a profile to begin with; none if it was learned from 0 iterations.

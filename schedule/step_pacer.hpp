@@ -1,7 +1,7 @@
-// StepPacer decides how many steps of an exchange (exchange.hpp) a member promises and how large their chunks are, so
-// that they end before training communicates again. This is Algorithm 2 of GEMINI (SOSP'23, section 5.3) for chunks
-// that all members issue together. It learns how long steps take from earlier steps. Pure: callers pass times in, in
-// seconds of any one clock.
+// StepPacer decides how many steps of an exchange a member promises, and how large their chunks are, for GPU
+// replication (gpu_replication/exchange.hpp). The steps shall end before training communicates again. This is Algorithm
+// 2 of GEMINI (SOSP'23, section 5.3), for chunks that all members issue together. StepPacer learns from earlier steps
+// how long a step takes. It has no clock: callers pass times in, in seconds of any one clock.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class StepPacer {
  private:
   std::uint64_t fitting_bytes(double idle_s) const;
 
-  // Steps that left while none was under way, until the last of them arrives.
+  // Steps that were issued while none was under way. The sample ends when the last of them arrives.
   struct Sample {
     double began_s;
     std::uint64_t first_step, end_step;

@@ -53,7 +53,8 @@ etcdctl_as() {
   [[ $scheme == http ]] ||
     tls=(--cacert "$folder/tls/ca.pem" --cert "$folder/tls/client.pem" --key "$folder/tls/client-key.pem")
   [[ -z $user ]] || tls+=(--user "$user:$(cat "$folder/password")")
-  env -i PATH="$PATH" ETCDCTL_API=3 etcdctl --endpoints "$(all_clients)" "${tls[@]}" "$@" >>"$folder/etcdctl.log" 2>&1
+  env -i PATH="$PATH" ETCDCTL_API=3 etcdctl --command-timeout 30s --endpoints "$(all_clients)" "${tls[@]}" "$@" \
+    >>"$folder/etcdctl.log" 2>&1
 }
 
 # As its administrator, where it has users.
@@ -63,7 +64,7 @@ administer() {
   etcdctl_as "$user" "$@"
 }
 
-serves() { administer get x; }
+serves() { administer --command-timeout 5s get x; }
 
 # What a start without a cluster decides, for all starts after it.
 decide() {
@@ -153,7 +154,7 @@ start() {
     start_member "$i"
     started+=("$i")
   done
-  wait_until 30 serves || die "etcd did not start (logs: $folder/*/log)"
+  wait_until 90 serves || die "etcd did not start (logs: $folder/*/log)"
   for i in "${started[@]}"; do runs "$i" || die "member $i of etcd has ended (log: $folder/$i/log)"; done
   [[ -z $user || -f $folder/has-users ]] || add_users
   echo "${scheme/http/etcd}://$(all_clients | sed "s#$scheme://##g")"

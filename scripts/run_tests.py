@@ -9,6 +9,7 @@ import sys
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
+import nightly_cases
 import whole_programs
 from stack_watch import StackWatch
 
@@ -116,7 +117,7 @@ def whole_program(preset, program, case, results, only):
         if not ended_in:
             return done
         names = [told.get("name").removeprefix(f"{program}.") for told in done]
-        rest = f"{only or '*'}-{':'.join(names)}"
+        rest = nightly_cases.without(only, names)
         report = results / f"{preset}-{program}-rest.junit"
         if not run_ctest(preset, exactly([f"{whole_programs.PREFIX}{program}"]), report, 1, rest):
             return [*done, again] if again is not None else done
@@ -262,7 +263,9 @@ def main():
     if "ctest" in arguments.parts and only:
         passed = run_only(preset, only, results)
     elif "ctest" in arguments.parts:
-        passed = run_choice(preset, SCOPES[arguments.scope], results, f"{preset}-ctest")
+        is_for_change = arguments.scope in ("change", "core")
+        cases = nightly_cases.without("", nightly_cases.left_to_nightly(preset) if is_for_change else [])
+        passed = run_choice(preset, SCOPES[arguments.scope], results, f"{preset}-ctest", cases)
     if "pytest" in arguments.parts:
         passed = run_pytest(preset, only, results) == 0 and passed
     return 0 if passed else 1

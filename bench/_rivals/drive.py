@@ -41,6 +41,7 @@ BACK = "back"
 OLDER = "older"
 NOTHING = "nothing"
 WRONG = "wrong bytes"
+SAVES_MAX = 20  # until one is not skipped
 
 
 def keep_orphans() -> None:
@@ -114,15 +115,27 @@ class Run:
             self._save()
 
     def _save(self) -> float:
-        """One iteration with a save. Returns how long training stood still on the slower rank, in ms."""
+        """Iterations until one of them is saved. Returns the longest time that training stood still in one, in ms."""
+        longest_ms = 0.0
+        for _ in range(SAVES_MAX):
+            stood_still_ms, is_saved = self._iterate()
+            longest_ms = max(longest_ms, stood_still_ms)
+            if is_saved:
+                self._is_saved = True
+                return longest_ms
+        raise Failed(f"{SAVES_MAX} saves in a row were skipped")
+
+    def _iterate(self) -> tuple[float, bool]:
+        """One iteration. How long training stood still on the slower rank, in ms, and whether all ranks were saved."""
         self._iteration += 1
         self._ranks.ask("update", self._iteration)
         saving = self._ranks.ask("save", self._iteration)
         time.sleep(self._computing_s)
         updating = self._ranks.ask("before_update")
-        self._ranks.ask("wait")
-        self._is_saved = True
-        return max(map(sum, zip(saving, updating, strict=True)))
+        is_saved = not any(self._ranks.ask("was_skipped"))
+        if is_saved:
+            self._ranks.ask("wait")
+        return max(map(sum, zip(saving, updating, strict=True))), is_saved
 
     def _restart(self, fault: str) -> float | None:
         """The next incarnation. Notes what came back. Returns how long that took on the slower rank, in ms."""

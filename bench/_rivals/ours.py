@@ -76,8 +76,11 @@ class Ours(Way):
 
     def wait(self) -> None:
         ticket = self._checkpointer.ticket
-        if ticket is not None and not (ticket.taken and ticket.wait(Stage.COMMITTED, COMMIT_MS)):
+        if not ticket.wait(Stage.COMMITTED, COMMIT_MS):
             raise RuntimeError(f"snapshot {ticket.iteration} was not committed: {ticket.message}")
+
+    def was_skipped(self) -> bool:
+        return self._checkpointer.ticket.skipped
 
     def close(self) -> None:
         self._checkpointer.close()

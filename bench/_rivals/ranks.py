@@ -70,6 +70,9 @@ class Rank:
     def before_update(self) -> float:
         return self._timed(self._way.before_update)
 
+    def was_skipped(self) -> bool:
+        return self._way.was_skipped()
+
     def wait(self) -> None:
         self._way.wait()
 

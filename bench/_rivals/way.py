@@ -89,6 +89,10 @@ class Way:
     def wait(self) -> None:
         """Returns when the last save is complete, so that it survives what it can survive."""
 
+    def was_skipped(self) -> bool:
+        """Whether the last save was none, because this way was not ready for one."""
+        return False
+
     def close(self) -> None:
         """The rank ends in order."""
 

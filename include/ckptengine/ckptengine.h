@@ -156,7 +156,7 @@ typedef struct ckpt_restored {
 
 /* How far a snapshot has come. Later stages have higher values. */
 typedef enum ckpt_stage {
-  CKPT_STAGE_NONE = 0,      /* not taken, discarded, or too old to be remembered (256 are) */
+  CKPT_STAGE_NONE = 0,      /* not taken, waits for a slot, discarded, or too old to be remembered (256 are) */
   CKPT_STAGE_CAPTURING = 1, /* the copy is under way */
   CKPT_STAGE_CAPTURED = 2,  /* complete in this node's memory */
   CKPT_STAGE_COMMITTED = 3, /* every shard of the job has all its copies and parity */
@@ -315,6 +315,9 @@ CKPT_API ckpt_status ckpt_restore(ckpt_engine* engine, void* stream, ckpt_restor
  * at restored.next_iteration, grow within an incarnation, and stay below 2^40. A snapshot that fails never harms
  * training. CKPT_SKIPPED: earlier snapshots are still being stored, so all ranks skip this one.
  *
+ * All tensors in host memory: if no slot is free, CKPT_SYNCHRONOUS tensors are kept, and the copy begins once a slot is
+ * free. If none is until ckpt_before_update(), that call skips the snapshot.
+ *
  * `stream` is as in ckpt_restore(). The snapshot has the state after the work that is on `stream` now. If other streams
  * update tensors, let `stream` wait for them. Work put on `stream` afterwards may change CKPT_SYNCHRONOUS tensors in
  * GPU memory. If any tensor is in GPU memory, tensors in host memory are captured before the call returns. */
@@ -324,7 +327,7 @@ CKPT_API ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration, void*
  * the snapshot. If you forget this call, the next ckpt_snapshot() discards the pending snapshot and warns.
  *
  * All tensors in host memory: blocks until they are captured, at most one minute. `count` may be 0. CKPT_DISCARDED: the
- * capture failed or took too long.
+ * capture failed or took too long. CKPT_SKIPPED: no slot became free since ckpt_snapshot(), so all ranks skip it.
  *
  * Any tensor in GPU memory: the host does not wait. The `count` streams in `streams` wait instead, on the GPU. Name
  * every stream that changes the tensors. The agent learns of the snapshot when its copy has ended. Until then
@@ -366,8 +369,9 @@ CKPT_API ckpt_status ckpt_resume(ckpt_engine* engine);
 CKPT_API ckpt_status ckpt_snapshot_stage(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage);
 
 /* Waits up to `timeout_ms` until the snapshot of `iteration`, or a newer one, has reached `stage`. It never finishes a
- * capture: call ckpt_before_update() first. CKPT_STAGE_DURABLE can take long, because the options storage_every and
- * storage_interval_s decide which checkpoints go to storage.
+ * capture: for stages after CKPT_STAGE_CAPTURING, call ckpt_before_update() first. CKPT_STAGE_CAPTURING waits for the
+ * slot. CKPT_STAGE_DURABLE can take long, because the options storage_every and storage_interval_s decide which
+ * checkpoints go to storage.
  *
  * CKPT_ERR_TIMEOUT: not in time. CKPT_SKIPPED, CKPT_DISCARDED, CKPT_ERR_SUPERSEDED, or the error of its
  * ckpt_snapshot(): the snapshot will never get there. CKPT_ERR_INVALID: a negative iteration or an unknown stage. */

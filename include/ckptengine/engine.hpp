@@ -12,8 +12,8 @@
 // Threads: one thread at a time uses an Engine. Any thread may call its const members.
 //
 // Errors: set-up calls that fail throw ckpt::Error. snapshot() and before_update() throw only for wrong use
-// (CKPT_ERR_INVALID), so a snapshot that fails never ends training. Their Result says what happened. You may ignore it:
-// the health callback says when the job is no longer protected.
+// (CKPT_ERR_INVALID), so a snapshot that fails never ends training. Both return a Result, which says what happened. You
+// may ignore it: the health callback tells you when the job is no longer protected.
 //
 // Streams: a `stream` is a cudaStream_t of the tensors' GPU. Leave it out if all tensors are in host memory.
 #ifndef CKPTENGINE_ENGINE_HPP
@@ -33,7 +33,7 @@
 namespace ckpt {
 inline namespace v0 {
 
-// A call failed. status() is the kind of failure. what() says what happened, why, and what to do.
+// Thrown if a call failed. status() is the kind of failure. what() says what happened, why, and what to do.
 class Error : public std::runtime_error {
  public:
   Error(ckpt_status status, const std::string& sentence) : std::runtime_error(sentence), status_(status) {}
@@ -49,8 +49,9 @@ inline void check(ckpt_status status) {
 }
 }  // namespace detail
 
-// Options of an engine (docs/options.md). An option that is not set here comes from the environment (CKPTENGINE_<KEY>),
-// then from the file that the option `config` names, then from its default. Creating the engine checks the values.
+// Options for a new Engine (docs/options.md). If an option is not set here, it comes from the environment
+// (CKPTENGINE_<KEY>), then from the file that the option `config` names, then from its default. Creating the engine
+// checks the values.
 class Options {
  public:
   // Sets nothing in code: all options come from the environment, the file and the defaults.
@@ -76,13 +77,13 @@ class Options {
   std::vector<std::pair<std::string, std::string>> pairs_;
 };
 
-// What restore() did. See ckpt_restored. The message is copied, so it has no lifetime rule.
+// What restore() did: ckpt_restored, with a copy of the message. So the message stays valid.
 struct Restored : ckpt_restored {
   Restored() : ckpt_restored(CKPT_RESTORED_INIT) {}
   std::string message;  // what a person should know about this restore, or ""
 };
 
-// Result of a call whose failure does not harm training. Converts to true for CKPT_OK only.
+// The result of a call whose failure does not harm training. Converts to true for CKPT_OK only.
 class Result {
  public:
   explicit Result(ckpt_status status)
@@ -99,8 +100,8 @@ class Result {
   std::string message_;
 };
 
-// What snapshot() returns: its result, and a handle to follow the snapshot. Copyable. Any thread may use it, but only
-// while its engine exists and is not moved.
+// What snapshot() returns: its result, and a handle to follow the snapshot. It can be copied. Any thread may use it,
+// but only while its engine exists and is not moved.
 class Ticket : public Result {
  public:
   [[nodiscard]] std::int64_t iteration() const { return iteration_; }
@@ -126,7 +127,7 @@ class Ticket : public Result {
   std::int64_t iteration_;
 };
 
-// The engine of one rank. Owns the C handle. The caller owns the tensors' memory.
+// The engine of one rank, which takes snapshots and restores them. The caller owns the tensors' memory.
 class Engine {
  public:
   // Connects to the node's agent and claims the rank. If no agent runs and the option `agent` is "auto", starts one.
@@ -206,8 +207,8 @@ class Engine {
 
   // Finishes the pending capture. Call it before registered tensors change again. If all tensors are in host memory, it
   // blocks until they are captured. Otherwise `streams` wait instead, on the GPU: name every stream that changes the
-  // tensors. CKPT_DISCARDED: the capture failed, training is not affected. Throws Error only for wrong use. See
-  // ckpt_before_update().
+  // tensors. CKPT_DISCARDED: the capture failed. CKPT_SKIPPED: no slot became free. Neither affects training. Throws
+  // Error only for wrong use. See ckpt_before_update().
   Result before_update(std::initializer_list<void*> streams = {}) {
     const ckpt_status status = ckpt_before_update(engine_, std::data(streams), streams.size());
     if (status == CKPT_ERR_INVALID) throw Error(status, ckpt_last_error());

@@ -1,5 +1,6 @@
-// The papers' formulas for the odds, each under its own name: bounds, to compare with the exact odds of survival.hpp.
-// Pure. All functions throw std::invalid_argument on arguments outside their domain.
+// The formulas of the papers GEMINI and REFT for how likely checkpoints in memory survive the loss of nodes. They are
+// bounds, to compare with the exact figures of survival.hpp. Pure functions. They throw std::invalid_argument for
+// arguments outside their domain.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// Replays a trace of real faults over a placement: at each moment at which nodes fail, would memory have sufficed? The
-// format is that of the InfiniteHBD trace: a JSON array of events {node_id, event_time (days), event_type:
-// "fault_start" or "fault_end"} in the order of time. Pure: takes the text, returns figures.
+// Replays a record of real faults over a placement. Each time nodes fail, it asks whether the checkpoint in memory
+// would have survived. The format is that of the InfiniteHBD trace: a JSON array of events {node_id, event_time (days),
+// event_type: "fault_start" or "fault_end"} in the order of time. Pure functions: they take the text and return
+// figures.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +32,9 @@ FaultTrace parse_trace(std::string_view text);
 // Returns numbering[trace node] = node of a placement, random from the seed. Throws if the trace has more nodes.
 std::vector<std::uint32_t> random_numbering(const FaultTrace& trace, std::uint32_t nodes, std::uint64_t seed);
 
-// SYNTHETIC failure domains, for traces that name none: racks of `rack_nodes` consecutive numbers. The trace's nodes
-// fill them in the order of their first faults, so nodes that failed in one burst tend to share a rack. Nodes that
-// never failed are among them at random. Bursts would look like this if racks caused them.
+// SYNTHETIC failure domains, for a trace that names none: racks of `rack_nodes` nodes. Nodes fill the racks in the
+// order of their first faults. So nodes that failed in one burst tend to share a rack, as if racks had caused the
+// bursts. Nodes that never failed are among them at random.
 struct SyntheticRacks {
   std::vector<std::uint32_t> numbering;
   Domains domains;
@@ -45,8 +46,8 @@ SyntheticRacks synthetic_racks(const FaultTrace& trace, std::uint32_t nodes, std
 // independent.
 FaultTrace independent_twin(const FaultTrace& trace, std::uint64_t seed);
 
-// Counts the moments that a placement survives. A node's memory is lost from its fault until `repair_days` later, when
-// a replacement holds its pieces. With an infinite `repair_days` it is lost until the fault's end.
+// Counts how often the placement survives. The memory of a failed node is lost until `repair_days` later, when a
+// replacement has its pieces. If `repair_days` is infinite, it is lost until the fault ends.
 struct Replay {
   std::uint64_t moments = 0;   // at which at least one node failed
   std::uint64_t survived = 0;  // moments at which every part still had a holder

@@ -1,4 +1,4 @@
-// Checks whether the shards of a placement survive the loss of nodes. Pure.
+// Says whether the shards of a placement survive the loss of certain nodes. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace ckpt::placement {
 
-// A set of nodes whose memory is lost. Asking and refilling it is fast.
+// The nodes whose memory is lost. To ask and to fill it again is fast.
 class LostNodes {
  public:
   explicit LostNodes(std::uint32_t nodes) : is_lost_(nodes, 0) {}

@@ -1,5 +1,6 @@
-// Estimates odds by random trials, for failures without a closed form, such as nodes of one domain that fail together.
-// The same seed gives the same figures on every platform. Pure.
+// Estimates by random trials how likely the checkpoints in memory survive the loss of nodes. It serves failures for
+// which there is no formula, such as nodes of one domain that fail together. The same seed gives the same figures on
+// every platform. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ struct Estimate {
 };
 Estimate estimate(std::uint64_t survived, std::uint64_t trials);
 
-// How `lost` nodes are lost together. The first is any node. Each further one is, with probability `correlation`,
-// another node of the innermost domain of the one before it, if that domain has one left. Otherwise it is any node.
+// How `lost` nodes are lost together. The first one is any node. With probability `correlation`, the next one is
+// another node of the same innermost domain, if one is left there. Otherwise it is any node.
 struct LossModel {
   std::uint32_t lost = 0;
   double correlation = 0;            // 0: all sets are equally likely, as for survival_odds

@@ -1,6 +1,6 @@
-// The exact odds that memory survives: the share of all sets of k lost nodes that leaves every part a holder. The odds
-// depend on the cells alone, so failure domains do not change them. Domains matter if failures are not independent; see
-// sampling.hpp and fault_trace.hpp. Pure.
+// Computes exactly how likely the checkpoints in memory survive the loss of k nodes. The answer is a share of all sets
+// of k nodes: those whose loss leaves every part a holder. All sets are equally likely here, so failure domains change
+// nothing. For failures that come together see sampling.hpp and fault_trace.hpp. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ namespace ckpt::placement {
 struct Odds {
   double survival = 1;
   double loss = 0;  // 1 - survival, computed on its own: precise even far below 1e-16
-  // For up to 64 nodes, the counts: survival = survivors / total.
+  // How many sets of lost nodes there are (`total`), and how many of them leave every part a holder. Only for up to 64
+  // nodes.
   struct Count {
     std::uint64_t survivors = 0;
     std::uint64_t total = 0;

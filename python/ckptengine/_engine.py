@@ -124,10 +124,10 @@ class Health:
 
 
 class Ticket:
-    """What snapshot() returns. True if the snapshot was taken. Otherwise `status` and `message` say why not. Any thread
-    may use it while the engine is open."""
+    """What snapshot() returns. True if the snapshot was taken, or still waits for a slot. Otherwise `status` and
+    `message` say why not, also if before_update() skipped it. Any thread may use it while the engine is open."""
 
-    __slots__ = ("_engine", "iteration", "message", "status")
+    __slots__ = ("__weakref__", "_engine", "iteration", "message", "status")
 
     def __init__(self, engine: Engine, iteration: int, status: Status, message: str) -> None:
         self._engine = engine
@@ -149,22 +149,24 @@ class Ticket:
 
     @property
     def stage(self) -> Stage:
-        """How far the snapshot has come. NONE if it was not taken, was discarded, or is too old to be remembered."""
+        """How far the snapshot has come. NONE if it was not taken, waits for a slot, was discarded, or is too old to be
+        remembered."""
         return self._engine.stage(self.iteration) if self.taken else Stage.NONE
 
     def wait(self, stage: Stage = Stage.COMMITTED, timeout_ms: int = 10_000) -> bool:
         """Waits until this snapshot, or a newer one, has reached `stage`. Returns False if it did not in time, or never
         will. `message` then says why, and so does `status`, except after a timeout. Call before_update() first: it
-        finishes the capture."""
+        finishes the capture. CAPTURING waits until the copy has begun, and needs no before_update()."""
         if not self.taken:
             return False
         status, message = self._engine._wait(self.iteration, stage, timeout_ms)
         if status is Status.OK:
             return True
-        self.message = message
-        if status is not Status.TIMEOUT:
-            self.status = status
+        self._failed(self.status if status is Status.TIMEOUT else status, message)
         return False
+
+    def _failed(self, status: Status, message: str) -> None:
+        self.status, self.message = status, message
 
     def __repr__(self) -> str:
         return f"Ticket(iteration={self.iteration}, status={self.status.name}, stage={self.stage.name})"
@@ -207,6 +209,7 @@ class Engine:
     ) -> None:
         self._require_protected = require_protected
         self._newest_taken = -1
+        self._newest: weakref.ref[Ticket] | None = None  # the same one's ticket
         self._restored_at = time.monotonic()
         self._handle: int | None = None
         self._library = _abi.load_library(library)
@@ -316,19 +319,25 @@ class Engine:
     ) -> Ticket:
         """Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. It has
         the state after the work that is already on `stream`. A skipped or failed snapshot does not raise: the ticket
-        says so, and the log names failures. Raises Error (INVALID) for wrong use.
+        says so, and the log names failures. If no slot is free, the copy begins once one is, or before_update() skips
+        the snapshot. Raises Error (INVALID) for wrong use.
 
         With `wait`, for a job that is about to end: waits until the snapshot before is committed, so that this one is
         not skipped for it, takes this one, and waits until it is committed, all within `timeout_ms`. The ticket's stage
         says whether it is. Every rank has to call it for the same iteration. It also calls before_update()."""
         deadline = time.monotonic() + timeout_ms / 1000
+
+        def left_ms() -> int:
+            return max(0, int(1000 * (deadline - time.monotonic())))
+
         if wait and self._newest_taken >= 0:
             self.before_update([] if stream is None else [stream])
-            self._wait(self._newest_taken, Stage.COMMITTED, timeout_ms)
+            self._wait(self._newest_taken, Stage.COMMITTED, left_ms())
         ticket = self._snapshot(iteration, stream)
         if wait and ticket.taken:
+            ticket.wait(Stage.CAPTURING, left_ms())
             self.before_update([] if stream is None else [stream])
-            ticket.wait(Stage.COMMITTED, max(0, int(1000 * (deadline - time.monotonic()))))
+            ticket.wait(Stage.COMMITTED, left_ms())
         return ticket
 
     def _snapshot(self, iteration: int, stream: int | None) -> Ticket:
@@ -337,11 +346,12 @@ class Engine:
         if status is Status.INVALID:
             raise Error(status, message)
         self._report(status, message)
-        if status is Status.OK:
-            self._newest_taken = iteration
+        ticket = Ticket(self, iteration, status, message)
+        if ticket.taken:
+            self._newest_taken, self._newest = iteration, weakref.ref(ticket)
         if self._require_protected:
             self._raise_if_not_protected()
-        return Ticket(self, iteration, status, message)
+        return ticket
 
     def _raise_if_not_protected(self) -> None:
         health = self.health()
@@ -352,7 +362,8 @@ class Engine:
     def before_update(self, streams: Sequence[int] = ()) -> bool:
         """Finishes the pending capture. Call it before the overlapped tensors change again. Blocks until they are
         captured. With tensors in GPU memory `streams` wait instead: name every stream that changes them. Returns False
-        if the capture failed. Raises Error (INVALID) for wrong use."""
+        if the capture failed, or is skipped because no slot became free; its ticket then says so. Raises Error
+        (INVALID) for wrong use."""
         handles = (ctypes.c_void_p * len(streams))(*streams)
         status = Status(self._library.ckpt_before_update(self._open(), handles, len(streams)))
         if status is Status.OK:
@@ -361,6 +372,8 @@ class Engine:
         if status is Status.INVALID:
             raise Error(status, message)
         self._report(status, message)
+        if self._newest is not None and (ticket := self._newest()) is not None:
+            ticket._failed(status, message)
         return False
 
     def discard(self) -> None:

@@ -87,9 +87,9 @@ class Options:
     """Minimum size of a main shard's slot, for state that will grow. State that outgrows its slots gets larger ones,
     which takes memory for both for a moment. 0: the size of the registered state. Default: 0."""
     own_slots: int | None = None
-    """Slots that a rank of this node starts with, without the one for storage. 2 saves one state of memory if each
-    checkpoint is committed before the next `snapshot()`. A rank whose captures wait for replication gets its
-    third slot later. Default: 3."""
+    """Slots that a rank of this node starts with, without the one for storage. 2 suffice if each checkpoint is
+    committed before the next `before_update()`. A rank whose captures wait longer for replication gets its third
+    slot later. Default: 2."""
     copy_threads: int | None = None
     """Threads that copy and digest tensors in host memory. Default: 1."""
     gpu_staging_bytes: int | str | None = None

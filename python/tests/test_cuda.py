@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import communicating
 import pytest
 import torch
+from ckptengine import Stage
 from ckptengine.torch import Checkpointer
 from comm_words import BEGIN, END, ITERATION, CommWords
 from conftest import BUILD
@@ -150,8 +151,8 @@ def test_checkpointer_names_the_current_stream_unless_told_others(job, monkeypat
         monkeypatch.setattr(engine, "before_update", lambda of: (named.append(of), before_update(of))[1])
         monkeypatch.setattr(checkpointer, "_gpu", torch.device("cuda", 0))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream(77))
-        checkpointer.snapshot(1)
+        assert checkpointer.snapshot(1).wait(Stage.CAPTURING, 20_000)
         assert checkpointer.before_update()
-        checkpointer.snapshot(2)
+        assert checkpointer.snapshot(2).wait(Stage.CAPTURING, 20_000)
         assert checkpointer.before_update(stream(5), stream(6))
         assert named == [77, [77], 77, [5, 6]]

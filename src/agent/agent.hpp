@@ -1,5 +1,5 @@
-// Agent is the node's agent as one object. It takes the arena, joins the job and serves trainers and peers until it is
-// destroyed.
+// Agent is a node's whole agent as one object, for the daemon ckptd and for tests. It opens the arena, joins the job,
+// and serves trainers and other agents until it is destroyed.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// AgentControl is what the parts of the agent can ask of the agent as a whole.
+// AgentControl is the interface through which a part of the agent acts on the whole agent.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace ckpt::agent {
 // Why the agent ends: somebody asked it to, or another agent serves its node now.
 enum class EndReason { asked, replaced };
 
-// [any thread]
+// Any thread may call its functions.
 class AgentControl {
  public:
   virtual ~AgentControl() = default;

@@ -1,6 +1,6 @@
-// ArenaWatch notices if somebody removes files of the arena. Any process of this user can do that, and systemd-logind
-// does it when the user logs out (RemoveIPC). What this agent has mapped stays whole until the agent ends. So the watch
-// makes the arena again, lets the agent continue, and raises an alarm. Belongs to the core thread.
+// ArenaWatch notices if files of the node's arena are removed. Any process of the same user can do that, and
+// systemd-logind does it when the user logs out (RemoveIPC). The agent still has the files mapped, so it loses nothing.
+// The watch makes the arena again and raises an alarm. Only the agent's core thread uses it.
 #pragma once
 
 #include <string>

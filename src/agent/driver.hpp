@@ -1,8 +1,9 @@
-// Driver runs the protocol's core on one thread, the core thread. It gives the core one event at a time. It passes each
-// effect that the core returns to the part of the agent that carries it out. Slow work runs on other threads and comes
-// back as a task in the queue.
+// Driver connects the core, which makes the protocol's decisions, with the rest of the agent. It passes one event at a
+// time to the core. The core returns effects, and the driver has the right part of the agent carry out each one. All of
+// this happens on one thread, the core thread. Slow work runs on other threads, and its end comes back as a task in the
+// core thread's queue.
 //
-// Functions marked [any thread] only put a task into the queue. All others belong to the core thread.
+// Functions marked [any thread] only put a task into that queue. Only the core thread calls the others.
 #pragma once
 
 #include <deque>
@@ -33,7 +34,7 @@ class StorePoller;
 
 class Driver : public EventSink {
  public:
-  // All outlive the driver.
+  // The parts of the agent that the driver uses. All of them outlive it.
   struct Parts {
     const Options& options;
     arena::NodeArena& arena;

@@ -1,5 +1,5 @@
-// EventLog keeps notices for people: the newest ones and a few counters, for the log and `ckptctl status`. Belongs to
-// the core thread.
+// EventLog keeps what people should know: the newest notices and a few counters. They appear in the log and in `ckptctl
+// status`. Only the agent's core thread uses it.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// HealthReporter handles the verdict whether the job is protected, and the suspicion which ranks hold training up. It
-// tells the core what this agent observes itself, tells trainers and the log the core's verdict, and answers `ckptctl
-// health`. Belongs to the core thread.
+// HealthReporter brings the verdict on the job's health, and the suspicion which ranks hold training up, to all who
+// need it. It tells the protocol's core what this agent observes, tells the trainers and the log the core's verdict,
+// and answers `ckptctl health`. Only the agent's core thread uses it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -18,7 +18,7 @@ namespace ckpt::agent {
 
 class HealthReporter {
  public:
-  // All outlive this object.
+  // What the reporter uses. All of it outlives the reporter.
   struct Dependencies {
     const Options& options;
     const core::Node& core;

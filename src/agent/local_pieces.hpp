@@ -1,5 +1,6 @@
-// LocalPieces drops pieces in this node's memory when the core orders it, and verifies them when others report damage.
-// Belongs to the core thread; digest threads compute the digests.
+// LocalPieces drops pieces from this node's memory when the protocol's core orders it. It also verifies a piece again
+// when another node reports that the piece is damaged. Only the agent's core thread uses it. Other threads compute the
+// digests.
 #pragma once
 
 #include <functional>
@@ -15,7 +16,7 @@ namespace ckpt::agent {
 
 class LocalPieces {
  public:
-  // All outlive this object.
+  // What LocalPieces uses. All of it outlives the object.
   struct Dependencies {
     Segments& segments;
     PieceIndex& index;
@@ -32,8 +33,8 @@ class LocalPieces {
 
   // Computes the piece's digests again, tells the core if the piece is damaged, then calls `then`.
   void verify(const core::SlotRef& slot, std::function<void()> then);
-  // The same for a piece that another node received damaged from here. Only a node that decodes with it can notice
-  // parity that matches its digests and is wrong.
+  // The same for a piece that another node received damaged from here. If the request says so, the piece is parity that
+  // matches its digests and is wrong. Only a node that decodes with such parity can notice that.
   void verify(const core::VerifyRequest& request);
 
   // A piece from `node` arrived damaged, on the way or already there. Asks that node to verify it. `is_wrong`: the

@@ -1,5 +1,5 @@
-// The agent's log. It is passed to whoever writes to it and is never global. Thread-safe. A slow reader never blocks a
-// writer.
+// Log is the agent's log file. Whoever writes to it gets a reference; there is no global log. Thread-safe. A writer
+// never waits for a slow disk or terminal.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -14,7 +14,7 @@ namespace ckpt::agent {
 
 using Log = std::shared_ptr<spdlog::logger>;
 
-// Where lines go in addition to the file.
+// Whether lines also go to standard error.
 enum class Foreground { no, stderr_too };
 
 // Appends to `path`, and makes the file again if somebody removes it. Keeps at most two files of a few MiB, since they
@@ -27,8 +27,8 @@ Log silent_log();
 // Returns whether two sentences differ only in a name or two, in numbers, paths or quoted text.
 bool are_alike(const std::string& a, const std::string& b);
 
-// FloodGate keeps a log readable. Of many similar lines it writes the first few and counts the rest. Does no I/O; not
-// thread-safe.
+// FloodGate keeps a log readable: of many similar lines, it lets the first few through and counts the rest. It only
+// decides, and the caller writes. Not thread-safe.
 class FloodGate {
  public:
   static constexpr std::uint64_t alike_max = 8;  // similar but different lines written per window

@@ -1,11 +1,13 @@
-// Runs the option `member_hook`, a command or a URL of the operator, when the job loses, replaces, gets back or
-// releases a node. The operator can then order a replacement, or hand back a machine that is no longer used.
+// MemberHook runs the operator's hook, a command or a URL in the option `member_hook`. It runs when the job loses,
+// replaces, gets back or releases a node. The operator can then order a new machine, or hand back one that is not
+// needed.
 //
-// /bin/sh runs a command with these variables in its environment: CKPTENGINE_MEMBER_JOB, CKPTENGINE_MEMBER_CHANGE
-// (lost, replaced, returned or released), CKPTENGINE_MEMBER_NODE, CKPTENGINE_MEMBER_REPLACEMENT ("" unless replaced)
-// and CKPTENGINE_MEMBER_REASON ("" unless lost). A URL gets the same as a JSON object, by POST. Only the leader calls
-// the hook. A new leader repeats what still holds, so a hook must tolerate repetition. Each call has a deadline. A call
-// that fails is logged and not repeated.
+// A command runs in /bin/sh with these environment variables: CKPTENGINE_MEMBER_JOB, CKPTENGINE_MEMBER_CHANGE (lost,
+// replaced, returned or released), CKPTENGINE_MEMBER_NODE, CKPTENGINE_MEMBER_REPLACEMENT ("" unless replaced) and
+// CKPTENGINE_MEMBER_REASON ("" unless lost). A URL gets the same as a JSON object, by POST.
+//
+// Only the leader's agent calls the hook. A new leader repeats news that still holds, so a hook must tolerate
+// repetition. Each call has a deadline. A call that fails is logged and not repeated.
 #pragma once
 
 #include <condition_variable>

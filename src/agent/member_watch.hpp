@@ -1,6 +1,6 @@
-// MemberWatch is the leader's agent's view of the job's members. It probes those that do not answer, tells people and
-// the operator's hook, and remembers which are lost. It also finds agents with another token, which only their
-// listeners reveal. Belongs to the core thread.
+// MemberWatch watches the job's nodes for the leader's agent. It probes members that do not answer, and tells people
+// and the operator's hook about lost ones. It also finds agents with another token: their listeners refuse this agent.
+// Only the agent's core thread uses it.
 #pragma once
 
 #include <map>
@@ -22,8 +22,8 @@ class MemberWatch {
               const Log& log)
       : job_(std::move(job)), hook_(hook, log), peers_(peers), core_(core), event_log_(event_log) {}
 
-  // What an operator should do about a lost node depends on whether its machine answers. So this probes the node's
-  // listener first, and then tells about all changes since.
+  // Tells people and the hook about the change. If the node is lost, probes its listener first, because the operator
+  // needs to know whether the machine answers. Changes that come meanwhile wait for the probe.
   void carry_out(const core::MemberChanged& changed);
 
   // Probes the listeners of nodes that this agent does not hear, unless it did so a moment ago.

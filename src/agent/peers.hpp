@@ -1,5 +1,5 @@
-// Peers are the agents of the job's other nodes: names and addresses from the coordination store, and ways to send to
-// them and probe them. Belongs to the core thread.
+// Peers knows the agents of the job's other nodes. It takes their names and addresses from the coordination store,
+// sends messages to them and probes them. Only the agent's core thread uses it.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace ckpt::agent {
 
 class Peers {
  public:
-  // This agent, as the others see it.
+  // This agent, as the other agents see it.
   struct Own {
     core::NodeId node = 0;
     std::string name;

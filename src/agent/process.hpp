@@ -1,4 +1,4 @@
-// Process information that the agent asks the kernel for.
+// Tells the agent whether another process, such as a trainer, lives, is stopped or has exited.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +12,7 @@
 
 namespace ckpt::agent {
 
-// Another process. Holds a pidfd, so a later process with the same pid is never mistaken for it.
+// Refers to another process by a pidfd. So it never means a later process with the same pid.
 class Process {
  public:
   // Returns nothing if no process has this pid.

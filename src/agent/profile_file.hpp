@@ -1,5 +1,5 @@
-// Stores the profile of a rank's communication in the arena. A later incarnation of the rank on this node then need not
-// learn it again.
+// Keeps in the arena what the agent has learned of a rank's communication. If the rank starts again on this node, the
+// agent need not learn it again.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,5 @@
-// QueuedRequests takes requests of trainers and tools from the server's thread. Tasks of the core thread answer them.
+// QueuedRequests brings the requests of trainers and tools from the server's thread to the agent's core thread, which
+// answers them.
 #pragma once
 
 #include <string>
@@ -11,7 +12,7 @@
 
 namespace ckpt::agent {
 
-// [any thread]
+// Any thread may call its functions.
 class QueuedRequests : public TrainerRequests {
  public:
   // All outlive the tasks that this object posts.

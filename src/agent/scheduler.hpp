@@ -1,9 +1,9 @@
-// Scheduler decides when this node sends its chunks. It learns from the events of the trainers' hooks
-// (arena/comm_log.hpp) when each rank leaves the network idle. It lets chunks go while all ranks leave it idle
-// (schedule/pacer.hpp).
+// Scheduler says when this node may send chunks to other nodes, so that they do not slow down training. It learns from
+// the trainers' hooks (arena/comm_log.hpp) when each rank leaves the network idle. Chunks may leave while all of the
+// node's ranks leave it idle.
 //
-// Thread-safe. The core thread adds and removes trainers and asks for the status. The transport's thread asks whether
-// it may send.
+// Thread-safe. The agent's core thread adds and removes trainers and asks for the status. The transport's thread asks
+// whether it may send.
 #pragma once
 
 #include <deque>

@@ -1,4 +1,4 @@
-// SpaceForecast computes how much more memory of the arena will be needed. Belongs to the core thread.
+// SpaceForecast computes how much more of the arena's memory this node will need. Only the agent's core thread uses it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The agent's answers to `ckptctl status` and `ckptctl trace`. Belongs to the core thread.
+// Writes the agent's answers to `ckptctl status` and `ckptctl trace`. Only the agent's core thread uses it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -22,7 +22,7 @@ namespace ckpt::agent {
 
 class StorePoller;
 
-// The parts of the agent that supply the facts.
+// The parts of the agent that the answers come from.
 struct StatusSources {
   const Options& options;
   const arena::NodeArena& arena;

@@ -1,11 +1,10 @@
-// StorePoller watches the coordination store, and writes to it what the core orders.
+// StorePoller reads the coordination store for the agent, and writes what the protocol's core wants to store there. It
+// calls callbacks with the results.
 //
-// If the store notifies of changes and did so recently, the poller reads it only seldom, in case a notice was lost. (A
-// living leader renews its record all the time, so notices are frequent.) Otherwise it polls the store.
-//
-// The poller owns one thread. After the start only this thread calls the store, because the store may be slow or gone.
-// It logs when an outage begins and ends; reading and writing may fail separately. It calls the callbacks with the
-// results.
+// All this runs on a thread of its own, because the store may be slow or gone. After the start, only that thread calls
+// the store. If the store notifies of changes, the thread reads it only now and then, in case a notice was lost.
+// Otherwise, or when notices stay away, it polls. (A living leader renews its record all the time, so notices must come
+// often.) The poller logs when an outage begins and ends, separately for reading and writing.
 #pragma once
 
 #include <array>
@@ -36,7 +35,7 @@ class StorePoller {
     std::function<void(const std::vector<coord::NodeEntry>&)> nodes;  // all nodes, or those that changed
     std::function<void(const std::string&)> notice = {};              // a sentence for people
   };
-  // The record of this agent's node. If the store loses it, the poller writes it again.
+  // The record of this agent's node. If the store loses the record, the poller writes it again.
   struct Own {
     coord::NodeEntry node;
     std::string token;  // "": the token is not in the store
@@ -94,7 +93,8 @@ class StorePoller {
   void note(Access access, const std::string& trouble);
   void end_trouble(Access access, const char* how);
   std::string exchange_trouble(Access access, const std::string& trouble);
-  // A record with its parsed form. Most reads find the same text again.
+  // The text of a record as last read, with its parsed form. Most reads find the same text, which need not be parsed
+  // again.
   template <class Record>
   struct CachedRecord {
     std::string text = "none";  // of a missing record

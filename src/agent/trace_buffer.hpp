@@ -1,5 +1,5 @@
-// TraceBuffer keeps recent events on this node for `ckptctl trace`: training's communications as its hooks reported
-// them, captures, chunks sent, commits. It is bounded and drops the oldest event first. Thread-safe.
+// TraceBuffer keeps this node's newest events for `ckptctl trace`: training's communications, captures, chunks sent and
+// commits. If it is full, the oldest event makes room. Thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// TransferOrders carries out the core's orders to bring pieces here (fetches, GPU replication) and to write them to
-// storage. If it cannot carry out an order, it answers that the order failed. Belongs to the core thread.
+// TransferOrders carries out the orders of the protocol's core to get pieces for this node and to write pieces to
+// storage. If it cannot, it tells the core that the order failed. Only the agent's core thread uses it.
 #pragma once
 
 #include <optional>
@@ -25,7 +25,7 @@ class TrainerManager;
 
 class TransferOrders {
  public:
-  // All outlive this object.
+  // What TransferOrders uses. All of it outlives the object.
   struct Dependencies {
     const Options& options;
     const std::vector<persist::CheckpointSourceFactory>& checkpoint_sources;  // besides storage

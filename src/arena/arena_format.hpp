@@ -1,18 +1,20 @@
-// The layout of the shared memory of agent and trainer, which outlives both. docs/arena.md specifies it field by field.
+// The layout of the shared memory that the agent and its trainers use. It outlives both. docs/arena.md specifies every
+// field.
 //
 // A node's arena is a directory <arena_dir>/<job>/<node>/ of files in tmpfs. The agent creates all of them:
-//   node              NodeHeader: who owns this arena. The one agent that uses it holds the file's flock
-//   rank-<r>.control  RankControl: the words that trainer r and the agent exchange once per iteration; then CommWords:
-//                     when the trainer communicates
-//   rank-<r>.receive_buffer  ReceiveBufferHeader, then the pieces that other GPUs sent to rank r (receive_buffer.hpp)
-//   <n>.segment       SegmentHeader, then slots: the slots of one shard, with one writer
+//    node              NodeHeader: who owns this arena. The one agent that uses it holds the file's flock
+//    rank-<r>.control  RankControl: the words that trainer r and the agent exchange in each iteration; then CommWords:
+//                      when the trainer communicates
+//    rank-<r>.receive_buffer  ReceiveBufferHeader, then the pieces that other GPUs sent to rank r
+//    <n>.segment       SegmentHeader, then slots: the slots of one shard, with one writer
 //
 // Rules of the shared words:
-//   - Each word has one writer. Words of different writers share no cache line.
-//   - A writer stores plain fields before the word that publishes them (release). Readers load it first (acquire).
-//   - What a trainer wrote is untrusted. Readers check it against bounds and believe it only under a valid seal.
-//   - Either side may stop after any store, and attaching again yields a valid state.
-//   - All integers are little endian.
+// - Each word has one writer. Words of different writers share no cache line.
+// - A writer first stores plain fields, then the word that publishes them (release). A reader first loads that word
+//   (acquire).
+// - A reader trusts nothing that a trainer wrote. It checks all bounds, and believes a piece only under a valid seal.
+// - Either side may die after any store. Whoever attaches then finds a valid state.
+// - All integers are little endian.
 #pragma once
 
 #include <atomic>
@@ -43,8 +45,9 @@ inline constexpr const char* room_advice =
 inline constexpr std::uint32_t segment_format_version = 5;  // of SegmentHeader. Format 4 had all slots from the start
 inline constexpr std::uint32_t node_format_version = 4;     // of NodeHeader. Format 3 used `format_3` alone
 
-// What a node must not forget. NodeHeader has two copies, which the agent writes one after the other. So one copy is
-// whole, whenever an agent dies. A copy counts only if its `check` is right.
+// What a node must not forget when its agent restarts. NodeHeader has two copies, and the agent writes one after the
+// other. So one copy is always whole, even if the agent dies while it writes. A copy counts only if its `check` is
+// right.
 struct NodeWords {
   alignas(64) Word64 arena_id;  // random: distinguishes a fresh arena from an earlier one of the same name
   Word64 number;                // the node's number in the job, plus 1; 0: not known
@@ -71,7 +74,7 @@ static_assert(sizeof(NodeHeader) <= page_bytes);
 
 inline constexpr std::size_t health_words = 168;
 
-// The agent's verdict on the job, for its trainer (health_page.hpp).
+// The agent's verdict on the job's health, for one trainer. HealthPage reads and writes it.
 struct HealthWords {
   // Written by the agent.
   alignas(64) Word64 heartbeats;  // +1 at each of the agent's ticks, so the trainer knows that it lives
@@ -79,7 +82,7 @@ struct HealthWords {
   Word64 words[health_words];
 };
 
-// The first page of a control file. A trainer maps its own file and no other.
+// The control page: the first page of a rank's control file. A trainer maps its own file and no other.
 struct RankControl {
   std::uint64_t magic;
   std::uint32_t format;
@@ -115,8 +118,8 @@ inline constexpr std::size_t comm_events_max = 4096;
 inline constexpr std::uint32_t comm_gpu_max = 1024;
 inline constexpr std::size_t pause_name_words = 4;
 
-// Follows the control page: when the trainer communicates. Only the trainer writes it, from any of its threads, and its
-// GPU (comm_log.hpp).
+// When a trainer communicates. Follows the control page in the same file. Any thread of the trainer writes it, and so
+// does the trainer's GPU. CommWriter and CommReader (comm_log.hpp) are the interface.
 struct CommWords {
   struct Channel {
     Word32 begun;  // communications begun and ended, modulo 2^32. Equal: the channel is idle
@@ -144,9 +147,9 @@ inline constexpr std::size_t control_file_bytes =
 
 inline constexpr std::uint32_t receive_buffer_places_max = 32;
 
-// The first page of a receive buffer file. ReplicationWords follow it. Once the sizes of the members' pieces are known,
-// the bytes of the places follow in this order, each from a page boundary on. Each member of the group has a place,
-// also the rank itself.
+// The first page of a rank's receive buffer file. ReplicationWords follow it, then a place for each member of the
+// replication group, also for the rank itself. Each place begins at a page boundary. The places exist once the sizes of
+// the members' pieces are known.
 struct ReceiveBufferHeader {
   std::uint64_t magic;
   std::uint32_t format;
@@ -156,7 +159,7 @@ struct ReceiveBufferHeader {
   std::uint32_t member;       // the rank's own number in the group
   alignas(8) Word64 ready;    // agent: 1 once the places exist, with their capacities
 
-  // Written by the trainer.
+  // The place of one member: what has arrived from it. The trainer writes it.
   struct Place {
     alignas(64) Word64 checkpoint;  // the checkpoint that arrives there; 0: none
     Word64 gpu_received_bytes;      // how many of its first bytes have arrived
@@ -168,7 +171,7 @@ static_assert(sizeof(ReceiveBufferHeader) <= page_bytes);
 inline constexpr std::size_t communicator_id_bytes = 128;  // of an NCCL unique id
 inline constexpr std::size_t replication_state_words = 6 + communicator_id_bytes / 8;
 
-// Follows ReceiveBufferHeader: how trainer and agent coordinate GPU replication (replication_page.hpp).
+// What a trainer and its agent tell each other about GPU replication. Follows ReceiveBufferHeader in the same file.
 struct ReplicationWords {
   struct ReplicationSlot {
     alignas(64) Word64 sequence;  // odd while words are stored; 0: nothing published yet
@@ -188,9 +191,10 @@ inline constexpr std::size_t replication_words_bytes =
 
 enum class SegmentKind : std::uint32_t { local = 1, held = 2 };
 
-// The first page of a segment file. Slot i begins at page_bytes + i * slot_stride(header). A slot is a SlotHeader (one
-// page), manifest_capacity_bytes (leaf digests, then layout text) and data_capacity_bytes. Both capacities are
-// multiples of page_bytes. The file has room for slots_max slots, and memory for the first slots_reserved ones.
+// The first page of a segment file. Slot i begins at page_bytes + i * slot_stride(header). A slot has three areas:
+// SlotHeader (one page); leaf digests and layout text (manifest_capacity_bytes); the data (data_capacity_bytes). Both
+// capacities are multiples of page_bytes. The file has room for slots_max slots. Only the first slots_reserved of them
+// have memory.
 struct SegmentHeader {
   std::uint64_t magic;
   std::uint32_t format;
@@ -204,7 +208,8 @@ struct SegmentHeader {
   Word64 slots_reserved;     // agent: the number of slots that have memory, reserved and touched. Never decreases
 };
 
-// The writer is the segment's rank for kind local, the agent for kind held.
+// The first page of a slot: what is in the slot, and the seal. In a segment of kind `local` the rank's trainer writes
+// it, in one of kind `held` the agent.
 struct SlotHeader {
   // Written by the writer. Valid only if seal == seal_of(fields), which is never 0. Order of stores: seal = 0; fields,
   // data, digests, layout in any order; fence; seal.

@@ -1,10 +1,12 @@
-// Records when a trainer communicates. The trainer's hooks write to the rank's control file (CommWords), and the agent
-// reads it there.
+// CommWriter and CommReader tell the agent when a trainer communicates, so that copying can wait until the network is
+// idle. The trainer's hooks write, and the agent reads. The data lie in the rank's control file (CommWords). A writer
+// never waits.
 //
-// It has two parts. A pair of counters per communication channel tells whether the channel is busy at this moment. A
-// ring of events with times tells the agent the pattern of an iteration. A slow reader loses events and learns that it
-// did. A writer waits for nobody. The GPU writes a pair of words of its own for each communication that it begins and
-// ends. The events of such communications enter the ring a little later (client/gpu_comm.hpp).
+// The data have two parts. A pair of counters per channel tells whether the channel is busy now. A ring of events with
+// times shows the pattern of an iteration. A reader that is too slow loses events, and read() says so.
+//
+// A GPU writes counters of its own for the communications on its streams. The events of these communications enter the
+// ring a little later (client/gpu_comm.hpp).
 #pragma once
 
 #include <cstdint>
@@ -32,9 +34,9 @@ struct CommEvent {
 // becomes `now`.
 schedule::Mark mark_of(const CommEvent& event, Clock::time_point now);
 
-// For the trainer, from any thread. Takes no lock, makes no system call and allocates nothing. Channels are below
-// comm_channels_max. If a thread is halted within a call, the agent cannot read on until the ring has gone round.
-// Nothing else waits for it.
+// The trainer's side; any thread may use it. It takes no lock, makes no system call and allocates nothing. Channels are
+// below comm_channels_max. If a thread is halted within a call, the agent reads no later events until the ring has gone
+// round. Nothing else waits for that thread.
 class CommWriter {
  public:
   explicit CommWriter(CommWords& words) : words_(&words) {}
@@ -57,9 +59,9 @@ class CommWriter {
   CommWords* words_;
 };
 
-// For the agent. Any thread may call is_busy() and begun_total(), but only one at a time read(). read() always ends,
-// with at most comm_events_max events, whatever the words hold. Events of several threads come in the order in which
-// they were counted. That may differ a little from the order of their times.
+// The agent's side. Any thread may call is_busy() and begun_total(); only one thread at a time may call read(). Each
+// read() ends after at most comm_events_max events, whatever the trainer wrote. Events of different threads come in the
+// order in which they were counted, which may differ a little from the order of their times.
 class CommReader {
  public:
   // Reads only events that are written from now on.

@@ -1,8 +1,8 @@
-// Control is the control file of a rank: the words that its trainer and the agent exchange in every iteration, and the
-// words that say when the trainer communicates (arena_format.hpp; comm_log.hpp reads and writes the latter).
+// Control is the file through which a trainer and its agent tell each other in each iteration what they did: grants,
+// captures, commits. The file also records when the trainer communicates (comm_log.hpp).
 //
-// Owns the mapping. Each side uses its own half of the functions, from any thread. Setters need one thread at a time.
-// Only wait_*() blocks.
+// It owns the mapping. Some functions are for the agent and some for the trainer. Any thread may call getters. Only one
+// thread at a time may call setters. Only the functions wait_*() block.
 #pragma once
 
 #include <array>
@@ -19,14 +19,14 @@
 
 namespace ckpt::arena {
 
-// Identifies a process. The start time distinguishes it from a later process with the same pid.
+// Identifies a process for good. A later process with the same pid has another start time.
 struct WriterId {
   std::uint64_t pid = 0;
   std::uint64_t start_ticks = 0;
 };
 
-// Permission to capture once, into these slots of the rank's segments: first the parts of its share in order, then its
-// private shard. Sequences count from 1.
+// Permission for one capture: the slots that the trainer may write. There is one slot for each segment: first for the
+// parts of the rank's share in order, then for its private shard. Sequences count from 1.
 struct Grant {
   std::uint64_t sequence = 0;
   std::array<std::uint8_t, core::captures_max> slots{};  // each below segment_slots_max

@@ -1,8 +1,8 @@
-// HealthPage is the part of a rank's control page in which the agent tells its trainer that it lives, and whether the
-// job is protected. Takes no lock and makes no system call.
+// HealthPage is the part of a control page in which the agent tells its trainer that it lives, and whether the job is
+// protected. It takes no lock and makes no system call.
 //
-// A view into the control page's mapping, which must outlive it. The agent is the only writer. There may be any number
-// of readers. The agent may die after any store, and readers ignore a half-written verdict.
+// It points into the control page's mapping, which must outlive it. The agent is the only writer; any number of threads
+// may read. If the agent dies while it writes, readers ignore the unfinished verdict.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace ckpt::arena {
 
-// The verdict for the trainer. Times are in milliseconds.
+// What the agent tells the trainer about the job's health. Times are in milliseconds.
 struct HealthNews {
   std::uint8_t state = 2;           // 0 protected, 1 degraded, 2 not protected
   std::uint32_t rank = UINT32_MAX;  // the rank that delays commits; UINT32_MAX: none

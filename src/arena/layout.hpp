@@ -1,6 +1,6 @@
-// Layout says where each tensor of a shard lies in the shard's packed bytes. The layout text is the header of a
-// safetensors file, and the packed bytes are that file's data (docs/arena.md). Tensors lie by falling element size,
-// then by name, without gaps. So each offset is aligned to its tensor's element size.
+// Layout says where each tensor of a shard lies in the shard's bytes. Tensors lie without gaps, those with the largest
+// element size first, then by name. So each tensor is aligned to its element size. As text, a layout is the header of a
+// safetensors file, and the shard's bytes are that file's data (docs/arena.md).
 //
 // Plain values and pure functions; thread-safe.
 #pragma once

@@ -1,5 +1,5 @@
-// Manifest is everything that is needed to verify and interpret a piece's bytes. It lies beside the bytes in a slot and
-// travels before them over the network.
+// Manifest is all that one needs to verify and interpret the bytes of a piece. In a slot it lies before the bytes. Over
+// the network it travels before them.
 //
 // Plain values and pure functions; thread-safe.
 #pragma once

@@ -1,6 +1,8 @@
-// NodeArena is the directory with everything that a node remembers. The node's one agent opens it.
+// NodeArena is the arena of one node, as the node's agent uses it: a directory with segments and with all that the node
+// must not forget.
 //
-// It holds the arena's lock while it lives. One thread at a time may use it. Any thread may call create_segment().
+// It holds the arena's lock while it lives, so a node has one agent. One thread at a time may use it. Any thread may
+// call create_segment().
 #pragma once
 
 #include <array>
@@ -99,7 +101,7 @@ class NodeArena {
 // True if the arena's agent was stopped on purpose and no agent has started since.
 bool was_stopped(const std::string& directory);
 
-// Describes an arena to tools. inspect_arena() returns nothing if `directory` holds none.
+// Describes an arena to tools. inspect_arena() returns nothing if `directory` has no arena.
 struct ArenaSummary {
   std::string job;
   std::string node;

@@ -1,6 +1,7 @@
-// A segment: one file of the arena with the slots of one shard, written by one writer (arena_format.hpp).
+// Segment is one file of the arena. It has the slots of one shard, and one process writes them. The agent creates it;
+// the agent and the trainer map it.
 //
-// Owns its mapping and its descriptor. Slots are views into the mapping. Its functions are thread-safe.
+// It owns its mapping and its descriptor. Slots point into the mapping. Thread-safe.
 #pragma once
 
 #include <atomic>

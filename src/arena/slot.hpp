@@ -1,8 +1,8 @@
-// A slot of a segment. It holds one piece and its manifest. Readers ignore the piece unless the slot's seal is valid.
+// Slot reads one slot of a segment: a piece and its manifest. WritableSlot also writes it. A reader ignores the piece
+// unless the slot's seal is valid.
 //
-// Slots are views into a mapping that a Segment owns, and must not outlive it. Any process and any number of threads
-// may read a Slot. A WritableSlot has one writer at a time: the rank's trainer in its local segments, the agent in held
-// ones. Only the agent calls drop().
+// Both point into the mapping of a Segment and must not outlive it. Any process and thread may read. A slot has one
+// writer at a time: the rank's trainer in a local segment, the agent in a held one. Only the agent calls drop().
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,15 @@
 
 namespace ckpt::arena {
 
-// The capacity of a slot. Attaching checks it, copies it from the segment's header, and never reads the header again.
+// The capacity of a slot. It is checked and copied from the segment's header once, and the header is never read again.
+// So nobody can change it later.
 struct SlotBounds {
   std::string_view shard;  // of the segment
   std::uint64_t data_capacity_bytes = 0;
   std::uint64_t manifest_capacity_bytes = 0;
 };
 
-// The fields of a slot that its seal covers.
+// The fields of a slot that the seal is computed from.
 struct SealedFields {
   std::uint64_t checkpoint = 0;
   std::uint64_t length_bytes = 0;

@@ -1,4 +1,4 @@
-// Computes how much memory is left for checkpoints. Free functions; thread-safe.
+// Computes how much memory the agent can still take for checkpoints. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace ckpt::arena {
 
-// The files in which the kernel describes control groups. Tests pass their own.
+// The files in which the kernel describes memory limits (control groups). Tests pass their own.
 struct MemoryGroupFiles {
   std::string groups = "/proc/self/cgroup";
   std::string mounts = "/proc/self/mountinfo";

@@ -1,6 +1,6 @@
-// Checks of invariants, made in every build. An invariant is something that only a bug of this project can break, and
-// that would corrupt data, lose it, or let memory grow without bound. Input from others is not an invariant: code
-// validates it and reports its own errors.
+// check() throws Failure if an invariant does not hold. All builds have it. Only a bug of this project can break an
+// invariant. The bug would corrupt data, lose data, or let memory grow without bound. Do not use check() for input from
+// others: validate such input, and report an error.
 #pragma once
 
 #include "base/error.hpp"

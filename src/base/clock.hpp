@@ -1,4 +1,4 @@
-// Deadlines on the monotonic clock. Every wait of the project takes one.
+// Deadline is a point on the monotonic clock. Every wait of the project takes one.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The element types: their sizes, and their names in safetensors. Pure.
+// The element types of tensors: their sizes, and their names in safetensors. Pure functions.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
-// Failure is the one exception type of the project. Set-up and slow paths throw it. The edge of a thread, a socket
-// handler or the C ABI catches it; it never leaves a background thread. Its message says what happened, where, and what
-// to do next.
+// Failure is the one exception type of the project. Set-up and slow paths throw it. The message says what happened,
+// why, and what to do. Each thread, socket handler and function of the C interface catches it, so it never ends a
+// thread.
 #pragma once
 
 #include <stdexcept>

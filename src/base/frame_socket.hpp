@@ -1,9 +1,9 @@
-// Frames over a unix stream socket, between trainer, agent and tools. A frame is a u32 little-endian length and JSON
-// text. File descriptors travel with its first byte (SCM_RIGHTS).
+// FrameSocket sends and receives JSON frames over a unix socket, between trainer, agent and tools. A frame is its
+// length (32 bits, little-endian) and JSON text. File descriptors travel with its first byte (SCM_RIGHTS).
 //
-// The sockets are non-blocking. send() and receive() wait with a deadline; try_receive(), queue() and flush() are for
-// poll loops. Nothing that arrives is trusted: a frame that is too long, is not JSON or has too many descriptors ends
-// the connection with a Failure (CKPT_ERR_INVALID). Only one thread at a time may use a socket.
+// send() and receive() wait with a deadline. try_receive(), queue() and flush() never wait, for poll loops. Nothing
+// that arrives is trusted: if a frame is too long, is not JSON or has too many descriptors, the connection ends with a
+// Failure (CKPT_ERR_INVALID). Only one thread at a time may use a socket.
 #pragma once
 
 #include <sys/stat.h>

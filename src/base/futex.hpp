@@ -1,7 +1,7 @@
-// Waits for a 32-bit word to change, within a process or between processes that map the same file.
+// Waits until a 32-bit word changes, within a process or between processes that map the same file.
 //
-// A writer changes the word first, then wakes. A waiter reads the word, checks the state that it guards, then waits
-// with the value that it read. So no change is missed. Thread-safe.
+// A writer changes the word first, and then wakes. A waiter reads the word, looks whether it must wait, and then waits
+// for the word to differ from the value that it read. So it misses no change. Thread-safe.
 #pragma once
 
 #include <atomic>

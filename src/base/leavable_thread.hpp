@@ -1,5 +1,5 @@
-// A thread that may hang for ever in another library. Its owner waits for its end until a deadline, then leaves it
-// alone.
+// LeavableThread is a thread that may hang for ever in another library. Its owner waits for its end until a deadline,
+// and then leaves it alone.
 #pragma once
 
 #include <condition_variable>

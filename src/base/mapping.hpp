@@ -1,7 +1,7 @@
-// Mapping owns a shared memory mapping of a file.
+// Mapping owns a shared memory mapping of a file, such as a file of the arena.
 //
-// A child of fork() does not inherit the mapping. Otherwise a forked worker of a training process could write slots
-// that belong to somebody else after the training process has ended.
+// A child of fork() does not inherit it. Otherwise a forked worker of a training process could write to slots after
+// that process has ended, when they belong to somebody else.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// Checks that files and directories are safe for a job's secrets. Free functions; thread-safe.
+// Keeps a job's secrets from other users. It makes private directories, and reads a secret file only if nobody else has
+// access to it. Thread-safe.
 #pragma once
 
 #include <cstddef>

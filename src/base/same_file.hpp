@@ -1,4 +1,4 @@
-// Tells whether two descriptors, or a descriptor and a name, refer to one file.
+// Tells whether two descriptors, or a descriptor and a path, refer to the same file.
 #pragma once
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Checks names that users choose, and formats sizes as users write them. Pure functions.
+// Checks names that users choose, and formats sizes for people. Pure functions.
 #pragma once
 
 #include <cstdint>

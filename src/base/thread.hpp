@@ -1,4 +1,4 @@
-// Starts background threads for a library that runs in somebody else's process.
+// Starts background threads that do not disturb the process that the library runs in.
 #pragma once
 
 #include <pthread.h>
@@ -9,8 +9,8 @@
 
 namespace ckpt {
 
-// Starts a thread with a name of at most 15 characters. It blocks all signals, so that signal handlers run on the
-// process's own threads. `body` must not throw.
+// Starts a thread. Its name has at most 15 characters. It blocks all signals, so signal handlers run on the process's
+// own threads. `body` must not throw.
 template <class Body>
 std::thread start_thread(const char* name, Body body) {
   sigset_t all, before;

@@ -1,4 +1,4 @@
-// UniqueFd owns a file descriptor.
+// UniqueFd owns a file descriptor, and closes it in the destructor.
 #pragma once
 
 #include <unistd.h>

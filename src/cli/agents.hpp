@@ -1,4 +1,4 @@
-// Finds the arenas and agents on this machine, by the directories below arena_dir.
+// Finds the arenas and agents on this machine for ckptctl, by the directories below arena_dir, and asks them questions.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The commands of ckptctl. Each puts all its output into its Result; only main() prints. An error that ends a command
-// is thrown (Failure).
+// The commands of ckptctl, except those for storage and placement. Each returns its output in a Result, which main()
+// prints. A command throws Failure if an error ends it.
 #pragma once
 
 #include <nlohmann/json.hpp>

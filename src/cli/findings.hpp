@@ -1,4 +1,4 @@
-// The findings of `ckptctl doctor`.
+// Finding is one result of a check by `ckptctl doctor`. storage_findings() makes its checks of storage.
 #pragma once
 
 #include <string>

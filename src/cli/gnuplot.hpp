@@ -1,4 +1,4 @@
-// Draws plots with gnuplot, in a process of its own.
+// Draws plots for ckptctl with the program gnuplot, which runs as a separate process.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Turns the health verdicts that agents give in JSON into text, and finds the one that counts.
+// Turns the agents' health verdicts into text for ckptctl, and finds the worst verdict of each job.
 #pragma once
 
 #include <nlohmann/json.hpp>

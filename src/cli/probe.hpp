@@ -1,4 +1,4 @@
-// Checks at which addresses somebody listens. A tool uses this to find agents on other machines.
+// Tests which addresses accept a connection. ckptctl uses it to find agents on other machines.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Progress shows the progress of a long operation. On a terminal it shows a bar, once the operation has taken a moment.
-// Elsewhere it prints a line when an item begins. One thread.
+// Progress shows how far a long command of ckptctl is. On a terminal it draws a bar, once the command has taken a
+// moment. Elsewhere it prints a line when an item begins. Only one thread may use it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class Progress {
  public:
   enum class Form { none, lines, bar };
 
-  // `out` outlives it.
+  // `out` must stay open while this object lives.
   Progress(Form form, std::FILE* out) : form_(form), out_(out) {}
   Progress() : Progress(Form::none, nullptr) {}
   ~Progress() { end(); }

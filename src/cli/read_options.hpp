@@ -1,4 +1,4 @@
-// Reads the options of ckptctl from its arguments, the environment and the config file.
+// Reads the options of ckptctl from its command line, the environment and the config file.
 #pragma once
 
 #include <unistd.h>

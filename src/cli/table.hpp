@@ -1,4 +1,4 @@
-// Plain tables for terminals. Pure functions.
+// Formats plain tables for terminals. Pure functions.
 #pragma once
 
 #include <cstdint>

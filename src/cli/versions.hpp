@@ -1,4 +1,5 @@
-// The text of `ckptctl --version`: the versions that programs of one job must share, or that old data may have.
+// Writes the text of `ckptctl --version`: the versions of the library and of all formats that programs of one job
+// share.
 #pragma once
 
 #include <string>

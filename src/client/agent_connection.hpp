@@ -1,5 +1,5 @@
-// AgentConnection is a connection to the node's agent, from hello to its end. It carries one request at a time, under
-// AgentLink's lock.
+// AgentConnection is the engine's connection to the node's agent, over a unix socket. It carries one request at a time.
+// Whoever uses it holds AgentLink's lock.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace ckpt::client {
 
-// OpenEngine registers one open engine of this process while it lives. The agent may give an engine's rank to another
-// engine of the same process only if the first is no longer open, because an open engine may still write. Any thread.
+// Registers an open engine of this process. A process may open another engine for the same rank. The agent gives it the
+// rank only when the first engine is no longer open, because that may still write. Any thread may use it.
 class OpenEngine {
  public:
   explicit OpenEngine(std::uint64_t instance);
@@ -38,8 +38,8 @@ class AgentConnection {
   // engine. `incarnation` is 0 until the engine has restored. Throws Failure.
   static AgentConnection open(const Options& options, std::uint64_t instance, std::uint64_t incarnation);
 
-  // Tells the agent that engine `instance` is closed. For an engine that has lost its connection. A stopped agent reads
-  // this when it runs again. Does nothing if there is no agent.
+  // Tells the agent that engine `instance` is closed. Use it for an engine that has lost its connection. A stopped
+  // agent reads the message once it runs again. Does nothing if there is no agent.
   static void say_goodbye(const Options& options, std::uint64_t instance) noexcept;
 
   // Sends a request and returns the answer, which may be a refusal. Throws Failure if no answer comes:

@@ -1,4 +1,4 @@
-// Starts the node's agent as a process that outlives this one.
+// Starts the node's agent for an engine that finds none. The agent outlives this process.
 #pragma once
 
 #include "base/clock.hpp"

@@ -1,8 +1,8 @@
-// AgentLink is the engine's lasting link to its agent. A watcher thread waits for commits and for the agent's death,
-// and then connects to the next agent. The slots stay where they are meanwhile.
+// AgentLink keeps the engine linked to its agent. Its watcher thread waits for commits, and notices if the agent dies.
+// The watcher then connects to the next agent. The slots stay mapped meanwhile.
 //
-// Requests come from the training thread, one at a time. Any thread may call connected(), disowned(), session_number()
-// and why_disconnected(), and use what comm() offers. All of these except why_disconnected() take no lock.
+// The training thread makes requests, one at a time. Any thread may call connected(), disowned(), session_number() and
+// why_disconnected(), and use what comm() returns. None of these takes a lock except why_disconnected().
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@
 
 namespace ckpt::client {
 
-// The size that the slots of a local segment must have.
+// How large the slots of a segment must be.
 struct SlotSize {
   std::string shard;
   std::uint64_t bytes = 0;
@@ -32,13 +32,13 @@ using SlotSizes = std::vector<SlotSize>;
 
 struct Reservation {
   SlotSizes sizes;
-  std::string shortage;  // what the device lacks memory for, for people; "" if nothing
+  std::string shortage;  // a sentence that says what the device has no memory for; "" if it has enough
 };
 
 class AgentLink {
  public:
-  // Called on the watcher's thread after the agent changed the control page, or may have. Must not throw. Returns
-  // `soon` to be called again for something that the agent does not announce.
+  // What the callback returns. The watcher thread calls it when the agent may have changed the control page. It must
+  // not throw. `soon`: call it again soon, for something that the agent does not announce.
   enum class Look { later, soon };
   using OnWords = std::function<Look(const arena::Control&)>;
 
@@ -74,7 +74,7 @@ class AgentLink {
   // Tells the agent that this engine is closed and will not write any more.
   void leave(Deadline deadline);
 
-  // From now on the engine tells its agents that it has restored, and when it communicates.
+  // Call this when the engine has restored. From now on the link tells every agent so, and when training communicates.
   void joined(std::uint64_t incarnation);
 
   const CommHooks& comm() const { return comm_; }

@@ -1,5 +1,5 @@
-// AgentSession is what the agent has given this engine: the control page and, once reserved, the slots. Each new agent
-// means a new session. The hooks around training communication write to the control page, too.
+// AgentSession is what the agent has given this engine: the control page, and the slots once they are reserved. After a
+// restart, the agent gives the engine a new session. CommHooks records the training's communication there.
 #pragma once
 
 #include <atomic>
@@ -18,17 +18,18 @@ namespace ckpt::client {
 // One segment for each part of the rank's share, in order, then one for its private shard.
 using Slots = std::vector<arena::Segment>;
 
-// Immutable. Shared by the training thread, which captures, and the watcher, which reads the control page.
+// Never changes, so two threads share it: the training thread, which captures, and the watcher, which reads the control
+// page.
 struct AgentSession {
   std::shared_ptr<arena::Control> control;
   std::shared_ptr<Slots> slots;  // null: not reserved yet
 };
 
-// The hooks around training communication. They write to the control file of the engine's session (arena/comm_log.hpp).
+// Records when training communicates, in the control file of the engine's session. Any thread may call the hooks at any
+// time. They write nothing before follow().
 //
-// Any thread may call a hook at any time. Therefore one atomic pointer leads to the file, and a file stays mapped while
-// the engine lives. A rank normally has one control file: a restarted agent takes over the existing file, and the
-// communications under way with it. Nothing is written before follow().
+// An atomic pointer leads to the file, so hooks need no lock. A file stays mapped while the engine lives, so a late
+// hook does no harm. A rank normally has one control file, because a restarted agent goes on with the old one.
 class CommHooks {
  public:
   // From now on hooks write to this file. Called by one thread at a time.
@@ -44,7 +45,7 @@ class CommHooks {
     if (arena::CommWords* words = words_.load(std::memory_order_acquire))
       arena::CommWriter(*words).begin(channel, Clock::now());
   }
-  // False if every communication that began on this channel has ended.
+  // Records the end of a communication. Returns false, and records nothing, if none is under way on this channel.
   bool end(std::uint32_t channel) const {
     arena::CommWords* words = words_.load(std::memory_order_acquire);
     return words == nullptr || arena::CommWriter(*words).end(channel, Clock::now());

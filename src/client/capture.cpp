@@ -65,7 +65,8 @@ std::optional<std::string> Capture::misfit(const RankState& state) const {
   return std::nullopt;
 }
 
-void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream) {
+void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
+                    const device::Plan* private_plan) {
   check(!active_, "a capture begins before the previous one has ended");
   Slots& slots = *session_.slots;
   std::array<device::Device::Copy, core::captures_max> copies;
@@ -79,6 +80,7 @@ void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const Ra
   session_.control->attempted(checkpoint.iteration());
   active_ = {grant, checkpoint, &state};
   const std::size_t parts = slots.size() - 1;  // and the private shard
+  if (private_plan != nullptr) copies[parts].plan = private_plan;
   device_.start(std::span(copies).first(parts), copies[parts], stream);
 }
 

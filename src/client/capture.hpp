@@ -1,9 +1,10 @@
-// Capture copies one rank's state of one iteration into the slots that the agent granted. begin() starts it and
-// release() allows the tensors to change. The slots are sealed when the copy is whole: in release(), or later on a
+// Capture copies one rank's state into the slots that the agent granted, for one iteration. begin() starts the copy.
+// release() allows the tensors to change. When the copy is whole, the slots are sealed: in release(), or later on a
 // thread of the device.
 //
-// The training thread uses it. After release() has returned true, nobody uses it until `sealed` is called. For host
-// tensors, begin() and release() make no system call except one futex wake each, take no locks and allocate nothing.
+// The training thread uses it, or the thread that begins a DeferredCapture; nobody does between a successful release()
+// and the call of `sealed`. For host tensors, begin() and release() take no locks, allocate nothing, and make no system
+// call except one futex wake each.
 #pragma once
 
 #include <array>
@@ -42,8 +43,9 @@ class Capture {
   std::optional<std::string> misfit(const RankState& state) const;
 
   // Starts to copy the main shard's parts, and copies the private shard synchronously, as Device::start() does. `state`
-  // must not change until the capture is over.
-  void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream);
+  // must not change until the capture is over. `private_plan`: where the private shard is; null: in its tensors.
+  void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
+             const device::Plan* private_plan = nullptr);
   bool active() const { return active_.has_value(); }
   CheckpointId checkpoint() const { return active_->checkpoint; }
   std::uint64_t length_bytes() const;
@@ -84,8 +86,8 @@ class Capture {
   std::array<WrittenLayouts, core::captures_max> written_layouts_{};  // by segment
 };
 
-// Tells the training thread whether a thread of the device is still sealing a capture. Until it has ended, the training
-// thread leaves the capture alone.
+// Tells the training thread whether a capture is still being sealed on a thread of the device. Until that ends, the
+// training thread leaves the capture alone.
 class Sealing {
  public:
   // Training thread. Call begin() before the capture is released, and none() if it was not released after all.

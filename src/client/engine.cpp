@@ -21,16 +21,18 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
   for (const std::string& warning : options_.warnings) warnings_.add(CKPT_WARNING_ENVIRONMENT, warning);
 }
 
+// No commit is near.
+bool Engine::is_hopeless() const { return !link_.connected() || health().state == CKPT_NOT_PROTECTED; }
+
 // Waits while the engine can still learn of it, so that the next incarnation finds the last checkpoint on other nodes,
 // too.
 void Engine::await_last_commit() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
   pause("close");
-  if (open_capture()) release({}, deadline);
+  if (open_capture() && await_deferred(deadline)) release({}, deadline);
   if (!sealing_.wait(deadline)) return;
   const std::int64_t last = tickets_.newest_captured();
-  const bool is_hopeless = !link_.connected() || health().state == CKPT_NOT_PROTECTED;
-  if (last >= 0 && !is_hopeless) tickets_.wait(last, CKPT_STAGE_COMMITTED, deadline);
+  if (last >= 0 && !is_hopeless()) tickets_.wait(last, CKPT_STAGE_COMMITTED, deadline);
 }
 
 Engine::~Engine() {
@@ -38,7 +40,7 @@ Engine::~Engine() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
   gpu_hooks_.store(nullptr, std::memory_order_release);
   gpu_comm_.reset();
-  if (open_capture()) release({}, deadline);
+  if (open_capture() && !give_up_deferred(CKPT_SKIPPED)) release({}, deadline);
   sealing_.wait(deadline);
   capture_.cancel();  // also if all is sealed: when it returns, no thread of the device is here any more
   if (gpu_replication_) gpu_replication_->end("the engine was closed");
@@ -48,6 +50,7 @@ Engine::~Engine() {
 
 // Runs on the watcher's thread.
 AgentLink::Look Engine::on_words(const arena::Control& control) {
+  if (control.grant().sequence != control.used_grant()) deferred_.try_begin([this] { return begin_deferred(); });
   const CheckpointId committed = control.committed();
   if (committed && committed.incarnation() == incarnation_.load(std::memory_order_acquire))
     tickets_.committed(committed, Clock::now());
@@ -68,9 +71,9 @@ void Engine::check_no_capture(const char* call) const {
     throw Failure(CKPT_ERR_TIMEOUT, std::string(call) +
                                         " waited for the last snapshot to be copied from the GPU, which "
                                         "took longer than a minute; is the GPU hung?");
-  if (capture_.active())
+  if (open_capture())
     throw Failure(CKPT_ERR_INVALID, std::string(call) + " was called between snapshot(" +
-                                        std::to_string(capture_.checkpoint().iteration()) +
+                                        std::to_string(last_iteration_) +
                                         ") and its before_update(); call before_update() before " + call);
 }
 

@@ -1,7 +1,8 @@
-// Engine is the engine of one rank: the implementation of the C ABI. The rules of ckptengine.h apply.
+// Engine is what a trainer uses: it captures, restores and reports for one rank. The C interface (ckptengine.h) calls
+// it, and that file's rules apply.
 //
-// Only the training thread uses it, but any thread may call the const functions. Errors are thrown as Failure. The
-// engine owns everything except the tensors' memory, which belongs to the caller.
+// Only the training thread uses it, but any thread may call the const functions. It throws Failure. It owns everything
+// except the tensors' memory, which belongs to the caller.
 #pragma once
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include "base/error.hpp"
 #include "client/agent_link.hpp"
 #include "client/capture.hpp"
+#include "client/deferred_capture.hpp"
 #include "client/gpu_comm.hpp"
 #include "client/health_watch.hpp"
 #include "client/reserving.hpp"
@@ -26,8 +28,8 @@
 
 namespace ckpt::client {
 
-// Result of a call that can be skipped without failing. `text` says why; it is valid until the next call, and "" with
-// CKPT_OK.
+// The result of a call that may do nothing without failing. `text` says why it did nothing, and is "" with CKPT_OK. It
+// is valid until the next call.
 struct Outcome {
   ckpt_status status = CKPT_OK;
   const char* text = "";
@@ -52,7 +54,7 @@ class Engine {
   Outcome before_update(std::span<const device::Stream> streams = {});
   void discard();
   // Finishes a pending capture and waits until the last snapshot is committed, at most close_timeout_ms. Does not wait
-  // if the job is not protected, because then no commit is near.
+  // if the job is not protected, because then no commit is near. Waits for a deferred capture's slot likewise.
   void await_last_commit();
   // True if there are GPU tensors, so that streams matter.
   bool has_gpu_tensors() const { return registry_.has_gpu_tensors(); }
@@ -60,7 +62,7 @@ class Engine {
   // Call these around each communication of training. They check `channel`.
   void comm_begin(std::uint32_t channel) const;
   Outcome comm_end(std::uint32_t channel) const;
-  // The same, but at the time when the GPU gets there on stream `on`.
+  // The same, but the communication begins or ends when the GPU gets there on stream `on`.
   void comm_begin(std::uint32_t channel, device::Stream on) const;
   Outcome comm_end(std::uint32_t channel, device::Stream on) const;
 
@@ -78,6 +80,7 @@ class Engine {
 
  private:
   AgentLink::Look on_words(const arena::Control& control);
+  bool is_hopeless() const;
 
   // restore.cpp
   const Stored& stored(Deadline deadline);
@@ -91,7 +94,11 @@ class Engine {
   bool fit_slots(const RankState& state);
   void begin_reserving();
   void wait_for_grant(Deadline deadline) const;
-  std::optional<arena::Grant> next_grant();
+  bool wait_for_freed_slot();
+  void defer(std::int64_t iteration, Clock::time_point called_at, const RankState& state);
+  bool begin_deferred();
+  bool give_up_deferred(ckpt_status why);
+  bool await_deferred(Deadline deadline);
   void not_taken(std::int64_t iteration, ckpt_status why);
   void mark_iteration(Clock::time_point now, device::Stream stream) const;
   bool follow_session(Deadline deadline);
@@ -99,8 +106,8 @@ class Engine {
   void discard_forgotten();
   void pass_on_news_of_path();
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
-  // True if a capture was begun and not released.
-  bool open_capture() const { return !sealing_.under_way() && capture_.active(); }
+  // True if a capture was begun or deferred, and not released.
+  bool open_capture() const { return !sealing_.under_way() && (deferred_.is_open() || capture_.active()); }
   bool release(std::span<const device::Stream> streams, Deadline deadline);
   void sealed(bool whole);
   void check_no_capture(const char* call) const;
@@ -111,6 +118,7 @@ class Engine {
   TensorRegistry registry_;
   Tickets tickets_;
   Capture capture_;
+  DeferredCapture deferred_;  // while it is open and has not begun, capture_ belongs to try_begin()
   // The capture that is being sealed.
   struct Released {
     std::int64_t iteration;
@@ -128,7 +136,7 @@ class Engine {
   std::int64_t last_iteration_ = -1;
   Clock::time_point snapshot_called_at_;
   double snapshot_stall_ms_ = 0;
-  std::string failure_;  // what an Outcome's text points to
+  std::string failure_;  // an Outcome's `text` points to this
   std::atomic<std::uint64_t> staging_bytes_{0};
   std::uint32_t session_number_ = 0;
   CheckpointId granted_after_;              // the commit after which a snapshot last waited for its grant

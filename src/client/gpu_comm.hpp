@@ -1,11 +1,11 @@
-// GpuComm marks communications that begin and end on streams of the GPU. The GPU itself writes the mark when it gets
-// there, and the log has the GPU's times (arena/comm_log.hpp). So the agent knows when the network is really idle, not
-// when the host enqueued something.
+// GpuComm tells the agent when training's communications begin and end on the GPU's streams. The GPU itself writes each
+// mark when it gets there, so the times in the log (arena/comm_log.hpp) are the GPU's. The time at which the host
+// enqueued the work would not show when the network is idle.
 //
-// Each communication has its own place in the shared words, so communications on several streams may begin and end in
-// any order. If the host is so far ahead of the GPU that all places are taken, a communication is not seen.
+// Each communication has a place of its own in the shared words, so they may begin and end in any order. If the host is
+// so far ahead that all places are taken, a communication is not recorded.
 //
-// Any thread may use it. It belongs to the control file that the engine had when it restored.
+// Any thread may use it. It writes to the control file that the engine had when it restored.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// HealthWatch is the trainer's own judgement of the job's health. It passes on the agent's verdict. While the agent is
-// silent, it judges by itself. Its thread looks several times a second and never touches a tensor or a slot.
+// HealthWatch tells the trainer whether the job is protected. It passes on the agent's verdict, and judges by itself
+// while the agent is silent. It has a thread, which looks several times a second and touches no tensor or slot.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +16,7 @@
 
 namespace ckpt::client {
 
-// The facts that this trainer can see.
+// What the trainer can see by itself of the job's health.
 struct HealthFacts {
   bool is_connected = false;
   std::string why_disconnected;
@@ -38,7 +38,7 @@ class HealthWatch {
     std::int64_t heartbeat_ms = 250;
     std::string node;
   };
-  // Called on the watch's thread.
+  // Where the watch gets its facts. Its thread calls these functions.
   struct Source {
     std::function<std::shared_ptr<arena::Control>()> control;
     std::function<bool()> is_connected;

@@ -1,6 +1,6 @@
-// A reservation of slots that runs on a thread of its own, so that training does not wait until memory was touched.
+// Reserving reserves slots on a thread of its own, so that training need not wait until the memory was touched.
 //
-// Used by one thread, the training thread.
+// Only the training thread uses it.
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,7 @@ class Reserving {
     while (under_way() && !deadline.passed()) futex_wait(under_way_, 1, deadline, FutexScope::process);
     return !under_way();
   }
-  // Once, when it is over: why it failed.
+  // Returns once why the reservation failed, after it has ended; nothing if it succeeded.
   std::optional<Failure> take_failure() { return std::exchange(failure_, std::nullopt); }
   void end() {
     if (thread_.joinable()) thread_.join();

@@ -1,6 +1,10 @@
 // The engine's part in every iteration: snapshot() and before_update(). Once slots are reserved, and unless a
 // registration changed, they make no system call except one futex wake each, take no lock and allocate nothing.
+//
+// Without a free slot, snapshot() defers the capture. It begins once the agent grants a slot, or before_update() skips
+// it.
 
+#include <algorithm>
 #include <thread>
 
 #include "base/error.hpp"
@@ -11,12 +15,17 @@ namespace {
 
 constexpr std::int64_t capture_timeout_ms = 60'000;  // far longer than any copy in memory
 constexpr std::int64_t first_grant_wait_ms = 1'000;  // after the slots were made, which takes longer
-constexpr std::int64_t next_grant_wait_ms = 5;       // after a commit, which frees a slot
+constexpr std::int64_t next_grant_wait_ms = 20;      // after a commit, which frees a slot
 // Slots for so little are made within some tenths of a second, so their first snapshot waits for them.
 constexpr std::uint64_t small_state_bytes = 64 << 20;
 constexpr std::int64_t small_reserve_wait_ms = 1'000;
+constexpr std::int64_t look_ms = 50;  // while the engine is closed: whether a commit is still near
 constexpr std::chrono::milliseconds link_poll{1};
 constexpr std::chrono::seconds reserve_pause{5};  // between two attempts after a refused reservation
+
+constexpr auto waits_for_copies =
+    "all ranks skip the snapshot of this iteration, because earlier ones do not have all their copies yet; training is "
+    "not affected";
 
 // Private state is blobs that vary a little in size, so this leaves room to grow.
 std::uint64_t with_headroom(std::uint64_t bytes) { return 2 * bytes + (64u << 10); }
@@ -129,7 +138,7 @@ bool Engine::follow_session(Deadline deadline) {
 // The previous snapshot was never finished: its tensors may have changed during the copy.
 void Engine::discard_forgotten() {
   if (!open_capture()) return;
-  const std::string iteration = std::to_string(capture_.checkpoint().iteration());
+  const std::string iteration = std::to_string(last_iteration_);
   discard();
   warnings_.add(CKPT_WARNING_FORGOTTEN_UPDATE,
                 "the snapshot of iteration " + iteration +
@@ -138,10 +147,9 @@ void Engine::discard_forgotten() {
 }
 
 void Engine::discard() {
-  if (!open_capture()) return;
-  const std::int64_t iteration = capture_.checkpoint().iteration();
-  tickets_.discarded(iteration);
-  capture_.session().control->not_taken(iteration, CKPT_DISCARDED);
+  if (!open_capture() || give_up_deferred(CKPT_DISCARDED)) return;
+  tickets_.discarded(last_iteration_);
+  capture_.session().control->not_taken(last_iteration_, CKPT_DISCARDED);
   capture_.cancel();
 }
 
@@ -185,28 +193,71 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   if (device_->broken())
     throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
 
-  const auto grant = next_grant();
-  if (!grant || iteration < capture_.session().control->resume_at())
-    return {CKPT_SKIPPED,
-            "all ranks skip the snapshot of this iteration, because earlier ones do not have all their copies yet; "
-            "training is not affected"};
+  if (iteration < capture_.session().control->resume_at()) return {CKPT_SKIPPED, waits_for_copies};
+  auto grant = capture_.unused_grant();
+  if (!grant && device_->can_start_late() && DeferredCapture::fits(state)) {
+    defer(iteration, called_at, state);
+    return {};
+  }
+  if (!grant && wait_for_freed_slot()) grant = capture_.unused_grant();
+  if (!grant) return {CKPT_SKIPPED, waits_for_copies};
   tickets_.taken(iteration, called_at);
   capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
   pass_on_news_of_path();
   return {};
 }
 
-// The agent tells of a commit first, and grants the slot that it frees right afterwards. A snapshot in between waits
-// for the grant, once for each commit: an agent that has stopped delays training only once.
-std::optional<arena::Grant> Engine::next_grant() {
-  const auto grant = capture_.unused_grant();
+// The agent tells of a commit first, and grants the slot that it frees right afterwards. Waits for that grant, once for
+// each commit: an agent that has stopped delays training only once. Returns false if it did not wait.
+bool Engine::wait_for_freed_slot() {
   const CheckpointId committed = capture_.session().control->committed();
   const bool is_all_committed = committed.incarnation() == incarnation_.load(std::memory_order_relaxed) &&
                                 committed.iteration() >= tickets_.newest_captured();
-  if (grant || !is_all_committed || committed == granted_after_) return grant;
+  if (!is_all_committed || committed == granted_after_) return false;
   granted_after_ = committed;
   wait_for_grant(Deadline::in_ms(next_grant_wait_ms));
-  return capture_.unused_grant();
+  return true;
+}
+
+// The next commit frees a slot. There is time for the copy until before_update().
+void Engine::defer(std::int64_t iteration, Clock::time_point called_at, const RankState& state) {
+  tickets_.waiting(iteration, called_at);
+  deferred_.offer({CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), &state, called_at});
+  // The watcher may have seen the grant just before.
+  deferred_.try_begin([this] { return begin_deferred(); });
+}
+
+// Runs on the training thread or on the watcher's, within DeferredCapture::try_begin(). What is wrong now, the next
+// snapshot() tells.
+bool Engine::begin_deferred() try {
+  const auto& [checkpoint, state, called_at] = deferred_.snapshot();
+  if (!follow_session(Deadline::in_ms(0)) || !capture_.session().slots || capture_.misfit(*state)) return false;
+  const arena::Control& control = *capture_.session().control;
+  if (control.fenced() != 0 || checkpoint.iteration() < control.resume_at()) return false;
+  const auto grant = capture_.unused_grant();
+  if (!grant) return false;
+  tickets_.taken(checkpoint.iteration(), called_at);
+  capture_.begin(*grant, checkpoint, *state, nullptr, &deferred_.private_plan());
+  return true;
+} catch (const std::exception&) {
+  return false;
+}
+
+// True if the snapshot still waited for a slot.
+bool Engine::give_up_deferred(ckpt_status why) {
+  if (!deferred_.take_back()) return false;
+  not_taken(last_iteration_, why);
+  return true;
+}
+
+// Waits until a deferred capture begins. False if it was given up.
+bool Engine::await_deferred(Deadline deadline) {
+  const auto next_look = [&] { return Deadline::in_ms(std::min<std::int64_t>(deadline.remaining_ms(), look_ms)); };
+  while (deferred_.waits() && !is_hopeless() && !deadline.passed()) {
+    const ckpt_status status = tickets_.wait(last_iteration_, CKPT_STAGE_CAPTURING, next_look());
+    if (status != CKPT_OK && status != CKPT_ERR_TIMEOUT) break;
+  }
+  return !give_up_deferred(CKPT_SKIPPED);
 }
 
 void Engine::pass_on_news_of_path() {
@@ -274,6 +325,11 @@ bool Engine::release(std::span<const device::Stream> streams, Deadline deadline)
 Outcome Engine::before_update(std::span<const device::Stream> streams) {
   if (!open_capture()) return {};
   const auto called_at = Clock::now();
+  deferred_.try_begin([this] { return begin_deferred() || (wait_for_freed_slot() && begin_deferred()); });
+  if (give_up_deferred(CKPT_SKIPPED)) {
+    tickets_.stalled(snapshot_stall_ms_ + milliseconds_between(called_at, Clock::now()));
+    return {CKPT_SKIPPED, waits_for_copies};
+  }
   if (!release(streams, Deadline::in_ms(capture_timeout_ms))) {
     discard();
     failure_ = device_->failure();

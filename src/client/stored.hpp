@@ -1,6 +1,7 @@
-// Stored is the chosen checkpoint's pieces that the agent fetched for this rank. The trainer only reads them.
+// Stored is what a rank restores from: the agent's answer to a restore, with the slots of the checkpoint's pieces. The
+// trainer only reads them.
 //
-// Used by the training thread.
+// Only the training thread uses it.
 #pragma once
 
 #include <optional>
@@ -32,14 +33,14 @@ struct Stored {
   std::int64_t iteration = -1;
   double fetch_ms = 0;
   core::Share share;              // what this rank captures from now on
-  std::vector<StoredPiece> main;  // when found: the shard's parts in order
+  std::vector<StoredPiece> main;  // if a checkpoint was found: the shard's parts in order
   std::optional<StoredPiece> private_;
   // Where GPU replication's pieces arrive, with its page. Set if the rank asked for GPU replication and has a group.
   std::optional<arena::ReceiveBuffer> receive_buffer;
-  std::string no_receive_buffer;  // why it cannot be used
+  std::string no_receive_buffer;  // why there is no receive buffer; "" if there is one or none was asked for
 };
 
-// A piece that differs from the agent's description. The agent can fetch another copy.
+// A piece whose bytes do not match its manifest. The agent can fetch another copy.
 struct CorruptPiece {
   std::string shard;
   CheckpointId checkpoint;

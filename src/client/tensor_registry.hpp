@@ -1,6 +1,7 @@
-// TensorRegistry has the tensors that the caller registered, and the two shards that they form.
+// TensorRegistry knows the tensors that the trainer registered. state() lays them out as the rank's main shard and
+// private shard. It does so again only after a registration has changed.
 //
-// Used by the training thread. It computes nothing again unless a registration changed.
+// Only the training thread uses it.
 #pragma once
 
 #include <functional>
@@ -16,7 +17,7 @@
 
 namespace ckpt::client {
 
-// One shard as registered now.
+// One of the rank's two shards, laid out from the tensors that are registered now.
 struct ShardState {
   arena::Layout layout;
   std::string layout_text;
@@ -26,7 +27,7 @@ struct ShardState {
   std::uint64_t length_bytes() const { return layout.length_bytes; }
 };
 
-// The content of one slot: a part of the main shard, or the private shard.
+// What one slot shall hold: a part of the main shard, or the private shard.
 struct PieceState {
   std::string name;  // of the part
   const ShardState* shard = nullptr;

@@ -21,6 +21,11 @@ void Tickets::open(std::int64_t iteration, State state, ckpt_status why, Clock::
   ticket.iteration.store(iteration, std::memory_order_release);
 }
 
+void Tickets::waiting(std::int64_t iteration, Clock::time_point called_at) {
+  open(iteration, State::waiting, CKPT_OK, called_at.time_since_epoch().count());
+  announce();
+}
+
 void Tickets::taken(std::int64_t iteration, Clock::time_point called_at) {
   open(iteration, State::capturing, CKPT_OK, called_at.time_since_epoch().count());
   taken_.fetch_add(1, std::memory_order_relaxed);
@@ -45,6 +50,7 @@ void Tickets::discarded(std::int64_t iteration) {
 void Tickets::refused(std::int64_t iteration, ckpt_status why) {
   open(iteration, State::refused, why, 0);
   if (why == CKPT_SKIPPED) skipped_.fetch_add(1, std::memory_order_relaxed);
+  if (why == CKPT_DISCARDED) discarded_.fetch_add(1, std::memory_order_relaxed);
   announce();
 }
 

@@ -1,5 +1,6 @@
-// Tickets has the stage of each snapshot, and the counters. The training thread and the link's watcher write them; any
-// thread reads them. Takes no lock. A waiter sleeps on a futex, which is woken only if somebody waits.
+// Tickets knows how far each snapshot is (captured, committed, on storage), and counts. The training thread and the
+// agent link's watcher write; any thread may read or wait. It takes no lock. Waiters sleep on a futex, and a writer
+// makes a system call only if somebody waits.
 #pragma once
 
 #include <array>
@@ -14,11 +15,13 @@ namespace ckpt::client {
 
 class Tickets {
  public:
-  // Training thread. For each iteration call taken(), then captured() or discarded(); or call refused() once.
+  // Training thread. For each iteration call taken(), then captured() or discarded(); or call refused() once. Before
+  // either, waiting() says that the capture waits for a slot. A thread that begins it then may call taken().
+  void waiting(std::int64_t iteration, Clock::time_point called_at);
   void taken(std::int64_t iteration, Clock::time_point called_at);
   void captured(std::int64_t iteration, std::uint64_t bytes, double capture_ms);
   void discarded(std::int64_t iteration);
-  void refused(std::int64_t iteration, ckpt_status why);  // skipped, or failed
+  void refused(std::int64_t iteration, ckpt_status why);  // skipped, discarded while it waited, or failed
   void stalled(double ms) { stall_ms_.store(ms, std::memory_order_relaxed); }
   void restored(std::int64_t iteration);  // this iteration is committed, and iterations continue after it
 
@@ -36,7 +39,7 @@ class Tickets {
   ckpt_stats_t stats() const;
 
  private:
-  enum class State : std::uint32_t { none, capturing, captured, discarded, refused };
+  enum class State : std::uint32_t { none, waiting, capturing, captured, discarded, refused };
   struct Entry {
     std::atomic<std::int64_t> iteration{-1};
     std::atomic<State> state{State::none};

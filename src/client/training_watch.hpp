@@ -1,6 +1,7 @@
-// TrainingWatch learns from the rank's own marks (arena/comm_log.hpp) whether training communicates now, and how long
-// it will leave the network idle. The agent learns the same for chunks from host to host; this is for chunks from GPU
-// to GPU. One thread at a time. Call look() often enough that the log does not overflow.
+// TrainingWatch tells GPU replication whether training communicates now, and how long the network will then stay idle.
+// It learns that from the rank's own communication log (arena/comm_log.hpp). One thread at a time uses it. That thread
+// must call look() often enough, or the log overflows. For copies from host to host, the agent learns the same from the
+// same log.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Warnings tell a person about trouble although no call failed. They go to the caller's callback. While there is no
-// callback, the newest few are kept. Training thread.
+// Warnings tells the caller of trouble that made no call fail. It calls the caller's callback. While there is none, it
+// keeps the newest few. Only the training thread uses it.
 #pragma once
 
 #include <deque>

@@ -1,7 +1,8 @@
-// Gives each call to a store a deadline, even if the store never answers, as on a mount whose server is gone.
+// BoundedStore gives each call to a coordination store a deadline. The deadline holds even if the store never answers,
+// like a mount whose server is gone.
 //
-// A thread that hangs is left alone and ends when the file system answers. The next call uses a new thread. While
-// several threads hang, calls fail at once, and a new thread is tried only seldom.
+// Calls run on a separate thread. If that thread hangs, it is left alone and ends when the store answers; the next call
+// uses a new thread. While several threads hang, calls fail at once, and a new thread is tried only now and then.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ inline constexpr std::int64_t etcd_timeout_ms = 20'000;
 
 Failure no_answer(const std::string& store, std::int64_t timeout_ms);
 
-// Returns the result of `body`. It runs in a thread of its own, so it must own everything it uses. `store` is the
-// store's name in messages.
+// Runs `body` on a thread of its own and returns its result. If that takes too long, it throws and leaves the thread
+// alone. So `body` must own all that it uses. `store` is the store's name in messages.
 template <class Body>
 auto within(std::int64_t timeout_ms, const std::string& store, Body body) {
   using Result = std::invoke_result_t<Body&>;
@@ -80,7 +81,7 @@ class BoundedStore : public Store {
   const std::shared_ptr<Shared> shared_;
   // Guarded by shared_'s mutex.
   std::shared_ptr<Lane> lane_;
-  Deadline next_thread_ = Deadline::in_ms(0);  // while many threads hang
+  Deadline next_thread_ = Deadline::in_ms(0);  // when the next thread may start while many hang
 };
 
 }  // namespace ckpt::coord

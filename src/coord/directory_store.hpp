@@ -1,8 +1,8 @@
-// A coordination store in a directory that all nodes mount. Each revision of a record is a file; revision_files.hpp
-// describes how they change.
+// DirectoryStore is a coordination store in a directory that all nodes mount. Each revision of a record is a file
+// (revision_files.hpp).
 //
-// The store refuses a directory that belongs to another user or that everybody can write to. Directories are 0700 and
-// files 0600, because whoever can read them can join the job. Nothing here waits for another process, only for the file
+// Whoever can read the files can join the job. So directories are 0700 and files 0600. The store refuses a directory
+// that belongs to another user, or that everybody can write to. No call waits for another process, only for the file
 // system.
 #pragma once
 

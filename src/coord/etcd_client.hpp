@@ -1,6 +1,6 @@
-// A client of etcd v3 (3.4 or newer), through the JSON gateway that every member serves.
+// EtcdClient calls etcd v3 (3.4 or newer), through the JSON gateway that each etcd server has.
 //
-// It asks one member until that fails, then the next one. Every call ends within its time limit. An error is a Failure,
+// It asks one server until that fails, then the next one. Every call ends within its time limit. An error is a Failure,
 // whose sentence names the server and says what to do. Thread-safe.
 #pragma once
 

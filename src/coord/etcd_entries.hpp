@@ -1,4 +1,4 @@
-// Parses keys, values and numbers in etcd's JSON. Pure functions. Throws Failure for invalid data.
+// Reads keys, values and numbers out of etcd's JSON. Pure functions. They throw Failure for invalid data.
 #pragma once
 
 #include <cstdint>

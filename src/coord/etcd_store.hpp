@@ -1,7 +1,7 @@
-// A coordination store in etcd v3: one key per record, under a prefix for the job.
+// EtcdStore is a coordination store in etcd v3: one key per record, under a prefix for the job.
 //
-// put_if is a transaction that compares the key's mod revision. Revisions are etcd's, so they grow across all keys, and
-// even when a job's records are removed. Reads are linearizable. etcd's leases are not used: only agents judge who is
+// put_if() is a transaction that compares the key's mod revision. Revisions are etcd's: they grow across all keys, and
+// even when a job's records are removed. Reads are linearizable. Leases of etcd are not used: agents judge who is
 // alive, by records that stay unchanged (docs/coordination.md).
 #pragma once
 
@@ -30,7 +30,7 @@ class EtcdStore : public Store {
   // between.
   std::unique_ptr<Watch> watch(std::function<void(const Entry&)> on_change) override;
 
-  // The records now under the prefix, and the store's revision at that moment.
+  // The records under the prefix, and the store's revision at that moment.
   struct Content {
     std::vector<Entry> entries;
     std::uint64_t revision = 0;

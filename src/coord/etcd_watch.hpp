@@ -1,9 +1,10 @@
-// Reports changes under a prefix in etcd, over one streaming call at a time.
+// EtcdWatch reports changes of a job's records in etcd. It has a thread that reads from one streaming call at a time
+// and reports.
 //
-// Owns a thread and reports on it. When the stream ends, the next one begins where it stopped, at another member if
-// need be, so the last change of a key is never missed. etcd may be unable to go on from there, because it has
-// forgotten the changes in between or was restored from an older state. Then all records are reported again, and
-// missing ones as removed. While no member answers, it retries less and less often.
+// When the stream ends, the next one begins where it stopped, with another server if necessary. So the last change of a
+// key is never missed. etcd may be unable to go on from there: it forgets old changes, and may be restored from an
+// older state. Then the watch reports all records again, and missing ones as removed. While no server answers, it tries
+// less and less often.
 #pragma once
 
 #include <atomic>

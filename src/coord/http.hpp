@@ -1,8 +1,8 @@
-// HTTP/1.1 through libcurl, for etcd's gateway. It posts a JSON text. The reply comes at once or, for a watch, line by
-// line as long as both sides live.
+// Http makes HTTP/1.1 requests to etcd's gateway, through libcurl. It posts a JSON text and returns the reply.
+// HttpStream is for a watch: its reply comes line by line for as long as both sides live.
 //
-// Several threads may use an Http; its connections stay open for the next call. HttpStream belongs to one thread,
-// except for wake(). Neither follows redirects, and neither takes proxies from the environment.
+// Several threads may use an Http, which keeps connections open for the next request. One thread uses an HttpStream;
+// any thread may call wake(). Neither follows redirects or uses proxies from the environment.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct HttpReply {
   std::string body;
 };
 
-// No complete reply came.
+// Thrown if no complete reply came.
 class HttpTrouble : public std::runtime_error {
  public:
   enum class Kind {
@@ -58,8 +58,8 @@ class Http {
  public:
   explicit Http(TlsFiles tls);
 
-  // `sent_once`: uses a new connection, because libcurl by itself repeats a request when an old connection turns out
-  // dead.
+  // `sent_once`: sends the request at most once, over a new connection. Over an old connection that turns out to be
+  // dead, libcurl would send it again.
   HttpReply post(const HttpRequest& request, std::int64_t timeout_ms, bool sent_once);
 
  private:

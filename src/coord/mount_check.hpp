@@ -1,5 +1,5 @@
-// Checks a directory as a coordination store: whether compare-and-swap works in it (two handles compete for a record),
-// and whether other machines can see it.
+// Checks whether a directory can be the coordination store. Compare-and-swap must work in it, and the other machines of
+// the job must see it.
 #pragma once
 
 #include <string>
@@ -8,15 +8,16 @@
 
 namespace ckpt::coord {
 
-// Says in a sentence what the file system of `directory` cannot do; "" if it can do all that is needed. Makes a scratch
-// directory there and removes it. May hang if the file system hangs.
+// Returns a sentence that says what the coordination store needs and the file system of `directory` cannot do. Returns
+// "" if nothing is missing. Makes a scratch directory there and removes it. Hangs while the file system hangs.
 std::string what_fails_in(const std::string& directory, const RevisionHooks& hooks = {});
 
-// The file system of `directory`, e.g. "ext4", if no other machine can see it; "" if another machine may. May hang if
-// the file system hangs.
+// Returns the type of the file system of `directory`, such as "ext4", if no other machine can see that file system.
+// Returns "" if another machine may see it. Hangs while the file system hangs.
 std::string local_file_system(const std::string& directory);
 
-// Does this check for a coordination store. "" for etcd, and if the answer takes longer than a moment.
+// local_file_system() of the directory that the option `coordination` names. Returns "" for etcd, and if the file
+// system does not answer within a moment.
 std::string local_store(const std::string& coordination);
 
 }  // namespace ckpt::coord

@@ -1,8 +1,8 @@
-// The registry of a job's nodes: their numbers, their agents' addresses, and the job's token.
+// The register of a job's nodes in the coordination store: numbers, agents' addresses, and the job's token.
 //
-// Store keys: "taken/<number>" (the name of the node that has the number, for ever), "nodes/<name>" (the agent that
-// serves the node now), "rivals/<name>" (an agent that was refused), "token". Free functions over a Store. They throw
-// Failure if the store does, or if compare-and-swap never succeeds.
+// The keys are "taken/<number>" (the node that has the number, for ever), "nodes/<name>" (the agent that serves the
+// node now), "rivals/<name>" (an agent that was refused) and "token". The functions throw Failure if the store does, or
+// if compare-and-swap never succeeds.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +32,13 @@ std::string node_key(const std::string& name);
 // The key under which a refused agent leaves a note for the agent that serves the node: its machine and its address.
 std::string rival_key(const std::string& name);
 
-// The number of the node `name`: free when it is first taken, the same for ever after. Small if there are few nodes.
+// Returns the number of the node `name`. The first call takes a free number, a small one if there are few nodes. The
+// node keeps that number for ever.
 // `remembered` is the number in the node's arena. It is used if the store has forgotten the number and no other node
 // uses it.
 std::uint32_t node_id(Store& store, const std::string& name, std::optional<std::uint32_t> remembered = {});
 
-// Writes this node's entry. `may_replace` is asked whether an existing entry may be replaced.
+// Writes this node's entry. If there is one already, asks `may_replace` whether to replace it.
 void register_node(Store& store, const NodeEntry& node,
                    const std::function<bool(const NodeEntry& there)>& may_replace = {});
 // Writes the node's entry and number again if they are gone, unless others have taken them. Returns whether any was

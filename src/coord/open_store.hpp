@@ -1,6 +1,6 @@
-// Opens the store that the option `coordination` and the etcd options name, and manages the records of jobs in it.
+// Opens the coordination store that the options name. For tools, it also lists and removes the records of jobs.
 //
-// Free functions over plain values; thread-safe. They throw Failure, also if the store does not answer in time.
+// Thread-safe. The functions throw Failure, also if the store does not answer in time.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct StoreLocation {
   TlsFiles tls;
 };
 
-// The content of an "etcd://" or "etcds://" address: endpoints as "http://host:port" or "https://host:port", and the
-// prefix of the keys, which begins and ends with a slash.
+// What an "etcd://" or "etcds://" address contains. Endpoints are "http://host:port" or "https://host:port". The prefix
+// of the keys begins and ends with a slash.
 struct EtcdAddress {
   std::vector<std::string> endpoints;
   std::string prefix;
@@ -41,7 +41,7 @@ std::unique_ptr<Store> open_store(const StoreLocation& location, const std::stri
 // The jobs that have records, by name.
 std::vector<std::string> jobs_with_records(const StoreLocation& location);
 
-// A job's records at one moment, without those that are damaged.
+// A job's records at one moment. Damaged ones are left out.
 struct JobRecords {
   std::vector<Entry> entries;
   std::uint64_t revision = 0;  // etcd's revision

@@ -1,9 +1,9 @@
-// Reads and writes the file of one record in a directory.
+// Reads and writes one record of a coordination store as a file in a directory.
 //
-// The first line holds revision, length and digest, so that damage is noticed:
-//   ckptengine record 1 <revision> <length in bytes> <XXH3 of value and revision, hex>
-// Free functions; they throw Failure. They never wait for another process: anything but a regular file, such as a FIFO,
-// is refused.
+// The first line reveals damage:
+//    ckptengine record 1 <revision> <length in bytes> <XXH3 of value and revision, hex>
+// The functions throw Failure. They refuse anything but a regular file. So they never wait for another process, as they
+// would on a FIFO.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Compare-and-swap on files of one directory, with link(2) alone. It uses no locks, because some network file systems
-// keep locks per machine (NFS with nolock or local_lock, Lustre with localflock, BeeGFS).
+// RevisionFiles changes the records of DirectoryStore by compare-and-swap. Each revision of a record is a file in one
+// directory, and link(2) decides who wins. It uses no locks: some network file systems keep locks per machine (NFS with
+// nolock or local_lock, Lustre with localflock, BeeGFS).
 //
 // Files of the record "incarnation":
 //   incarnation@17            revision 17. It is complete from the moment it has this name, and never changes
@@ -54,7 +55,7 @@
 
 namespace ckpt::coord {
 
-// Lets tests replace a system call and stop a writer at a step.
+// Lets tests replace a system call, and halt a writer at a step.
 struct RevisionHooks {
   enum class Step { read, drafted, looked, placed, synced, listed, cleared, swept, compared, moved };
   std::function<void(Step)> reached = {};
@@ -72,7 +73,7 @@ class RevisionFiles {
     std::uint64_t newest() const { return revisions.empty() ? 0 : *revisions.rbegin(); }
     void take(const std::string& name, const std::string& file);
   };
-  // Records by name, and the names of directories below this one.
+  // The records in a directory by name, and the names of the directories in it.
   struct Content {
     std::map<std::string, Files> records;
     std::vector<std::string> directories;

@@ -1,10 +1,10 @@
-// Store is the coordination store: a few small records per job, changed by compare-and-swap. All agents of a job see
-// the same store.
+// Store is the coordination store of a job: a few small records that change by compare-and-swap. All agents of a job
+// see the same store. Implementations: etcd and a directory.
 //
-// The interface is what etcd v3 offers (key, value, mod revision) and a directory can offer, too. A record that is
-// written again and again is never removed by itself, because its revisions would begin anew. `ckptctl gc` removes a
-// job's store as a whole. Implementations are safe to use from several threads and processes at once. Every call has a
-// deadline. If the store cannot be reached or holds a damaged record, the call throws Failure and can be repeated.
+// The interface has only what both can offer: key, value and a revision that grows with each change. Do not remove a
+// record that is written again and again: its revisions would begin anew. `ckptctl gc` removes all records of a job at
+// once. Several threads and processes may use a store. Every call has a deadline. If the store cannot be reached or
+// holds a damaged record, the call throws Failure, and you may repeat it.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Entry {
   bool operator==(const Entry&) const = default;
 };
 
-// Reports changes until it is destroyed.
+// Reports changes of records until it is destroyed.
 class Watch {
  public:
   virtual ~Watch() = default;
@@ -51,10 +51,10 @@ class Store {
   // Removes the record, if there is one.
   virtual void remove(const std::string& key) = 0;
 
-  // Reports every change of a key before unwatched_from, by anybody, on a thread of the store. It reports the record as
-  // it is then, or revision 0 if it was removed. It may report several changes of a key as the last one. It always
-  // reports the last one, once the store can be reached again. Returns null if the store cannot watch and must be read.
-  // The store must outlive the result.
+  // Reports every change of a key that sorts before unwatched_from, whoever made it. The calls come on a thread of the
+  // store. `on_change` gets the record as it is then, or revision 0 if it was removed. Several changes of a key may
+  // come as one. The last one always comes, once the store can be reached again. Returns null if the store cannot
+  // watch; then read it. The store must outlive the result.
   virtual std::unique_ptr<Watch> watch(std::function<void(const Entry&)> /*on_change*/) { return nullptr; }
 };
 

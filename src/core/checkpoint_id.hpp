@@ -1,5 +1,5 @@
-// CheckpointId names a checkpoint: (incarnation, iteration) in one 64-bit word, so that it can be stored atomically.
-// Words compare as the pairs do.
+// CheckpointId names a checkpoint. It packs (incarnation, iteration) into one 64-bit word, so that shared memory can
+// hold it in one atomic word. A newer checkpoint has the larger word.
 #pragma once
 
 #include <compare>

@@ -1,6 +1,7 @@
-// Election of the leader: a lease on one store record, without comparing clocks. The leader renews the record. A node
-// that sees it unchanged for lease_ms, by its own clock, takes it over with the next epoch. Two nodes may believe for a
-// while that they lead. Epochs make the older one harmless (leader.hpp).
+// Election decides which node is the leader. The leader holds a lease: a record in the coordination store that it
+// renews. A node that sees the record unchanged for lease_ms takes the record over, with the next epoch. Each node
+// measures that time by its own clock, so clocks need not agree. Two nodes may believe for a while that they lead. Then
+// the higher epoch counts, and the older leader does no harm.
 #pragma once
 
 #include <optional>
@@ -14,8 +15,8 @@ namespace ckpt::core {
 // For people: says why this node ignores a damaged record.
 std::string damaged_record(const char* record, const char* number, std::uint64_t claimed, std::uint64_t known);
 
-// The leader whose lease ran out, and since when neither the store nor a message shows that it lives. no_node if this
-// node never had a directive from it and so cannot tell.
+// The leader whose lease ran out, and the time of its last sign of life in the store or in a message. The leader is
+// no_node if this node never had a directive from it.
 struct Predecessor {
   NodeId node = no_node;
   TimeMs silent_since = 0;
@@ -40,14 +41,14 @@ class Election {
   void on_tick(TimeMs now, bool obeyed, Effects& effects);
 
   bool is_leader() const { return my_epoch_ != 0; }
-  // False after a pause, until the store confirms the term. If the store does not answer and nobody contradicts, true
-  // again after node_timeout_ms.
+  // False from the end of a pause until the store confirms this node's term. If the store does not answer, and no other
+  // node claims a newer term, it is true again after node_timeout_ms.
   bool knows_its_term(TimeMs now) const { return !unproven_since_ || now - *unproven_since_ > config_.node_timeout_ms; }
   const std::string& trouble() const { return trouble_; }  // why this node ignores the record, "" if it does not
   std::uint64_t epoch() const { return is_leader() ? my_epoch_ : record_.epoch; }
   std::uint64_t highest_epoch() const { return highest_epoch_; }
   NodeId leader() const;
-  const Predecessor& predecessor() const { return predecessor_; }  // before this node's own term
+  const Predecessor& predecessor() const { return predecessor_; }  // the leader before this node's own term
 
  private:
   void swap(const LeaderRecord& record, TimeMs now, Effects& effects);

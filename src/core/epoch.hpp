@@ -1,5 +1,5 @@
-// An epoch is the number of a leader's term and the node that leads in it. So two nodes never lead with the same epoch,
-// even if the store forgets an election before any other node has seen it.
+// An epoch is a leader's term. The number contains the node that leads, so two nodes can never lead with the same
+// epoch. That holds even if the store loses the record of an election.
 #pragma once
 
 #include <cstdint>

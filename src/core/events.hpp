@@ -1,7 +1,8 @@
-// Events are what the driver tells the core. Effects are what the core asks its driver to do.
+// Events and effects are the interface of the core, the part of the agent that makes the protocol's decisions. An event
+// tells the core what happened. An effect asks the core's driver, the agent or the simulator, to do something.
 //
-// The driver calls Node::handle(event, now) from one thread. It carries out all returned effects in order before it
-// passes in the next event. It never blocks on an effect: slow work ends with an event.
+// The driver calls Node::handle(event, now) from one thread. It carries out the returned effects in order, and then
+// passes in the next event. It never blocks on an effect: when slow work ends, the driver tells the core with an event.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ namespace ckpt::core {
 
 struct Tick {};  // at least every report_ms / 2
 
-// A record as the store has it. Comes after a poll or watch, and after every compare-and-swap, whether it succeeded or
-// not. Revision 0: the record does not exist.
+// The leader's record, as the store has it. The driver posts it after each read of the store, and after each
+// SwapLeaderRecord, whether that succeeded or not. Revision 0: the store has no such record.
 struct LeaderRecordRead {
   std::uint64_t revision = 0;
   LeaderRecord record;
@@ -29,7 +30,7 @@ struct IncarnationRecordRead {
   std::uint64_t revision = 0;
   IncarnationRecord record;
 };
-// The answer to ReadAssignments: everything in the store under that name.
+// The answer to ReadAssignments: the rank assignments that the store has under `name`. Empty: it has none.
 struct AssignmentsRead {
   AssignmentsName name;
   std::vector<RankAssignment> assignments;
@@ -61,28 +62,28 @@ struct RestoreAsked {
 struct RestoreDone {
   Rank rank = 0;
 };  // its tensors hold the restored checkpoint (or it starts fresh)
-// The rank's local segments exist, with memory reserved and touched. In order: the parts of its share, then its private
-// shard.
+// The rank's local segments exist. Their memory is reserved and touched. `shards` names the parts of the rank's share
+// in order, then its private shard.
 struct SegmentsReady {
   Rank rank = 0;
   std::vector<std::string> shards;
-  std::uint8_t slots = 2;  // so many has each of them
+  std::uint8_t slots = 2;  // how many slots each segment has
 };
 
-// The rank's words in its control page. If both changed, the driver posts Captured first.
+// The rank's progress, as its control page shows it. If a capture has ended as well, the driver posts Captured first.
 struct Progress {
   Rank rank = 0;
   std::int64_t attempted = -1;
   std::int64_t capturing = -1;
 };
-// The rank has sealed the slots of its open grant, and they are valid.
+// A trainer captured a snapshot: it sealed the slots of its grant, and the pieces in them are valid.
 struct Captured {
   Rank rank = 0;
   std::vector<PieceInfo> pieces;
 };
 
 enum class FetchResult : std::uint8_t { complete, corrupt, no_space, failed };
-// The transfer is over, and nothing touches the slot any more.
+// The answer to StartFetch or CancelFetch: the fetch is over, and nothing touches its slot any more.
 struct FetchEnded {
   std::uint64_t fetch = 0;
   FetchResult result = FetchResult::failed;
@@ -96,7 +97,7 @@ struct PieceCorrupt {
   SlotRef slot;
 };  // a reader found that its bytes do not match its digests
 
-// What the driver observes by itself. The driver posts it at every change.
+// The state of this node as the driver sees it. The driver posts all of it whenever one field changed.
 struct Observed {
   std::vector<Rank> stopped = {};                          // stopped trainers of this node (SIGSTOP, a debugger)
   std::vector<std::pair<Rank, std::uint8_t>> failed = {};  // ranks whose newest snapshot failed, with its ckpt_status
@@ -112,7 +113,7 @@ struct RanksWatched {
   bool operator==(const RanksWatched&) const = default;
 };
 
-// What storage offers: the pieces of every checkpoint that is whole there, judged without reading the pieces.
+// The answer to ListStorage: the pieces of every complete checkpoint on storage. The driver did not read the pieces.
 struct StorageListed {
   std::vector<PieceInfo> pieces;
   std::vector<std::string> unusable;     // checkpoints that exist but cannot be restored, with one sentence each
@@ -120,12 +121,12 @@ struct StorageListed {
   bool knows_incarnations = true;        // false: newer incarnations may have written there
   std::string trouble;                   // why this list may be incomplete; "" if it is complete
 };
-// The answer to StartWrite. If `trouble` is "", the pieces are on the medium.
+// The answer to StartWrite. If `trouble` is "", the pieces are safely on storage.
 struct WriteEnded {
   CheckpointId checkpoint;
   std::string trouble;
 };
-// The answer to FinalizeCheckpoint. If `trouble` is "", the checkpoint is whole on storage.
+// The answer to FinalizeCheckpoint. If `trouble` is "", the checkpoint on storage is complete.
 struct FinalizeEnded {
   CheckpointId checkpoint;
   std::string trouble;
@@ -143,28 +144,29 @@ struct Send {
   Message message;
 };
 
-// Compare-and-swap of a store record; answered by LeaderRecordRead / IncarnationRecordRead.
+// Replaces the leader's record if the store still has it at `expected_revision`. Answered by LeaderRecordRead.
 struct SwapLeaderRecord {
   std::uint64_t expected_revision = 0;
   LeaderRecord record;
 };
-// Writes `assignments` first, in several records if needed. Writes the incarnation's record only when all of them are
-// in the store. Empty: the store already has the rank assignments that the record names.
+// Replaces the incarnation's record if the store still has it at `expected_revision`. Answered by
+// IncarnationRecordRead. The driver first writes `assignments`, and writes the record only when the store has all of
+// them. If `assignments` is empty, the store already has those that the record names.
 struct SwapIncarnationRecord {
   std::uint64_t expected_revision = 0;
   IncarnationRecord record;
   std::vector<RankAssignment> assignments = {};
 };
-// Answered by AssignmentsRead.
+// Reads rank assignments from the store. Answered by AssignmentsRead.
 struct ReadAssignments {
   AssignmentsName name;
 };
-// Removes the rank assignments of all incarnations before this one, because no record names them any more.
+// Removes from the store the rank assignments of all earlier incarnations. No record names them any more.
 struct RemoveAssignments {
   std::uint64_t before_incarnation = 0;
 };
 
-// Write this into the arena's node header before you carry out any later effect.
+// Writes what the node must not forget into its arena. The driver does so before it carries out any later effect.
 struct Persist {
   CheckpointId highest_commit;
   CheckpointId newest_seen;
@@ -172,13 +174,14 @@ struct Persist {
   CheckpointId newest_damaged;
 };
 
-// The following effects go to trainers, through their control pages.
+// Lets a trainer write its next snapshot into these slots. This effect and the next ones, up to Fence, go to a trainer
+// through its control page.
 struct GrantSlots {
   Rank rank = 0;
   Share share;
   std::vector<SlotRef> slots;
 };  // one slot per segment, in their order
-// Add slots to the rank's segments until each has so many. Answered by SegmentsReady, or not at all where memory lacks.
+// Add slots to the rank's segments until each has `slots`. Answered by SegmentsReady. No answer comes if memory lacks.
 struct AddSlots {
   Rank rank = 0;
   std::vector<std::string> shards;
@@ -188,7 +191,7 @@ struct NotifyCommit {
   Rank rank = 0;
   CheckpointId committed;
 };
-// Tells the rank the newest checkpoint that is known to be on storage.
+// Tells a trainer the newest checkpoint that is complete on storage.
 struct NotifyStored {
   Rank rank = 0;
   CheckpointId stored;
@@ -197,7 +200,8 @@ struct NotifyResume {
   Rank rank = 0;
   std::int64_t resume_at = 0;
 };
-// Comes before RestoreReady, once per incarnation, and again after the agent was restarted.
+// Tells a trainer the other members of its replication group. It comes before RestoreReady, once per incarnation, and
+// again after the agent restarted.
 struct NotifyReplicationGroup {
   Rank rank = 0;
   std::uint64_t incarnation = 0;
@@ -210,13 +214,13 @@ struct Fence {
   std::string text;
 };
 
-// A whole piece to restore from.
+// A slot with a whole piece that the rank restores from.
 struct RestoreSource {
   SlotRef slot;
   Tier tier = Tier::none;
 };
-// The answer to RestoreAsked. Verdict restore: `main` has the parts of the main shard in order, `private_` the private
-// shard. Verdict fresh: both are empty.
+// The answer to RestoreAsked: what the trainer restores. If the verdict is `restore`, `main` has the parts of the main
+// shard in order, and `private_` has the private shard. If it is `fresh`, both are empty.
 struct RestoreReady {
   Rank rank = 0;
   std::uint64_t incarnation = 0;
@@ -232,8 +236,8 @@ struct RestoreFailed {
   std::string text;
 };
 
-// Fetch `piece` from `source` (a node, storage_node or parity_node) into `slot`. The driver makes the slot's segment if
-// it does not exist yet, large enough for the piece. It verifies all bytes. Answered by FetchEnded.
+// Fetches `piece` from `source` (a node, storage_node or parity_node) into `slot`. If the slot has no segment yet, the
+// driver makes one that is large enough. It verifies all bytes. Answered by FetchEnded.
 struct StartFetch {
   std::uint64_t fetch = 0;
   PieceInfo piece;
@@ -254,14 +258,14 @@ struct ReleaseSegment {
 };  // empty and not wanted any more: free its memory
 
 struct ListStorage {};  // answered by StorageListed
-// Write the pieces in these slots to storage. The slots do not change until WriteEnded. First remove what this node
-// wrote for `discarded`, because that checkpoint never became whole there.
+// Writes the pieces in these slots to storage. The slots do not change until WriteEnded, which is the answer. The
+// driver first removes what this node wrote for `discarded`, a checkpoint that never became complete on storage.
 struct StartWrite {
   CheckpointId checkpoint;
   std::vector<SlotRef> slots;
   Written discarded;
 };
-// Complete this checkpoint on storage: nodes have written all of its pieces. Answered by FinalizeEnded.
+// Makes a checkpoint on storage complete, after nodes have written all of its pieces. Answered by FinalizeEnded.
 struct FinalizeCheckpoint {
   CheckpointId checkpoint;
   std::uint32_t world_size = 0;
@@ -269,8 +273,9 @@ struct FinalizeCheckpoint {
   std::vector<CheckpointId> damaged;  // checkpoints on storage that proved damaged; they need not be kept
 };
 
-// News of a member for the operator's hook: it does not answer (lost), a standby node has its place (replaced), it is
-// back (returned), or the job continues without it (released). A new leader repeats what still holds.
+// News of a member, for the operator's hook. A new leader repeats what still holds.
+// lost: the member does not answer. replaced: a standby node has its place. returned: the member is back. released: the
+// job continues without it.
 enum class Change : std::uint8_t { lost, replaced, returned, released };
 struct MemberChanged {
   Change change = Change::lost;

@@ -1,8 +1,9 @@
-// The fields of every message and record, listed once. The readers and writers of all formats use this list.
+// Lists the fields of every message between agents and of every record in the coordination store. Each reader and
+// writer of a format visits this list, so a new field is added in one place.
 //
 // A visitor has three kinds of functions. field(name, value) takes integers, bools, CheckpointIds, enums, texts,
-// structs and vectors of these. shard(name, value) takes a string that must be a shard's name. shard_or_none() also
-// accepts "".
+// structs and vectors of these. shard(name, value) takes a string that must be a shard's name. shard_or_none(name,
+// value) also accepts "".
 #pragma once
 
 #include <concepts>
@@ -12,7 +13,7 @@
 
 namespace ckpt::core {
 
-// Tells a node that bytes fetched from it arrived damaged, so it must verify its piece again.
+// Asks a node to verify a piece of its own again, because another node got damaged bytes of it.
 struct VerifyRequest {
   std::string shard;
   CheckpointId checkpoint;
@@ -20,8 +21,7 @@ struct VerifyRequest {
   bool operator==(const VerifyRequest&) const = default;
 };
 
-// One agent sends this to another: what a trainer publishes to the other members of its replication group
-// (gpu_replication/replication_page.hpp).
+// What a trainer tells another member of its replication group. The agents of the two pass it on, one to the other.
 struct ReplicationUpdate {
   std::uint64_t incarnation = 0;  // the incarnation that the group belongs to
   Rank from = 0, to = 0;

@@ -1,4 +1,4 @@
-// The hash FNV-1a. Every node computes the same value, whatever compiler built it.
+// The hash function FNV-1a, for values that all nodes must compute alike. std::hash may differ between compilers.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Health is the verdict on a job: whether it is protected, and if not, why, since when, and what is at risk.
 //
-// Pure. The leader judges the whole job (leader_health.cpp) and sends its verdict with every directive. Every node also
-// judges by itself (node_health.cpp), in case it cannot hear the leader. The worse verdict counts.
+// The leader judges the whole job and sends its verdict with every directive. Each node also judges by itself, in case
+// it cannot hear the leader. The worse of the two counts. Pure functions.
 #pragma once
 
 #include <array>
@@ -14,10 +14,10 @@
 
 namespace ckpt::core {
 
-// Higher values are worse.
+// How well the job is protected. A higher value is worse.
 enum class Standing : std::uint8_t { is_protected = 0, degraded = 1, unprotected = 2 };
 
-// Why a job is not protected, or degraded. The numbers go over the wire.
+// Why a job is degraded or not protected. The numbers go over the network, so they never change.
 enum class Cause : std::uint8_t {
   none = 0,
   beginning = 1,        // this incarnation has committed nothing yet
@@ -77,8 +77,8 @@ struct Health {
   bool operator==(const Health&) const = default;
 };
 
-// Measures the time between snapshot() calls: the median of the newest ones, so that one long evaluation changes
-// nothing.
+// Measures how often a rank calls snapshot(). The result is the median of the newest intervals, so one long evaluation
+// does not change it.
 class SnapshotInterval {
  public:
   // The rank that is furthest ahead has reached `iteration`.
@@ -99,8 +99,8 @@ class SnapshotInterval {
   TimeMs reached_at_ = 0;
 };
 
-// Records when this node learned of commits, by its own clock. Every node has one. A newly elected leader starts from
-// its node's clock.
+// Measures the time since the newest commit, by this node's own clock. Every node has one. When a node becomes leader,
+// it goes on with its own.
 class CommitClock {
  public:
   // `incarnation`: the decided incarnation, 0 while none is decided. `commit`: the newest known commit. If it is known
@@ -126,7 +126,7 @@ class CommitClock {
   TimeMs last_gap_ms_ = 0;
 };
 
-// What a node knows about health when it becomes leader.
+// What a node already knows about the job's health when it becomes leader.
 struct InheritedHealth {
   CommitClock clock;
   Health health;  // newest verdict

@@ -1,5 +1,5 @@
-// Checks for bugs of the core that would lose data, made in every build. The driver survives the exception: the agent
-// logs an internal error, the simulator reports a violation.
+// invariant() stops the core when a bug would lose data. All builds have it. The agent logs the exception as an
+// internal error and goes on. The simulator reports a violation.
 #pragma once
 
 #include <stdexcept>

@@ -1,12 +1,15 @@
-// Which nodes capture and hold what in one incarnation: placement/ applied to the job's rank assignments. Pure.
+// Says which nodes capture and store each piece in one incarnation. It applies the strategies of placement/ to the
+// job's rank assignments. Pure functions.
 //
-// If one rank names a main shard, the strategy chooses the nodes that hold it. If several ranks name it, it is cut into
-// one part per rank by default. Each part is captured by as many ranks as there shall be copies, so nothing is sent
-// (REFT, section 4.2). If the options name a replicating strategy, every rank that names a shard captures all of it.
+// If one rank names a main shard, the strategy chooses the nodes that store its copies. If several ranks name the same
+// main shard, it is cut into one part per rank. As many ranks capture each part as there shall be copies, so nothing is
+// sent (REFT, section 4.2). If the options name a replicating strategy, the shard is not cut, and each of these ranks
+// captures all of it.
 //
-// Parity spans nodes: the first shards of a group's members form one group of shards, the second ones the next, and so
-// on. Private shards are much smaller and form groups of their own. A group may be smaller than the options say. It
-// then tolerates the same number of losses, but at most all but one of its members.
+// A parity group is a group of nodes. The first shard of each node is encoded together with the first shards of the
+// others, the second with the second, and so on. Private shards are much smaller than main shards, so they are encoded
+// apart from them. A group may be smaller than the options say. It then tolerates the same number of losses, but at
+// most all but one of its members.
 #pragma once
 
 #include <map>

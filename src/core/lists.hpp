@@ -1,4 +1,4 @@
-// Set operations on short lists.
+// Helpers for short lists that serve as sets: contains() and add_once().
 #pragma once
 
 #include <algorithm>

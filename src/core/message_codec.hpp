@@ -1,6 +1,6 @@
-// Codec of the messages between agents. A message is one byte of format, one byte of kind, then the fields in the order
-// of fields.hpp. Integers are little endian. Texts and lists follow their 32-bit length. Decoding does not recurse, and
-// allocates no more than the bytes can hold. So garbage does no harm.
+// Encodes and decodes the messages between agents. A message is one byte of format, one byte of kind, then the fields
+// in the order of fields.hpp. Integers are little endian. Texts and lists begin with their length in 32 bits. The bytes
+// may come from anybody: decoding does not recurse, and allocates no more than the bytes can hold.
 //
 // Pure functions; thread-safe.
 #pragma once

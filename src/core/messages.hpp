@@ -1,9 +1,8 @@
 // The messages between agents, and the records in the coordination store.
 //
-// There are two kinds of messages. Each carries a whole state, not a change. A Report is all that a node has. A
-// Directive is all that the leader wants of a node. Senders repeat them as heartbeats, and the newest one counts. So
-// loss, repetition and reordering need no other mechanism. A new leader needs nothing but Reports. Relays carry several
-// messages at once (relay.hpp).
+// A Report says all that a node has. A Directive says all that the leader wants of a node. Each carries the whole state
+// and not a change. Senders repeat them as heartbeats, and the newest one counts. So lost, repeated or reordered
+// messages do no harm, and a new leader needs nothing but Reports. Relays pack several messages into one (relay.hpp).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,7 @@
 
 namespace ckpt::core {
 
-// One trainer on the reporting node.
+// One trainer of the reporting node.
 struct RankReport {
   Rank rank = 0;
   std::uint64_t instance = 0;     // random, one per engine: a restarted trainer has another one
@@ -37,7 +36,7 @@ struct RankReport {
   bool operator==(const RankReport&) const = default;
 };
 
-// How far a node has come with its newest WriteOrder.
+// How far a node is with writing to storage what its newest WriteOrder says.
 struct Written {
   CheckpointId checkpoint;
   std::uint64_t attempt = 0;
@@ -49,7 +48,7 @@ struct Written {
 // Why a node lacks a piece that it was ordered to fetch.
 enum class FetchTrouble : std::uint8_t { none = 0, no_space = 1, failed = 2, corrupt = 3 };
 
-// Node -> leader.
+// From a node to the leader: all that the node has.
 struct Report {
   NodeId node = 0;
   std::uint64_t arena_id = 0;
@@ -94,7 +93,7 @@ struct Cut {
   bool operator==(const Cut&) const = default;
 };
 
-// The one decision of an incarnation, written once.
+// The decision of an incarnation: what its ranks restore. The leader writes it once and never changes it.
 struct Decision {
   Verdict verdict = Verdict::undecided;
   CheckpointId checkpoint;      // with Verdict::restore
@@ -114,7 +113,7 @@ struct Refusal {
   bool operator==(const Refusal&) const = default;
 };
 
-// A member of a replication group: the ranks that copy their pieces from GPU to GPU to each other.
+// One rank of a replication group, the ranks that copy their pieces from GPU to GPU to each other.
 struct ReplicationMember {
   NodeId node = 0;
   Rank rank = 0;
@@ -138,8 +137,8 @@ struct Admission {
   bool operator==(const Admission&) const = default;
 };
 
-// What a node needs to encode or decode a piece: the pieces of its parity group, and the nodes that have them. A piece
-// may be listed with several nodes.
+// What a node needs to encode or decode a piece: the parity manifest, and the nodes that have the other pieces. Several
+// nodes may be listed for one piece.
 struct CodingInputs {
   ParityManifest parity_manifest;  // of any member of the group
   struct Source {
@@ -159,7 +158,7 @@ struct FetchOrder {
   bool operator==(const FetchOrder&) const = default;
 };
 
-// Pieces of a committed checkpoint that the node must write to storage. It keeps them until they are written.
+// Pieces of a committed checkpoint that a node must write to storage. The node keeps them until they are written.
 struct WriteOrder {
   CheckpointId checkpoint;
   std::uint64_t attempt = 0;  // grows with every order of a leader
@@ -180,7 +179,7 @@ struct Replacement {
   bool operator==(const Replacement&) const = default;
 };
 
-// Leader -> node.
+// From the leader to a node: all that the leader wants of the node.
 struct Directive {
   NodeId leader = 0;
   std::uint64_t epoch = 0;
@@ -215,13 +214,14 @@ struct Directive {
   bool operator==(const Directive&) const = default;
 };
 
-// Relay -> leader: reports, unchanged.
+// From a relay to the leader: the reports of its group, unchanged.
 struct ReportBatch {
   std::vector<Report> reports;
   bool operator==(const ReportBatch&) const = default;
 };
 
-// Leader -> relay -> node. Without items it acknowledges the reports that its receiver sent or passed on.
+// Directives on their way through a relay: from the leader to the relay, or from the relay to a node. Without items,
+// the batch only acknowledges the receiver's reports.
 struct DirectiveBatch {
   struct Item {
     NodeId to = 0;
@@ -234,7 +234,8 @@ struct DirectiveBatch {
 
 using Message = std::variant<Report, Directive, ReportBatch, DirectiveBatch>;
 
-// Store key "leader": who leads. The leader renews it (heartbeat) every lease_ms / 4 while another node obeys it.
+// Who leads. It is stored under the key "leader". While another node obeys the leader, the leader renews the record
+// every lease_ms / 4.
 struct LeaderRecord {
   std::uint64_t epoch = 0;
   NodeId node = no_node;
@@ -251,12 +252,12 @@ struct RankAssignment {
   std::string main_shard;
   std::string private_shard;
   std::uint32_t restored_parts = 1;    // in how many parts the restored checkpoint has its main shard
-  bool wants_gpu_replication = false;  // as reported
+  bool wants_gpu_replication = false;  // as reported; all leaders of the incarnation name the same groups
   bool operator==(const RankAssignment&) const = default;
 };
 
-// Names an incarnation's rank assignments in the store. They grow with the nodes, so they have records of their own.
-// The name follows from their content (rank_assignments.hpp).
+// Names the rank assignments of an incarnation in the store. The name contains a digest of their content. There may be
+// many assignments, so they have records of their own.
 struct AssignmentsName {
   std::uint64_t incarnation = 0;  // 0: there are none
   std::uint32_t count = 0;        // how many ranks
@@ -264,16 +265,17 @@ struct AssignmentsName {
   auto operator<=>(const AssignmentsName&) const = default;
 };
 
-// Store keys "rank_assignments/INCARNATION.DIGEST.NUMBER": the rank assignments in order of rank, some per record. They
-// never change, and are removed once a later incarnation has begun.
+// Some of an incarnation's rank assignments, in order of rank. Stored under the key
+// "rank_assignments/INCARNATION.DIGEST.NUMBER". They never change. The leader removes them once a later incarnation has
+// begun.
 struct AssignmentsRecord {
   std::vector<RankAssignment> assignments;
   bool operator==(const AssignmentsRecord&) const = default;
 };
 inline constexpr std::size_t assignments_per_record = 1024;  // fits into one record even with the longest names
 
-// Store key "incarnation": the current incarnation of the job. A new leader first writes its epoch here. From then on
-// every compare-and-swap of an older leader fails, so fencing needs nothing else.
+// The current incarnation of the job. It is stored under the key "incarnation". A new leader first writes its epoch
+// here. From then on every compare-and-swap of an older leader fails.
 struct IncarnationRecord {
   std::uint64_t epoch = 0;
   std::uint64_t incarnation = 0;

@@ -1,5 +1,6 @@
-// Node is the core of one agent: a worker, and a leader while elected. It is deterministic: the same events in the same
-// order give the same effects. Not thread-safe. Owns no resources.
+// Node makes the protocol's decisions for one agent. It takes events and returns effects (events.hpp). It contains a
+// Worker, and a Leader while this node is elected. It is deterministic: the same events in the same order give the same
+// effects. Not thread-safe. It uses no clock, file or socket.
 #pragma once
 
 #include <memory>
@@ -11,15 +12,15 @@
 
 namespace ckpt::core {
 
-// What an agent finds in its arena at its start.
+// What an agent found in its arena when it started.
 struct Recovered {
   struct Slot {
     SlotRef slot;
     PieceInfo piece;
     bool whole = false;  // sealed, valid and not dropped; otherwise the slot is free
   };
-  // A grant that was open in a rank's control page. Its writer may still be alive and writing. So the slots stay
-  // granted, and the rank gets no other grant, until the writer captures them or is proven dead.
+  // A grant that a rank's control page still has. Its writer may be alive and writing. So the slots stay granted, and
+  // the rank gets no other grant, until the writer has captured into them or is proven dead.
   struct Granted {
     Rank rank = 0;
     std::vector<SlotRef> slots;
@@ -32,7 +33,7 @@ struct Recovered {
   CheckpointId newest_damaged;
 };
 
-// For `ckptctl status` and the simulator's invariants.
+// The node's state, for `ckptctl status` and for the simulator's checks.
 struct NodeStatus {
   NodeId node = 0;
   bool is_leader = false;

@@ -1,5 +1,5 @@
-// What a node knows about the job's health: the leader's newest verdict, its age, and when the node last learned of a
-// commit. Pure.
+// HealthView is one node's own judgement of the job's health. It uses the leader's newest verdict, the verdict's age,
+// and the time of the last commit that the node knows.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,8 @@ namespace ckpt::core {
 
 class HealthView {
  public:
-  // Call this after every event. `is_of_now`: the directive did not wait here while this node was paused.
+  // Call this after every event. `is_of_now`: false if the directive may have come before or during a pause of this
+  // node.
   void observe(const Directive& directive, CheckpointId highest_commit, bool is_of_now, TimeMs now);
 
   struct Facts {

@@ -1,5 +1,5 @@
-// Parity pieces: their names, what they are computed from, and what they help to decode. A parity piece carries all of
-// this in its parity manifest, so nobody needs to remember an earlier placement. Pure functions of the nodes' reports.
+// Names parity pieces, and plans how to encode and decode them. Each parity piece carries a parity manifest, so the
+// plans need no earlier placement. Pure functions of the nodes' reports.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@
 
 namespace ckpt::core {
 
-// The parity that belongs in a place. The group has one shard per member, "" for a member without one.
+// Which parity a node must hold: the shards of its group, and the member whose parity it is. A member without a shard
+// has the shard "".
 struct ParityOf {
   std::uint32_t rows = 0;
   std::uint32_t member = 0;
@@ -31,7 +32,7 @@ bool is_valid(const ParityManifest& parity_manifest);
 // The layout in whole digest leaves: the length of each shard is rounded up to a leaf.
 placement::ParityLayout layout_of(const ParityManifest& parity_manifest);
 
-// A member's shard or its parity, among a group's pieces.
+// A piece of a parity group: a member's shard, or the parity that the member stores.
 struct GroupPiece {
   std::uint32_t member = 0;
   bool is_parity = false;
@@ -51,7 +52,7 @@ placement::LostPieces lost_pieces(const ParityManifest& parity_manifest,
 placement::DecodePlan plan_coding(const ParityManifest& parity_manifest, const GroupPiece& wanted,
                                   const placement::LostPieces& lost);
 
-// A piece that no node has, and the inputs to encode or decode it.
+// A piece that no node has, with what is needed to compute it.
 struct CodedPiece {
   PieceInfo piece;
   CodingInputs coding_inputs;

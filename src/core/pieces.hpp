@@ -1,5 +1,5 @@
-// The pieces of one checkpoint, and the nodes that have them. The leader walks over all of them at each reconciliation,
-// so they lie in one stretch of memory, in the order of the reports, with an index by name.
+// Pieces maps the name of each piece of one checkpoint to the nodes that have the piece. The leader reads the whole map
+// very often, so it lies in one stretch of memory, with an index by name.
 #pragma once
 
 #include <array>
@@ -12,13 +12,13 @@
 
 namespace ckpt::core {
 
-// A node that has a piece, and how it describes the piece.
+// A node that has a piece, and the piece as that node reported it.
 struct Holder {
   NodeId node = 0;
   const PieceInfo* piece = nullptr;
 };
 
-// Holders in order of nodes. Up to two need no allocation, and most pieces have no more.
+// The nodes that have a piece, in order of node. Most pieces have one or two, which need no allocation.
 class Holders {
  public:
   void push_back(const Holder& holder);
@@ -49,8 +49,8 @@ class Pieces {
   bool contains(std::string_view shard) const { return find(shard) != end(); }
 
  private:
-  // The index of a name in all_, or none. Open addressing: the number of buckets is a power of two, and at least half
-  // are free.
+  // An entry of the hash table: the position of a name in all_. The table uses open addressing. Its size is a power of
+  // two, and at least half of the entries are free.
   struct Bucket {
     std::uint32_t hash = 0;
     std::uint32_t number = none;

@@ -1,5 +1,5 @@
-// Bounds for terms and incarnations. They grow by one at a time, so a larger jump is damage. A node that believed it
-// might have no higher number left.
+// Rejects epochs and incarnations that are too high to be real. Both grow by one at a time, so a large jump means
+// damage. A node that believed the jump might find no higher number left.
 #pragma once
 
 #include <cstdint>

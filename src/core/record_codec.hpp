@@ -1,5 +1,4 @@
-// Codec of the coordination store's records "leader", "incarnation" and "rank_assignments/...". They are JSON, so that
-// people can read them.
+// Encodes and decodes the records of the coordination store. They are JSON, so that people can read them.
 //
 // Pure functions; thread-safe.
 #pragma once

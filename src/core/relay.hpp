@@ -1,8 +1,9 @@
-// Relays carry reports to the leader in large jobs. The nodes of a group report to one node, the relay. It passes on
-// what came within a short while as one message, unread. The leader answers the same way.
+// Relays spare the leader of a large job many small messages. The nodes of a group report to one of them, the relay.
+// The relay collects reports for a short while and sends them to the leader as one message. Directives come back the
+// same way.
 //
-// A relay only forwards. Nothing depends on its memory or its presence: it acknowledges reports at once, and a node
-// without acknowledgement reports to the leader directly after a while.
+// The relay does not read what it passes on. It acknowledges each report at once. A node that misses acknowledgements
+// for a while reports to the leader directly. So nothing is lost if a relay dies.
 #pragma once
 
 #include <map>
@@ -51,8 +52,8 @@ class Relay {
   TimeMs pass_on_at_ = 0;  // counts only while batch_ is not empty
 };
 
-// Which node is the relay of which, as the leader sees it. Node numbers of one group have the same remainder, so groups
-// stay equally long even if numbers are missing. `present` is in order of nodes.
+// Says which node is the relay of which node. Nodes whose numbers have the same remainder form a group, so groups stay
+// equally large even if numbers are missing. `present` must be in order of node.
 class Groups {
  public:
   Groups() = default;

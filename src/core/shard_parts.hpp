@@ -1,5 +1,5 @@
-// A main shard can be cut into equal parts, so that ranks with the same main shard need not each store all of it. For a
-// node that stores it, a part is a shard like any other. Only its name says that it is a part. Pure.
+// Names the parts into which a main shard is cut. Ranks with the same main shard then need not each store all of it. A
+// node handles a part like any shard; only the name tells them apart. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace ckpt::core {
 
-// What a rank captures of its main shard: `stored` parts of `of`, from number `first` on. Part 0 follows the last part.
-// 1 of 1: all of the shard.
+// The parts of its main shard that a rank captures: `stored` of the `of` parts, from number `first` on. After the last
+// part comes part 0. "1 of 1" is the whole shard.
 struct Share {
   std::uint32_t first = 0;
   std::uint32_t of = 1;

@@ -1,4 +1,5 @@
-// Basic types of the protocol: plain values. Nothing in core/ uses clocks, sockets, threads or files.
+// The basic types of the protocol: numbers of nodes and ranks, names of slots, descriptions of pieces. All are plain
+// values.
 #pragma once
 
 #include <compare>
@@ -43,13 +44,13 @@ struct Config {
   TimeMs node_timeout_ms = 2000;       // a node is missing after this long without a report
   TimeMs lease_ms = 2000;              // another node takes over if a leader has not renewed its record for so long
   TimeMs node_wait_ms = 5000;          // how long a decision waits for missing nodes
-  std::uint32_t pieces_per_ms = 256;   // how many the leader looks through; with few, it reconciles at every event
+  std::uint32_t pieces_per_ms = 256;   // pieces that the leader examines per ms; with few, it reconciles at every event
   std::uint32_t relay_from = 256;      // from this many nodes on, nodes report through relays
   TimeMs unprotected_after_ms = 5000;  // the job is not protected after at least this long without a commit
   std::uint32_t hang_factor = 3;       // a rank that computes so many times as long as the others is a straggler
 };
 
-// A shard that a parity piece was computed from. There is one for each member of the parity group.
+// A shard that a parity piece was computed from. A parity piece has one for each member of its group.
 struct ParitySource {
   std::string shard;  // "": that member has none
   std::uint64_t length_bytes = 0;
@@ -64,7 +65,7 @@ struct ParityManifest {
   bool operator==(const ParityManifest&) const = default;
 };
 
-// A whole, verified piece: all bytes of one shard or part at one checkpoint, or parity of several.
+// Describes a whole, verified piece of one checkpoint: a shard, a part of one, or parity.
 struct PieceInfo {
   std::string shard;
   CheckpointId checkpoint;

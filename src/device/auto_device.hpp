@@ -1,5 +1,6 @@
-// AutoDevice starts as the host's device and becomes a GPU's when the first tensor in device memory is registered. A
-// process that registers none never touches the CUDA driver.
+// AutoDevice is the device of an engine whose tensors may be in host or GPU memory. It works as HostDevice until the
+// first tensor in GPU memory is registered, and then as CudaDevice. So a process without such a tensor never touches
+// the CUDA driver.
 #pragma once
 
 #include "device/cuda_device.hpp"
@@ -22,6 +23,7 @@ class AutoDevice : public Device {
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override {
     used_->start(overlapped, synchronous, stream);
   }
+  bool can_start_late() const override { return used_->can_start_late(); }
   bool release(std::span<const Stream> streams, Deadline deadline, Done done) override {
     return used_->release(streams, deadline, std::move(done));
   }

@@ -1,7 +1,7 @@
-// CudaDevice captures tensors on one GPU, and tensors in host memory beside them.
+// CudaDevice captures and restores tensors in the memory of one GPU. Tensors in host memory may be among them.
 //
-// Its thread feeds the staging pipeline as sub-buffers become free, and notices when everything has arrived. So no
-// caller's thread waits for the GPU. The thread works only between start() and the end of a copy.
+// It has a thread that feeds the staging pipeline and notices when everything has arrived. So no thread of the caller
+// waits for the GPU. The thread works only between start() and the end of a copy.
 //
 // The destructor gives up a running copy. The destination must still be mapped then.
 #pragma once
@@ -55,7 +55,7 @@ class CudaDevice : public Device {
   }
 
  private:
-  // failed: enqueued work may still run. ending: `done` is being called.
+  // The state of the current copy. `failed`: enqueued work may still run. `ending`: `done` is being called.
   enum class Phase { idle, copying, released, failed, ending };
   using Lock = std::unique_lock<std::mutex>;
 

@@ -1,5 +1,5 @@
-// CudaDrain waits until the GPU has finished everything that is enqueued on some streams so far. It enqueues no work
-// there.
+// CudaDrain waits until the GPU has finished all that was enqueued on some streams when the object was made. It adds no
+// work to them.
 #pragma once
 
 #include <algorithm>

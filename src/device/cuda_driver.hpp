@@ -1,6 +1,6 @@
-// CudaDriver is the CUDA driver, loaded at run time. So one build serves machines with and without a GPU, and no second
-// CUDA runtime enters the training process. Its primary contexts are those of PyTorch's runtime, and a cudaStream_t is
-// a CUstream.
+// CudaDriver loads the CUDA driver at run time and gives access to its functions. So one build serves machines with and
+// without a GPU. The training process gets no second CUDA runtime: contexts and streams are those that PyTorch's
+// runtime uses, and a cudaStream_t is a CUstream.
 //
 // Thread-safe. The driver is never unloaded.
 #pragma once

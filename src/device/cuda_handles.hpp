@@ -1,7 +1,8 @@
-// Owners of the CUDA driver's objects. Constructors throw Failure (CKPT_ERR_SYSTEM). Destructors never fail: a context
-// that died has released everything by itself. All but Context need a ContextScope around them, destructors too.
+// Classes that own objects of the CUDA driver: contexts, streams, events, memory. Constructors throw Failure
+// (CKPT_ERR_SYSTEM). Destructors never fail: if the context has died, it has released everything already. All except
+// Context need a ContextScope around them, also for their destructors.
 //
-// Nothing here synchronizes unless its comment says so. Nothing is enqueued on a default stream.
+// Functions wait for the GPU only if their comments say so. None enqueues anything on a default stream.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace ckpt::device {
 
-// The primary context of a GPU, kept alive.
+// Keeps the primary context of a GPU alive.
 class Context {
  public:
   explicit Context(int ordinal) {
@@ -30,7 +31,7 @@ class Context {
   CUcontext context_ = nullptr;
 };
 
-// Makes a context the calling thread's current one, and restores the previous one at the end.
+// Makes a context current on the calling thread. The destructor restores the previous one.
 class ContextScope {
  public:
   explicit ContextScope(const Context& context)
@@ -89,9 +90,9 @@ class Event {
   CUevent event_ = nullptr;
 };
 
-// A stream of ours, independent of the default streams. Its kernels, also NCCL's, have the lowest priority, which is
-// that of ordinary streams. The GPU begins kernels of higher-priority streams first. It interrupts no running kernel,
-// and copies to and from the host have no priority.
+// A stream of our own, which does not wait for the default streams. Its kernels, NCCL's too, have the lowest priority,
+// that of ordinary streams. So the GPU begins kernels of higher priority first. It interrupts no running kernel. Copies
+// to and from the host have no priority.
 class BackgroundStream {
  public:
   BackgroundStream() {
@@ -109,7 +110,7 @@ class BackgroundStream {
   CUstream stream_ = nullptr;
 };
 
-// Device memory. Freeing it waits for the device.
+// Device memory. Freeing it waits for the whole device.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -144,7 +145,7 @@ class DeviceMemory {
   std::size_t size_bytes_ = 0;
 };
 
-// Host memory of ours that the GPU sees at the same address.
+// Host memory that the GPU sees at the same address. The object allocates it.
 class PinnedMemory {
  public:
   PinnedMemory() = default;
@@ -175,7 +176,8 @@ class PinnedMemory {
   std::size_t size_bytes_ = 0;
 };
 
-// Pins host memory that others own. It must stay mapped until this object has gone.
+// Pins host memory that somebody else owns, so that the GPU can use it. The memory must stay mapped until this object
+// is gone.
 class Registration {
  public:
   Registration(void* data, std::size_t size_bytes, unsigned flags) : data_(data) {

@@ -1,5 +1,5 @@
-// The kernels of kernels/capture_kernels.cu, loaded into a context. Use it with that context current. Launches do not
-// synchronize, allocate or copy. They throw Failure.
+// CudaKernels launches the GPU code of kernels/capture_kernels.cu. It is loaded into one context, and must be used with
+// that context current. A launch does not wait for the GPU, allocate or copy. It throws Failure.
 #pragma once
 
 #include <cstdint>

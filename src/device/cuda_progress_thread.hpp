@@ -1,15 +1,14 @@
-// ProgressThread is the state that the replicator shares with its progress thread. That thread issues exchanges in
-// run(); all other threads request them. If the thread cannot end, this object outlives the replicator.
+// ProgressThread does the work of CudaReplicator on a thread of its own, the progress thread. Other threads ask for
+// exchanges, and the progress thread issues them in run(). If that thread cannot end, this object outlives the
+// replicator.
 //
-// It ends in this order. First NCCL's abort begins. Then a thread that only watches notices when nothing reads or
-// writes the memory given to begin() any more. Then everything is freed. Each step may hang. One deadline limits all
-// waiting for them.
+// It ends in three steps. First NCCL's abort begins. Then a thread waits until nothing reads or writes the memory given
+// to begin(). Then everything is freed. Each step may hang, so one deadline limits the waiting for all of them.
 //
-// The progress thread may hang in the driver before that. If training waits there for one of our chunks and holds a
-// lock of the driver, no call returns before the chunk has ended. So everything that others expect of the thread has a
-// deadline: that the members meet, that an allowed step arrives, that NCCL's abort begins, that the end is reported. A
-// watchdog keeps these deadlines. It calls neither the driver nor NCCL. When a deadline passes, it has another thread
-// begin the abort, and reports the end itself.
+// The progress thread may also hang earlier, in the driver: training may hold a lock of the driver while it waits for
+// one of our chunks. So nobody waits for it without a deadline. Deadlines limit how long members take to meet, an
+// allowed step to arrive, the abort to begin, and the end to be reported. A watchdog keeps them, and calls neither the
+// driver nor NCCL. If a deadline passes, the watchdog has another thread begin the abort, and reports the end itself.
 #pragma once
 
 #include <utility>

@@ -1,5 +1,5 @@
-// CudaRing is a ring of sub-buffers in device memory. Pieces pass through them on their way between tensors and the
-// host.
+// CudaRing is a ring of sub-buffers in device memory. Pieces pass through them on their way between tensors and host
+// memory.
 //
 // Use it with the context current.
 #pragma once

@@ -1,19 +1,18 @@
 // CudaStagingPipeline moves pieces between tensors and host memory, through sub-buffers in device memory:
 //
-//   pack stream:  [pack 0][digest 0][pack 1][digest 1]...        tensors -> sub-buffers; by kernels
-//   copy stream:            [copy out 0       ][copy out 1 ...   sub-buffers -> slots; by a copy engine
+//    pack stream:  [pack 0][digest 0][pack 1][digest 1]...        tensors -> sub-buffers; by kernels
+//    copy stream:            [copy out 0       ][copy out 1 ...   sub-buffers -> slots; by a copy engine
 //
-// Only this class writes a sub-buffer. So the digests match the bytes in the slot, even if the tensors change
-// meanwhile. Packing reads a tensor once, at the speed of device memory. The sub-buffers hold what the slower host link
-// has not taken yet. If they hold the whole state, the next update can go on at once.
+// Packing reads a tensor once, at the speed of device memory. The sub-buffers hold what the slower link to the host has
+// not taken yet. If they hold the whole state, the next update can go on at once. Only this class writes them. So
+// digests match the bytes in the slot even if tensors change meanwhile.
 //
-// Work is enqueued in the order in which it can be done. A stream may share its hardware queue with the caller's
-// streams (CUDA_DEVICE_MAX_CONNECTIONS). If work waited for something enqueued later, it would block both. Work that
-// waits at all delays what others enqueue behind it. So call room() before enqueue_next(), unless nobody would gain
-// from that.
+// Work is enqueued in the order in which it can be done. A stream may share a hardware queue with the caller's streams
+// (CUDA_DEVICE_MAX_CONNECTIONS). Work that waits there for something enqueued later would block both. Work that waits
+// at all delays the caller's work behind it. So call room() before enqueue_next(), unless nobody would gain from that.
 //
-// One thread at a time may use it, with the context current. Throws Failure. Waits for the GPU only if a queue of the
-// driver is full.
+// One thread at a time may use it, with the context current. Throws Failure. It waits for the GPU only if a queue of
+// the driver is full.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
-// CudaTable has the tables with which kernels find tensors: one for each plan of a capture or a restore. They are made
-// again each time, because that costs less than checking whether anything moved.
+// CudaTable tells the GPU's kernels where the tensors of a capture or a restore are. It has one table for each plan.
+// The tables are made anew each time, because that costs less than to check whether a tensor has moved.
 //
-// The GPU sees an image of each tensor in host memory: a copy of its bytes in pinned memory. So these bytes are
-// captured when assign() returns, in every plan.
+// The GPU does not read tensors in host memory. assign() copies their bytes into pinned memory, and the GPU reads the
+// copy. So these tensors are captured when assign() returns.
 //
 // One thread at a time may use it, with the context current.
 #pragma once

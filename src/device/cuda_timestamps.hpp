@@ -1,12 +1,12 @@
-// CudaTimestamps is the timeline of one GPU. For each point it enqueues a write of the point's word and an event with
-// time. Its thread queries the events, and only the first one of each track.
+// CudaTimestamps finds out when one GPU reaches points on its streams. At each point it enqueues a write of a word and
+// an event with a time. Its thread queries the events, and of each track only the first.
 //
-// An anchor converts the GPU's times to the host's. It is an event on an otherwise idle stream, and its host time is
-// known to a fraction of a millisecond. The thread tries for a new anchor every second, because float milliseconds lose
-// digits.
+// To convert the GPU's times to the host's, it records an event whose host time it knows: an anchor. The event is on an
+// idle stream, so the host time is known to a fraction of a millisecond. CUDA gives differences as float milliseconds,
+// which lose digits as they grow. So the thread tries for a new anchor every second.
 //
-// If the timeline ends before the GPU has reached every point, the memory that the GPU may still write is never freed.
-// A collective whose peer has died never ends, so nobody waits for it.
+// If it is destroyed before the GPU has reached every point, memory that the GPU may still write is never freed. It
+// waits for nothing, because a collective whose peer has died never ends.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ class CudaTimestamps : public StreamTimestamps {
   bool add(Stream stream, const Point& point) override;
 
  private:
-  // Memory and streams that the GPU works with. They stay for good if the GPU may still write to them.
+  // The memory and streams that the GPU works with. If the GPU may still write to them, they are never freed.
   struct Resources {
     Resources(const Range& range, std::shared_ptr<void> words_owner);
     std::shared_ptr<void> owner;

@@ -1,10 +1,11 @@
-// Device is the interface that captures and restores tensors: it copies their bytes into a slot and back.
-// Implementations exist for host memory and for CUDA.
+// Device is the interface through which an engine captures and restores tensors: it copies their bytes into a slot and
+// back. HostDevice, CudaDevice and AutoDevice implement it.
 //
-// A device belongs to one engine, and only the training thread uses it. While a copy runs, the device owns plans,
-// tensors and destination: until it has called `done`, or cancel() has returned.
+// A device belongs to one engine. One thread at a time uses it: the training thread, or the thread that begins a
+// capture late. From start() until the device has called `done` or cancel() has returned, the caller keeps plans,
+// tensors and destination in place. release() says when the tensors may change.
 //
-// A stream is a CUstream, null for the legacy default stream. The host's device ignores streams.
+// A stream is a CUstream; null is the legacy default stream. HostDevice ignores streams.
 #pragma once
 
 #include <atomic>
@@ -25,10 +26,11 @@
 
 namespace ckpt::device {
 
-// The tensors of one shard in the order of its layout. Made once per layout and used in every iteration. Immutable.
+// The tensors of one shard, in the order of its layout. It is made once per layout, used in every iteration, and never
+// changes.
 class Plan {
  public:
-  // A tensor's bytes. Null only if the size is 0.
+  // The bytes of one tensor. `data` is null only if the size is 0.
   struct Region {
     std::byte* data = nullptr;
     std::size_t size_bytes = 0;
@@ -56,7 +58,7 @@ class Plan {
 // The most plans that start() takes.
 inline constexpr std::size_t plans_max = 8;
 
-// A piece in host memory, 64-byte aligned, with the digests of its leaves.
+// A piece in host memory, with the digests of its leaves. The data are aligned to 64 bytes.
 struct Packed {
   std::byte* data;
   std::uint64_t* digests;
@@ -66,7 +68,7 @@ struct ConstPacked {
   const std::uint64_t* digests;
 };
 
-// Host memory that the engine has mapped.
+// A range of host memory that the engine has mapped.
 struct Range {
   std::byte* data;
   std::size_t size_bytes;
@@ -74,8 +76,8 @@ struct Range {
 
 using Stream = void*;
 
-// A timeline of points on streams. The GPU writes a word when it reaches a point. A little later a thread of the
-// timeline reports when that was. Thread-safe. Does not throw.
+// Reports when the GPU reaches points on its streams. At each point the GPU writes a word. A little later a thread of
+// this object reports the time. Thread-safe. Does not throw.
 class StreamTimestamps {
  public:
   // The timeline assumes that the GPU reaches the points of one track in the order in which they were added.
@@ -117,14 +119,16 @@ class Device {
   virtual std::uint64_t staging_bytes() const { return 0; }
   virtual std::string shortage() const { return {}; }
 
-  // Starts to copy and digest up to plans_max pieces, and copies `synchronous` before it returns. On CUDA,
-  // `synchronous` is copied before anything enqueued later on `stream`, and everything comes after what was enqueued
-  // there before. One start() at a time. Does not throw.
+  // A piece to capture: the tensors and the destination. start() begins to copy and digest up to plans_max pieces, and
+  // copies `synchronous` before it returns. On CUDA, all copies come after the work that was enqueued on `stream`
+  // before. Work that is enqueued on `stream` later waits for `synchronous`. One start() at a time. Does not throw.
   struct Copy {
     const Plan* plan = nullptr;
     Packed to{};
   };
   virtual void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) = 0;
+  // True if start() may come on another thread, and at any time before the overlapped tensors change.
+  virtual bool can_start_late() const { return false; }
 
   // Releases the tensors: afterwards they may change. On the host, waits for the copy. With CUDA the host does not
   // wait, and work enqueued later on `streams` may change them. `done` is called once, with true if the pieces are

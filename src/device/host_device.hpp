@@ -1,4 +1,4 @@
-// HostDevice captures tensors in host memory. Its threads copy and digest in one pass.
+// HostDevice captures and restores tensors in host memory, on threads that copy and digest in one pass.
 #pragma once
 
 #include <array>
@@ -19,6 +19,7 @@ class HostDevice : public Device {
   bool broken() const override { return false; }
   std::string failure() const override { return {}; }
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override;
+  bool can_start_late() const override { return true; }
   bool release(std::span<const Stream> streams, Deadline deadline, Done done) override;
   void cancel() override { pool_.cancel(); }
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;

@@ -1,4 +1,4 @@
-// Creates the device for an engine in this build.
+// Makes the device for an engine. What it can be depends on the build: with CUDA or without.
 #pragma once
 
 #include <memory>

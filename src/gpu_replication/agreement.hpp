@@ -1,17 +1,19 @@
-// How the members of a group agree on the steps that they send and receive (src/gpu_replication/exchange.hpp). Messages
-// between them may be lost, repeated or reordered. A step that another member never issues would hang on the GPU, so
-// nobody may issue one. Each member tells the others its state, and never takes back what it has promised.
+// Agreement decides which steps of an exchange a rank may issue (exchange.hpp explains steps). A step that another
+// member of the replication group never issues would hang on the GPU. So a step is issued only after all members have
+// promised to issue it. Each member sends its state to the others, over messages that may be lost, repeated or
+// reordered. A member never takes back a promise.
 //
-//  - A member that has captured a checkpoint promises to issue the first steps of its exchange, up to some number.
-//    It issues as many as all members have promised, whatever happens.
-//  - A member goes on to a checkpoint that it captured later once all that it may issue has ended, and either it
-//    promised no more than that, or another member has gone on. When the first member goes on, all that it promised
-//    has ended, so all others have issued that. None of them has issued more, because the first promised no more.
-//  - A member that gives up says so. Then nobody issues anything any more.
+// - A member that has captured a checkpoint promises the first steps of its exchange, up to some number. It issues as
+//   many as all members have promised, whatever happens.
+// - A member goes on to a newer checkpoint when all steps that it may issue have ended. Besides, one of two things must
+//   hold: it has promised no more steps than these, or another member has gone on already. When the first member goes
+//   on, all that it promised has ended. So all others have issued the same steps, and no others.
+// - A member that gives up says so. Then nobody issues anything any more.
 //
-// This relies on a step ending on no member before all have issued it: each member has something from every other one.
+// This relies on one fact: a step ends on no member before all members have issued it. That is so because each member
+// receives something from every other one in each step.
 //
-// Pure. Each member has one Agreement per incarnation of the job. The states of two incarnations must not be mixed.
+// It does no I/O. Each member has one Agreement per incarnation. Do not mix the states of two incarnations.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +27,7 @@ class Agreement {
   struct State {
     std::uint64_t checkpoint = 0;  // newer checkpoints are larger; 0: none yet
     std::uint64_t length_bytes = 0;
-    std::uint64_t chunk_bytes = 0;  // the size of chunks that it wants; the least of all members counts
+    std::uint64_t chunk_bytes = 0;  // the chunk size that this member wants; the smallest of all members counts
     std::uint64_t promised = 0;     // steps
     bool has_given_up = false;
     bool operator==(const State&) const = default;
@@ -41,19 +43,19 @@ class Agreement {
 
   // A checkpoint was captured here, newer than own().checkpoint. Its exchange begins as soon as may_go_on().
   void offer(std::uint64_t checkpoint, std::uint64_t length_bytes, std::uint64_t chunk_bytes);
-  // Promises at least that many steps of own().checkpoint. Ignored for another checkpoint: it comes too late.
+  // Promises at least `steps` steps. Ignored unless `checkpoint` is own().checkpoint: the promise then comes too late.
   void promise(std::uint64_t checkpoint, std::uint64_t steps);
-  // So many of the `of` steps of its exchange have ended. Ignored for another checkpoint.
+  // `steps` of the `of` steps of the checkpoint's exchange have ended. Ignored unless it is own().checkpoint.
   void ended(std::uint64_t checkpoint, std::uint64_t steps, std::uint64_t of);
   void give_up() { states_[member_].has_given_up = true; }
 
-  // What is exchanged now: own().checkpoint, the same for all members. Nothing until all have it.
+  // What the members exchange now: the pieces of own().checkpoint. There are no terms until all members have it.
   struct Terms {
     std::vector<std::uint64_t> lengths_bytes;  // of each member's piece
     std::uint64_t chunk_bytes = 0;
   };
   std::optional<Terms> terms() const;
-  // How many of its steps are to be issued.
+  // How many steps of own().checkpoint this member must issue.
   std::uint64_t allowed() const { return allowed_; }
   // True if any member has given up.
   bool has_given_up() const;

@@ -1,16 +1,17 @@
-// The pipeline of one exchange from GPU to GPU. Each member of a group sends its own piece and receives those of the
-// others, through sub-buffers in device memory and from there to host memory (GEMINI, SOSP'23, section 5.2):
+// CudaExchange carries out one exchange on this rank's GPU: it sends the rank's own piece to the other members of the
+// replication group, and receives theirs (GEMINI, SOSP'23, section 5.2). Bytes pass through sub-buffers in device
+// memory:
 //
-//   fill stream:   [fill 0][fill 1]...                            own chunk -> sub-buffer
-//   cross stream:          [cross 0 ][cross 1 ]...                sub-buffers -> sub-buffers of others; by NCCL
-//   copy stream:                     [copy out 0][copy out 1]...  sub-buffers -> host memory; by a copy engine
+//    fill stream:   [fill 0][fill 1]...                            own chunk -> sub-buffer
+//    cross stream:          [cross 0 ][cross 1 ]...                sub-buffers -> sub-buffers of others; by NCCL
+//    copy stream:                     [copy out 0][copy out 1]...  sub-buffers -> host memory; by a copy engine
 //
-// Nothing is enqueued that cannot begin at once, and no step before the previous one has crossed. Work that waits on a
-// stream may block training's own work (CUDA_DEVICE_MAX_CONNECTIONS). Two members could then wait for each other for
-// ever: each one's chunk behind the other one's collective. For the same reason an allowed step is issued in any case,
-// and may be allowed only once all members have promised to issue it.
+// It enqueues only work that can begin at once, and a step only after the step before has crossed. Work that waits on a
+// stream may block training's own work (CUDA_DEVICE_MAX_CONNECTIONS). Then two members might wait for each other for
+// ever: each one's chunk would wait behind the other one's collective. For the same reason it issues each allowed step,
+// whatever happens. A step may be allowed only after all members have promised to issue it.
 //
-// For the progress thread alone, with the context current. advance() and its callbacks wait only if a queue of the
+// Only the progress thread uses it, with the context current. advance() and its callbacks wait only if a queue of the
 // driver is full. Each advance() calls `fill` at most once.
 #pragma once
 
@@ -43,9 +44,9 @@ class CudaExchange {
   CudaExchange(const CudaExchange&) = delete;
   CudaExchange& operator=(const CudaExchange&) = delete;
 
-  // Continues to meet the others as far as possible now. Returns true once all are there and connected. NCCL connects
-  // two members at their first common group, which allocates memory and waits for both. So members exchange a byte with
-  // everybody here, and no step has to connect them. Throws Failure.
+  // Connects this member to all others before the first step. Continues as far as possible now, and returns true once
+  // all are connected. NCCL connects two members at their first common call, which allocates memory and waits for both.
+  // So the members exchange a byte here, and no step has to wait for a connection. Throws Failure.
   bool meet();
 
   // Enqueues on `stream` a copy of `size_bytes` of the own piece, from `first_byte` on, to `to`. It can begin at once.
@@ -56,7 +57,7 @@ class CudaExchange {
   void begin(schedule::ExchangePlan plan, Fill fill, std::vector<std::byte*> to);
   // Allows the steps below this number to be issued.
   void allow(std::uint64_t steps);
-  // No more steps will be allowed. The exchange is over after those that are.
+  // Says that no more steps will be allowed. The exchange is over once the allowed steps have ended.
   void finish();
   // Continues as far as possible now. Throws Failure if anything went wrong, or if an allowed step gets no further.
   // After that only give_up() may be called.
@@ -66,7 +67,7 @@ class CudaExchange {
   std::uint64_t filled() const { return filled_; }
   std::uint64_t received() const { return received_; }
   bool over() const;
-  // True if there is nothing to do before more is allowed.
+  // True if nothing is left to do until allow() allows more steps.
   bool rests() const;
 
   // Gives up what is under way. After that it can only be destroyed, which begins with NCCL. Once the returned streams

@@ -1,5 +1,5 @@
-// A replicator for pieces in host memory (replicator.hpp). It sends them from the slots that they were captured into,
-// so no update waits for other members. It pins the receive buffers.
+// CudaPieceReplicator is the replicator for pieces in host memory. It sends a piece from the slot that it was captured
+// into, so training may change the tensors meanwhile. It pins the receive buffers, so that the GPU can write there.
 #pragma once
 
 #include <memory>

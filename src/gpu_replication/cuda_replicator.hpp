@@ -1,11 +1,12 @@
-// Sends pieces from this GPU to others and receives theirs, within one group of members and for one incarnation of the
-// job. Its progress thread is the only one that issues, so all members issue in one order. It runs one exchange after
-// the other. The first failure ends it: it gives up what is under way, reports once and retries nothing. A watchdog
-// keeps the progress thread's deadlines, and gives up in its place if it hangs in the driver.
+// CudaReplicator sends pieces from this rank's GPU to the others of its replication group, and receives theirs. It
+// serves one incarnation of the job.
 //
-// Thread-safe. Only wait_to_meet() and the destructor wait for the GPU or for other members, the destructor until
-// `end_timeout_ms`. The thread keeps what NCCL and the driver have not released by then, and frees it as soon as it
-// can.
+// Only its progress thread issues work, so all members issue in one order. It runs one exchange after the other. The
+// first failure ends it: it gives up what is under way, reports once and retries nothing. A watchdog keeps the thread's
+// deadlines. If the thread hangs in the driver, the watchdog gives up in its place.
+//
+// Thread-safe. Only wait_to_meet() and the destructor wait for the GPU or for other members; the destructor waits for
+// at most `end_timeout_ms`. What NCCL and the driver have not released by then is freed as soon as possible.
 #pragma once
 
 #include <condition_variable>

@@ -1,10 +1,10 @@
-// The order in which the members of a group send their pieces to each other. These are GEMINI's chunks (SOSP'23,
-// section 5.2), except that every member both sends and receives. The order follows from the pieces' lengths alone, so
-// sends and receives match without a message between members. Pure.
+// Plans in which order the members of a replication group send their pieces to each other. The plan follows from the
+// pieces' lengths alone, so sends and receives match without a message between members. Pure functions.
 //
 // An exchange goes in steps. In step k, each member sends the k-th chunk of its piece to every other member and
 // receives theirs, all at once. So no two members wait for each other. A member whose piece has ended sends one byte
-// without meaning. So a step ends on no member before all have issued it.
+// without meaning. So a step ends on no member before all have issued it. The chunks are GEMINI's (SOSP'23, section
+// 5.2), except that every member both sends and receives.
 #pragma once
 
 #include <algorithm>

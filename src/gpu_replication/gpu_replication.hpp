@@ -1,10 +1,12 @@
-// One rank's part in GPU replication, for one incarnation of the job. It sends what the rank captures to the other
-// members of its replication group, and receives theirs (docs/gpu.md). The members exchange state through the receive
-// buffer's page, which the agents pass on. Agreement decides which steps are issued. There is no thread of its own:
-// each call does what is possible now. Only meet() and end() wait.
+// GpuReplication is one rank's part in GPU replication, for one incarnation (docs/gpu.md). It sends what the rank
+// captures to the other members of its replication group, and receives theirs.
 //
-// A failure, here or at another member, ends GPU replication for this incarnation and is reported once. From then on
-// pieces go from host to host. Any thread may call, except that meet() and end() belong to the training thread.
+// The members exchange their state through the receive buffer's page, which the agents pass on. Agreement decides which
+// steps are issued. Each call does what is possible now; there is no thread of its own. Only meet() and end() wait, and
+// only the training thread may call them. Any thread may call the other functions.
+//
+// The first failure, here or at another member, ends GPU replication for this incarnation and is reported once. From
+// then on pieces go from host to host.
 #pragma once
 
 #include <atomic>
@@ -67,7 +69,7 @@ class GpuReplication {
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
   };
-  // The memory that the GPU writes to and reads. It is kept for good if the GPU does not let go of it.
+  // The memory that the GPU reads and writes. If the GPU may still use it at the end, it is never freed.
   struct Memory {
     arena::ReceiveBuffer receive_buffer;
     std::map<std::uint64_t, Piece> pieces;  // by checkpoint: the one being exchanged, and the next if there is one

@@ -1,5 +1,6 @@
-// The replica source that receives a piece from GPU to GPU (docs/gpu.md). It takes an order if the piece arrives in the
-// receive buffer of one of this node's ranks. It fetches from the node what does not arrive in time.
+// GpuSource is the replica source for pieces that arrive from GPU to GPU (docs/gpu.md). It takes a fetch if the piece
+// arrives in the receive buffer of a rank on this node. Bytes that do not arrive in time it fetches from the other
+// node.
 #pragma once
 
 #include <memory>

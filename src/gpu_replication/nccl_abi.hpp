@@ -1,6 +1,5 @@
-// The part of NCCL's C interface that is used here, as declared since version 2.18. Numbers and layouts are NCCL's ABI,
-// to which later versions only append. NCCL's own header is not used, because it needs that of the CUDA runtime, and
-// NCCL on the build machine.
+// Declares the part of NCCL's C interface that GPU replication uses, as it is since version 2.18. Later versions only
+// add to it. NCCL's own header would need NCCL and the CUDA runtime on the build machine.
 #pragma once
 
 #include <cuda.h>
@@ -15,7 +14,7 @@ inline constexpr int version_min = 22000;
 
 struct Communicator;  // opaque
 
-// Anyone who has it may become a rank of the communicator.
+// Identifies a communicator. Anyone who has it may become a rank of the communicator.
 struct UniqueId {
   char internal[128];
 };
@@ -35,7 +34,8 @@ enum DataType : int { uint8 = 1 };
 
 inline constexpr int undefined = INT_MIN;
 
-// NCCL copies `size` bytes of it, and uses its own defaults for fields that `version` lacked.
+// Settings of a communicator. NCCL copies `size` bytes, and uses its own defaults for fields that `version` did not
+// have.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;

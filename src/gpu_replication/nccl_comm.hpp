@@ -1,14 +1,15 @@
-// A communicator of our own, beside those of training, between the ranks that hold each other's copies.
+// NcclComm is an NCCL communicator of our own, for the ranks of one replication group. Training has its own
+// communicators.
 //
-// Non-blocking: only ending it waits for other ranks or for the GPU. It takes one block of the GPU (maxCTAs), because
-// the network is slower than that.
+// It never blocks except when it ends. It takes one block of the GPU (maxCTAs), which is enough, because the network is
+// slower.
 //
-// For the progress thread alone, with the GPU's context current. Up to 2.26, NCCL keeps a group's progress in the
-// memory of the thread that issued it. So that thread must not end before the communicator does.
+// Only the progress thread uses it, with the GPU's context current. Up to 2.26, NCCL keeps a group's progress in the
+// memory of the thread that issued the group. So that thread must live longer than the communicator.
 //
-// NCCL's abort is the only way to end it, whether it hangs or is idle, because finalizing needs the other ranks. The
-// abort frees memory, which waits for everything on the GPU. So it must run on a thread that can be left alone. Another
-// thread may end the communicator while the progress thread is stuck in the driver.
+// NCCL's abort is the only way to end it, because an orderly end needs the other ranks. The abort frees memory, which
+// waits for everything on the GPU. So it must run on a thread that can be left alone. If the progress thread is stuck
+// in the driver, another thread may run the abort.
 #pragma once
 
 #include <condition_variable>

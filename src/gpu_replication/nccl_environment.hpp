@@ -1,4 +1,5 @@
-// Refuses environment variables that override the settings of our communicator. Pure.
+// Refuses GPU replication if environment variables would override the settings of our NCCL communicator. Pure
+// functions.
 #pragma once
 
 namespace ckpt::device {

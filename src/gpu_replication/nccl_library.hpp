@@ -1,5 +1,5 @@
-// The NCCL library, loaded at run time by the name under which training loads it. With PyTorch, this is PyTorch's copy.
-// Nothing is linked, and a process without GPU replication never opens it.
+// Loads the NCCL library at run time, by the name under which training loads it. With PyTorch, this is PyTorch's copy.
+// We link to no NCCL, and a process without GPU replication never opens it.
 //
 // Thread-safe. The library is never unloaded.
 #pragma once
@@ -22,7 +22,7 @@ namespace ckpt::device {
   X(Send)                      \
   X(Recv)
 
-// NCCL's functions, by their names without "nccl".
+// NCCL's functions, by their names without the prefix "nccl".
 struct NcclLibrary {
 #define CKPT_NCCL_MEMBER(name) nccl::name* name = nullptr;
   CKPT_NCCL_FUNCTIONS(CKPT_NCCL_MEMBER)

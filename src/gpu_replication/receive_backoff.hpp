@@ -1,6 +1,6 @@
-// Decides whether a fetch waits for bytes that should arrive from one member by GPU replication. Each time most of a
-// piece did not arrive, twice as many of the following pieces are fetched at once, up to 63. Then a fetch waits again,
-// since replication may have recovered.
+// ReceiveBackoff decides whether a fetch waits for bytes that should arrive by GPU replication, or asks the other node
+// at once. When most of a piece did not arrive, the next fetches do not wait: 1, then 3, then 7, up to 63 of them. Then
+// one fetch waits again, since replication may have recovered.
 #pragma once
 
 #include <algorithm>

@@ -1,11 +1,11 @@
-// The receive buffer of a rank: a file of the arena in which other nodes' pieces arrive from GPU to GPU before the
-// agent takes them. It has a place for each member of the rank's replication group. The agent creates and reads it, and
-// the trainer writes it. The replication page follows its first page (replication_page.hpp).
+// ReceiveBuffer is the file of the arena in which pieces arrive from other GPUs before the agent takes them. It has a
+// place for each member of the rank's replication group. The agent creates and reads it; the trainer writes it. The
+// page for coordination (replication_page.hpp) is a part of it.
 //
-// Nothing in it is a checkpoint, and the agent believes nothing in it. It copies what it takes, and verifies the copy.
-// So no order of stores, and no death of the trainer, can do harm.
+// The agent trusts nothing in it. It copies what it takes, and verifies the copy. So it does not matter in which order
+// the trainer writes, or when the trainer dies.
 //
-// Owns the mapping. Each side uses its own functions, from any thread.
+// It owns the mapping. Trainer and agent have functions of their own, which any thread may call.
 #pragma once
 
 #include <algorithm>

@@ -1,9 +1,9 @@
-// Fetches a piece that also arrives by GPU replication (gpu_replication/receive_buffer.hpp). It fetches the manifest
-// from the node that has the piece. It copies what has arrived into the slot and verifies it there. It then fetches
-// from the node what did not arrive in time or does not match the manifest.
+// ReceivedFetch fetches a piece that also arrives by GPU replication (receive_buffer.hpp). First it fetches the
+// manifest from the node that has the piece. Then it copies the bytes that have arrived into the slot, and verifies
+// them there. Bytes that did not arrive in time or are wrong it fetches from the node.
 //
-// Thread-safe. `done` runs exactly once, when nothing touches the slot any more: on the transport's or a digest thread,
-// or within start() if the transport fails at once.
+// Thread-safe. `done` runs exactly once, when nothing touches the slot any more: on a thread of the transport, on a
+// digest thread, or within start() if the transport fails at once.
 #pragma once
 
 #include <functional>
@@ -23,8 +23,8 @@ namespace ckpt::agent {
 
 class ReceivedFetch : public std::enable_shared_from_this<ReceivedFetch> {
  public:
-  // If `result` is complete, the piece is sealed in the slot with this manifest. `gpu_received_bytes` of it came by GPU
-  // replication and not from the node.
+  // How the fetch ended. If `result` is complete, the slot is sealed and has the piece with this manifest. Of its
+  // bytes, `gpu_received_bytes` came by GPU replication.
   struct Outcome {
     core::FetchResult result = core::FetchResult::failed;
     std::optional<arena::Manifest> manifest;

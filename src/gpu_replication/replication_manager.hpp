@@ -1,9 +1,10 @@
-// GPU replication as the agent sees it (docs/gpu.md). It makes the receive buffer of each rank that has a replication
-// group. It passes the state of the group's members between agents, and between the trainer's page and the other
-// agents. It says where a piece arrives, and up to which checkpoint pieces were taken. The trainers do everything else.
-// Nothing relies on GPU replication: what does not arrive is fetched.
+// ReplicationManager is the agent's part of GPU replication (docs/gpu.md). The trainers send and receive the pieces.
+// The manager makes a receive buffer for each rank that has a replication group. It passes state between the trainers
+// of a group, through the agents of the other members. It tells fetches where a piece arrives, and trainers which
+// places are free again.
 //
-// Belongs to the core thread. Only the memory of a receive buffer is made on a thread of its own.
+// If GPU replication fails, nothing is lost: pieces that do not arrive are fetched. Only the agent's core thread uses
+// the manager. A receive buffer's memory is made on a thread of its own.
 #pragma once
 
 #include <functional>
@@ -25,7 +26,7 @@ namespace ckpt::agent {
 
 class ReplicationManager {
  public:
-  // All outlive the manager.
+  // What the manager uses. All of it outlives the manager.
   struct Dependencies {
     const std::string& directory;  // of the arena
     Segments& segments;
@@ -48,8 +49,8 @@ class ReplicationManager {
   void look(core::Rank rank);
   void received(core::NodeId from, const core::ReplicationUpdate& update);
 
-  // The place where a piece from that node arrives. Nothing if the rank has no live replication: then there is nothing
-  // to wait for.
+  // Where a piece from that node arrives. Nothing if the rank's replication does not run: then there is nothing to wait
+  // for.
   struct Place {
     core::Rank rank = 0;
     std::size_t number = 0;

@@ -1,12 +1,13 @@
-// The page through which a trainer and its agent coordinate GPU replication. It follows the first page of the rank's
-// receive buffer file. The trainer publishes its own state, and the agent sends it to the other members of the
-// replication group. The agent writes the other members' states into the page. It also writes up to which checkpoint it
-// has taken pieces out of the receive buffer, so that the trainer may overwrite them. After a change, each side rings
-// the other's doorbell in the control page. Nothing here takes a lock or makes a system call.
+// ReplicationPage is the page of a receive buffer through which a trainer and its agent coordinate GPU replication.
 //
-// The object is a view: the receive buffer's mapping must outlive it. Trainer and agent each have their own functions.
-// On each side, only one thread at a time may call those that write. Either side may die after any store: readers
-// ignore a half-written state, and the next writer replaces it.
+// The trainer publishes its own state there, and the agent sends it to the other members of the replication group. The
+// agent writes the other members' states there. It also writes which checkpoints it has taken out of the receive
+// buffer, so that the trainer may overwrite them. After a change, each side rings the other's doorbell in the control
+// page.
+//
+// The object points into the receive buffer's mapping, which must outlive it. Trainer and agent have functions of their
+// own. On each side, only one thread at a time may call those that write. Nothing takes a lock or makes a system call.
+// Either side may die after any store: readers ignore a half-written state, and the next writer replaces it.
 #pragma once
 
 #include <array>
@@ -22,7 +23,7 @@
 
 namespace ckpt::arena {
 
-// What a member of a group publishes to all others, always as a whole.
+// What a member of a replication group publishes to the others, always as a whole.
 struct ReplicationState {
   std::optional<std::array<std::byte, communicator_id_bytes>> id;  // of the communicator; only from member 0
   std::uint64_t piece_bytes = 0;                                   // largest size of its pieces; 0: not known yet

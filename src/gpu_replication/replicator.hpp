@@ -1,8 +1,8 @@
-// The interface that sends a rank's pieces from its GPU to the other members of a group, and receives theirs
-// (docs/gpu.md): from a slot, through sub-buffers, into receive buffers. The first failure ends it.
+// Replicator is the interface that sends a rank's pieces from its GPU to the other members of its replication group,
+// and receives theirs (docs/gpu.md). The first failure ends it.
 //
-// Thread-safe. Only wait_to_meet() and the destructor wait for the GPU or for other members. The destructor gives up
-// what is under way. Both have a deadline.
+// Thread-safe. Only wait_to_meet() and the destructor wait for the GPU or for other members; both have a deadline. The
+// destructor gives up what is under way.
 #pragma once
 
 #include <array>
@@ -43,7 +43,8 @@ class Replicator {
   // Returns false if the members have not met by then, or after a failure.
   virtual bool wait_to_meet(Deadline deadline) = 0;
 
-  // Callbacks must not throw, block or destroy the replicator. No callback runs after a failure.
+  // One exchange: what this rank sends, where it receives, and callbacks. Callbacks must not throw, block or destroy
+  // the replicator. None runs after a failure.
   struct Exchange {
     std::uint64_t number;  // the same for all members, and used once
     schedule::ExchangePlan plan;

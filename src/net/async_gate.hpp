@@ -1,16 +1,17 @@
-// AsyncGate pauses UCX's asynchronous thread for a moment.
+// AsyncGate pauses UCX's asynchronous thread for a moment, to get around two faults of UCX. (They are in UCX 1.13 and,
+// as it seems, up to 1.19.)
 //
-// The process has one such thread. It accepts connections and reads their first bytes, while another thread drives the
-// worker. It must be paused during two things (in UCX 1.13 and, as it seems, up to 1.19):
+// Each process has one such thread. It accepts connections and reads their first bytes, while another thread drives
+// UCX's worker. The asynchronous thread must be paused during two things:
 //
-// - Closing the listener and the worker. A connection that has not sent all of its first bytes yet belongs to no
-//   endpoint. It outlives the listener, but uses the listener's memory when the rest arrives. It ends only with the
-//   worker, and the worker must be closed after the listener.
-// - Rejecting a connection, by us or inside an accept that fails. UCX keeps a socket event that it could not handle at
-//   once under the socket's number. Later it handles the event for whichever connection has that number then.
+// - Closing the listener and the worker. A connection that has not sent all of its first bytes outlives the listener,
+//   but uses the listener's memory when the rest arrives. Such a connection ends only with the worker, which must be
+//   closed after the listener.
+// - Rejecting a connection. UCX remembers an unhandled socket event by the socket's number. Another connection may have
+//   that number later, and then gets the event. An accept that fails rejects a connection, too.
 //
-// The gate holds the thread inside a handler of ours. There the thread has none of UCX's locks and runs no other
-// handler. There is one holder at a time; others wait. Do not use the gate on the asynchronous thread itself.
+// The gate stops the thread inside a handler of ours, where it has none of UCX's locks. One caller at a time has the
+// gate; others wait. Do not use the gate on the asynchronous thread itself.
 #pragma once
 
 #include <condition_variable>
@@ -28,7 +29,7 @@ class AsyncGate {
   AsyncGate(const AsyncGate&) = delete;
   AsyncGate& operator=(const AsyncGate&) = delete;
 
-  // The thread is paused while this object lives.
+  // While this object exists, the thread is paused.
   class Closed {
    public:
     explicit Closed(AsyncGate& gate) : gate_(gate) { gate_.close(); }

@@ -1,4 +1,4 @@
-// ChunkPacer is the interface through which a scheduler tells the transport when chunks may leave for peers.
+// ChunkPacer is how the agent's scheduler tells the transport when it may send chunks to peers.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@ struct SentChunk {
   bool alone = false;     // no other chunk of this node was under way meanwhile
 };
 
-// Called on the transport's thread; must not block.
+// The transport's thread calls these functions. They must not block.
 class ChunkPacer {
  public:
   virtual ~ChunkPacer() = default;
-  // Returns how large the next chunk of a piece may be at most; 0: not now. `left_bytes` of the piece are not sent yet,
-  // and `under_way` chunks of this node are under way. An allowed chunk leaves at once. After a refusal the transport
-  // asks again: when a chunk has arrived if any is under way, otherwise after ask_again_us().
+  // Returns the largest size that the next chunk of a piece may have; 0: send none now. `left_bytes` of the piece are
+  // not sent yet, and `under_way` chunks of this node are under way. An allowed chunk leaves at once. After a refusal
+  // the transport asks again: when a chunk has arrived if any is under way, otherwise after ask_again_us().
   virtual std::size_t allow(std::size_t left_bytes, std::size_t under_way) = 0;
   virtual void received(const SentChunk& chunk) = 0;
   // After a refusal with nothing under way: when to ask again.

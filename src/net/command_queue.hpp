@@ -1,7 +1,9 @@
-// CommandQueue passes commands, in order, to a thread that waits on file descriptors. Its descriptor is readable while
-// the queue is not empty. Messages come from callers that do not wait for an answer, so their number is bounded: each
-// is admitted up to a limit, and counts until it is sent or dropped. All other commands are bounded by what their
-// callers have outstanding. If they are not, push() throws Failure before the queue takes all memory.
+// CommandQueue passes commands, in order, to a thread that waits on file descriptors. Its own descriptor is readable
+// while it is not empty.
+//
+// The queue is bounded. Nobody waits for an answer to a message, so the queue takes only a limited number of messages.
+// A message counts until it is sent or dropped. Callers of other commands wait for an answer, so there are never many.
+// If there are too many even so, push() throws Failure before the queue takes all memory.
 //
 // Thread-safe, except run_all(), which one thread calls.
 #pragma once

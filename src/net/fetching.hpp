@@ -1,12 +1,16 @@
-// Fetching is the asking side of fetches: request, manifest, then chunks straight into the sink's memory.
+// Fetching is the part of the transport that fetches pieces from peers. It sends the request, receives the manifest,
+// and then receives the chunks straight into the memory that the sink names. serving.hpp is the other side.
 //
-// asked --answer--> (manifest received) --begin, accept--> receiving --last chunk--> over
-// The asker acknowledges each chunk when it has arrived, so the source knows what is under way. The acknowledgement
-// also says whether the sink has room for more. A fetch may begin to end in any state: time-out, refusal, broken link.
-// It then takes no new chunk, tells the source, and is over when the receives already posted have finished. Nobody can
-// cancel them one by one. If they do not finish soon, the whole link is failed, which ends them.
+// A fetch goes through these states:
+//    asked --answer--> (manifest received) --begin, accept--> receiving --last chunk--> over
+// It acknowledges each chunk, so the sender knows which chunks are still on their way. The acknowledgement also says
+// whether the sink has room for more.
 //
-// Not thread-safe: everything on the transport's thread.
+// A fetch may fail in any state: time-out, refusal, broken link. Fetching then accepts no new chunk, tells the sender,
+// and waits for the receives that it has already posted. They cannot be cancelled one by one. If they do not end soon,
+// it fails the link, which ends them.
+//
+// Not thread-safe: only the transport's thread uses it.
 #pragma once
 
 #include <cstdint>

@@ -1,21 +1,21 @@
-// The handshake with which two nodes prove to each other that they have the job's token. It runs on a TCP connection of
-// our own. Afterwards that connection carries the frames, or ends if UCX carries them.
+// Handshake lets two nodes prove to each other that they have the job's token. It runs on a TCP connection of our own.
+// With TCP, the same connection then carries the data. With UCX, it ends, and UCX makes its own.
 //
-//   asker                                                    answerer (the listener)
-//   preamble 8 bytes    magic, version           -->
-//   introduction    64 bytes   job, nodes, instances, nonce -->
-//                                                <--  greeting  16 bytes  magic, version, refusal
-//                                                <--  nonce     32 bytes  unless refused
-//   proof    32 bytes   HMAC of all this         -->
-//                                                <--  verdict    8 bytes  refusal
-//                                                <--  welcome   96 bytes  unless refused: UCX's address, HMAC of all
+//    asker                                                    answerer (the listener)
+//    preamble 8 bytes    magic, version           -->
+//    introduction    64 bytes   job, nodes, instances, nonce -->
+//                                                 <--  greeting  16 bytes  magic, version, refusal
+//                                                 <--  nonce     32 bytes  unless refused
+//    proof    32 bytes   HMAC of all this         -->
+//                                                 <--  verdict    8 bytes  refusal
+//                                                 <--  welcome   96 bytes  unless refused: UCX's address, HMAC of all
 //
-// Preamble and greeting are the same in all versions, so that peers of different versions can say so. Every HMAC covers
-// a role's label, the job's name and everything said before. Both sides contribute a fresh nonce. So no HMAC can be
-// used in the other direction, in another job, or again. Only a peer with the token learns the place where to go on.
-// Any frame other than the one due ends the handshake.
+// Preamble and greeting are the same in all versions, so peers of different versions can say that they differ. Each
+// HMAC covers the sender's role, the job's name and everything said before. Each side contributes a fresh nonce. So
+// nobody can use an HMAC again, in the other direction or in another job. Only a peer with the token learns where to
+// connect next. An unexpected frame ends the handshake.
 //
-// Pure: bytes in, bytes out. Not thread-safe.
+// It does no I/O: bytes in, bytes out. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ namespace ckpt::net {
 
 using Nonce = std::array<std::byte, 32>;
 
-// A node that takes part in handshakes.
+// A node, as it introduces itself in a handshake.
 struct Identity {
   std::string job;
   std::string token;
@@ -41,7 +41,7 @@ struct Identity {
   std::uint64_t instance = 0;
 };
 
-// Why a side was refused. Only a peer with the token learns the reasons after `token`.
+// Why a node refuses its peer. The reasons after `token` are told only to a peer that has the token.
 enum class Refusal : std::uint32_t {
   none = 0,
   nonsense = 1,  // never sent
@@ -56,7 +56,7 @@ enum class Refusal : std::uint32_t {
 // The end of a sentence about the refused side, e.g. "speaks another version of the protocol".
 const char* to_text(Refusal refusal);
 
-// One side of a handshake, from its own point of view.
+// One side of a handshake.
 class Handshake {
  public:
   virtual ~Handshake() = default;
@@ -76,7 +76,7 @@ class Handshake {
   std::optional<Session> session_;
 };
 
-// The side that dials: it wants to talk to instance `peer_instance` of node `peer`.
+// The side that dials, to talk to node `peer` in its start `peer_instance`.
 class Asking final : public Handshake {
  public:
   Asking(const Identity& self, PeerId peer, std::uint64_t peer_instance, const Nonce& nonce);
@@ -102,7 +102,7 @@ class Asking final : public Handshake {
   std::uint32_t peer_version_ = 0;
 };
 
-// The listener's side.
+// The side that listens.
 class Answering final : public Handshake {
  public:
   Answering(const Identity& self, const std::string& place, const Nonce& nonce);

@@ -1,14 +1,13 @@
-// One connection to a peer, over a TCP stream of ours (tcp_link.hpp) or UCX (ucx_link.hpp).
+// Link is one connection of the transport to a peer. It runs over a TCP stream of ours (tcp_link.hpp) or over UCX
+// (ucx_link.hpp).
 //
-// An operation is a send or a receive under way. It is over when its bytes were sent or received, or some time after
-// the link was closed. From then on nobody can reach its memory. Either way its `done` runs exactly once. A link fails
-// if operations are under way and it makes no progress for too long: neither the kernel nor UCX notices a peer that is
-// stopped but alive.
+// An operation is a send or a receive under way. It ends when its bytes were sent or received, or some time after the
+// link was closed. Then `done` runs, exactly once, and nobody can reach the operation's memory any more. A link with
+// operations fails if it makes no progress for too long, because the peer may be stopped but alive.
 //
-// The object of an outgoing link exists before its connection. The link opens when the peer's listener has let this
-// node in.
+// An outgoing link exists before its connection. It opens when the peer's listener has let this node in.
 //
-// Not thread-safe: everything on the transport's thread.
+// Not thread-safe: only the transport's thread uses it.
 #pragma once
 
 #include <array>
@@ -66,7 +65,8 @@ class Link : public std::enable_shared_from_this<Link> {
   // Runs `work` once the peer is proven: now or later. Never runs it if the link fails first.
   void when_proven(std::function<void()> work);
 
-  // `payload` must stay valid until `done`; `keep` is held until then. The session's seal is sent before the header.
+  // Sends a frame: the session's seal, the header, the payload. `payload` must stay valid until `done`. The link holds
+  // `keep` until then.
   template <class Header>
   void send(wire::Kind kind, const Header& header, std::span<const std::byte> payload = {},
             const std::shared_ptr<const void>& keep = nullptr, const Done& done = nullptr) {

@@ -1,6 +1,6 @@
-// The backend of a node's links: TCP streams of our own (tcp_backend.hpp) or UCX (ucx_backend.hpp).
+// LinkBackend makes the links of a node: over TCP streams of our own (tcp_backend.hpp) or over UCX (ucx_backend.hpp).
 //
-// Not thread-safe: everything on the transport's thread, unless marked otherwise.
+// Not thread-safe: only the transport's thread uses it, except for functions marked [any thread].
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace ckpt::net {
 
-// Receives a backend's events. progress() calls it.
+// What a backend tells the transport. progress() calls these functions.
 class BackendEvents {
  public:
   virtual void arrived(wire::Kind kind, const std::shared_ptr<Link>& from, Arrival& arrival) = 0;

@@ -1,10 +1,10 @@
-// Links has all links of this node: known peers, connected peers, and peers that have proven who they are.
+// Links keeps this node's links to all peers. It makes a link when one is needed, and closes a link that has failed.
 //
-// Each peer has at most one outgoing link. It is made when it is first needed, and again after it broke. This node
-// dials the peer's listener, and the hello on the resulting connection proves that the dial was ours. An incoming link
-// is a peer's outgoing one. It carries only the peer's requests and our answers.
+// There is at most one outgoing link to each peer, for this node's requests. This node dials the peer's listener. The
+// hello on the connection that results proves that this node is the one that dialed. An incoming link was made by a
+// peer, and carries only the peer's requests and our answers.
 //
-// Not thread-safe: everything on the transport's thread.
+// Not thread-safe: only the transport's thread uses it.
 #pragma once
 
 #include <functional>

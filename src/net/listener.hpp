@@ -1,10 +1,10 @@
-// Listener makes the first contact between nodes: it listens on our TCP port, and dials the listeners of other nodes.
-// Both sides prove that they have the job's token (handshake.hpp). After that, the connection carries frames, or ends
-// if UCX carries them.
+// Listener makes the first contact between nodes. It listens on this agent's TCP port, and dials the listeners of other
+// agents. Both sides prove that they have the job's token (handshake.hpp). With TCP, the same connection then carries
+// the data. With UCX, it ends, and UCX makes its own.
 //
-// One thread, the listener's, does all of this without blocking. An unauthenticated peer can take little from the
-// listener: one entry of a table whose oldest entry makes room, for at most `timeout_ms`; some hundred bytes; and no
-// more turns than its source address may have in a second.
+// All of this happens on one thread, the listener's, and never blocks. An unauthenticated peer can use up little: one
+// entry of a bounded table for at most `timeout_ms`, some hundred bytes, and a limited number of dials per second from
+// its address. If the table is full, its oldest entry is dropped.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +26,18 @@ namespace ckpt::net {
 
 struct ListenerOptions {
   SocketAddress listen_on;
-  std::int64_t timeout_ms = 3000;   // of a handshake, on both sides
+  std::int64_t timeout_ms = 3000;   // longest handshake, on both sides
   std::size_t half_open_max = 256;  // connections whose peers have not proven the token yet
   double source_burst = 256;        // dials of one source address that may come at once,
   double source_per_s = 64;         // and per second in the long run
-  // The listener calls this with the address of a dialing peer that has proven that it has the job's token. The call
-  // comes on the listener's thread, before the listener sends the peer the place at which the data connection begins.
+  // Tells the backend that a peer has the job's token, with the address that the peer dialed from. The listener's
+  // thread calls it before it tells the peer where to connect for the data. So the backend can let that address in.
   std::function<void(const std::string&)> proven = {};
 };
 
 class Listener {
  public:
-  // How a dial ended. Without a session, `end` says why.
+  // How a dial ended. If there is no session, `end` says why.
   struct DialResult {
     std::optional<Session> session;
     std::string place;  // see Asking::place()
@@ -48,23 +48,22 @@ class Listener {
   using OnDialed = std::function<void(const DialResult&)>;
   using OnMember = std::function<void(UniqueFd)>;
 
-  // A member learns `place` and is entered in `pending_connections`, which must outlive the listener. `member` gets its
-  // connection unless `member` is null. The listener's thread calls `member` and `remark`. Throws Failure
-  // (CKPT_ERR_SYSTEM, or CKPT_ERR_INVALID if a token is missing).
+  // A peer that has proven the token learns `place`. The listener enters the peer in `pending_connections`, which must
+  // outlive the listener. `member` gets the peer's connection, unless `member` is null. The listener's thread calls
+  // `member` and `remark`. Throws Failure (CKPT_ERR_SYSTEM, or CKPT_ERR_INVALID if a token is missing).
   Listener(const Identity& self, const ListenerOptions& options, std::string place,
            PendingConnections& pending_connections, OnMember member, std::function<void(const std::string&)> remark);
-  // Dials under way end, and their `done` is not called.
+  // Ends the dials that are under way, without calling their `done`.
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // The address at which it listens.
   const std::string& address() const { return address_; }
 
   // [any thread] Dials the listener at `address`. `done` is called once, on the listener's thread.
   void dial(PeerId peer, std::uint64_t peer_instance, const std::string& address, OnDialed done);
 
-  // [any thread] The peers that were rejected.
+  // [any thread] The peers that the listener rejected because they did not prove the token.
   UnauthenticatedPeers unauthenticated_peers() const { return turned_away_.seen(); }
 
  private:

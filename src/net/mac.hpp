@@ -1,4 +1,4 @@
-// HMAC-SHA256: proves that somebody has a key without showing the key.
+// HMAC-SHA256, for the handshake: it proves that somebody has a key and does not reveal the key.
 //
 // Pure functions; thread-safe. They throw Failure (CKPT_ERR_SYSTEM) if the cryptographic library fails.
 #pragma once

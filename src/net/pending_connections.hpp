@@ -1,5 +1,6 @@
-// Sessions of peers that the listener let in and that have not said hello yet. Each session is good for one connection,
-// and for a short time. The oldest make room for new ones.
+// PendingConnections holds the sessions of peers that have proven the token to the listener and have not said hello
+// yet. Each session is good for one connection, and only for a short time. If there are too many, the oldest is
+// dropped.
 //
 // Thread-safe.
 #pragma once

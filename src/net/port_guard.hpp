@@ -1,5 +1,5 @@
-// PortGuard protects a listening socket that other code owns (UCX's): only hosts that have proven themselves elsewhere
-// reach it. The kernel drops packets from other addresses before a connection is made.
+// PortGuard protects the listening socket of UCX, to which anybody could connect otherwise. Only hosts that have proven
+// the token to our listener can connect. The kernel drops packets from all others.
 //
 // Thread-safe.
 #pragma once
@@ -21,7 +21,7 @@ class PortGuard {
   // True if the guard works: some kernels let only root set socket filters.
   bool stands() const { return static_cast<bool>(listener_); }
 
-  // Lets this host connect, from any port. The hosts admitted first make room for new ones.
+  // Lets `host` connect from any port. If the list of hosts is full, the host that was admitted first is removed.
   void admit(const SocketAddress& host);
 
  private:

@@ -1,9 +1,11 @@
-// Session is the secret that two nodes share after their handshake, with the proofs that they derive from it.
+// Session is the secret that two nodes share after their handshake. With it they prove later that a connection and its
+// frames are theirs.
 //
-// A session opens one connection, once. Its key is never sent. The hello on that connection proves it. Each later
-// header begins with a seal derived from it. So frames that others inject into the connection are dropped.
+// A session serves for one connection only. Its key is never sent. The hello on the connection proves that its sender
+// has the key. Each later header begins with a seal, a number derived from the key. So frames that others inject are
+// dropped.
 //
-// Pure; thread-safe as plain values are.
+// Plain values and pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Socket addresses as text, and the address of this machine that others should use.
+// Converts socket addresses to and from text, and finds the address at which other machines reach this one.
 #pragma once
 
 #include <sys/socket.h>

@@ -1,6 +1,6 @@
-// SourceLimit limits how often one source address may connect: a burst, and then a number per second. Its memory is
-// fixed, however many sources there are. Sources in one bucket share its limit. Nobody outside can know the bucket of a
-// source.
+// SourceLimit limits how often one address may connect to the listener: so many at once, and so many per second in the
+// long run. Its memory is fixed. It sorts addresses into buckets by a hash with a secret seed, and the addresses of one
+// bucket share a limit. Because of the seed, nobody can choose an address to use up another's limit.
 //
 // Not thread-safe.
 #pragma once

@@ -1,7 +1,7 @@
-// TcpBackend makes links over plain TCP connections that the listener made and authenticated. There is no other port,
-// and no data of an unauthenticated peer gets here.
+// TcpBackend makes links over the TCP connections that the listener has already authenticated. It opens no port of its
+// own, and gets no data of an unauthenticated peer.
 //
-// Not thread-safe: everything on the transport's thread.
+// Not thread-safe: only the transport's thread uses it.
 #pragma once
 
 #include <vector>

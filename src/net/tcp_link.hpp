@@ -1,17 +1,16 @@
-// TcpLink is a link over a TCP connection of our own.
+// TcpLink is a link to a peer over a TCP connection of our own. In each direction, frames follow each other:
 //
-// Frames follow each other in each direction:
+//    head 16 bytes   kind, size of the header, whether the payload is in place, size of the payload
+//    header          as in wire.hpp, after the session's seal
+//    payload         its bytes; if it is in place: 8 bytes, its address in the sender's memory
 //
-//   head 16 bytes   kind, size of the header, whether the payload is in place, size of the payload
-//   header          as in wire.hpp, after the session's seal
-//   payload         its bytes; if it is in place: 8 bytes, its address in the sender's memory
+// A large payload goes from the socket straight into the receiver's memory. A payload that nobody takes is skipped.
 //
-// A large payload goes from the socket straight into the receiver's memory. A payload that nobody takes is skipped. If
-// two nodes are on one machine and their transport is "shm", each first shows the other a few bytes of its memory
-// (kind_beacon). A peer that can read them (kind_readable) gets chunks in place. It reads them there and says so
-// (kind_released).
+// Two nodes on one machine with transport "shm" copy chunks through memory. First each shows the other a few bytes of
+// its memory (kind_beacon). A peer that can read them says so (kind_readable). It then gets the address of a chunk in
+// place of the bytes. It reads the chunk there, and says when it has (kind_released).
 //
-// Not thread-safe: everything on the transport's thread.
+// Not thread-safe: only the transport's thread uses it.
 #pragma once
 
 #include <deque>

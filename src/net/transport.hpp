@@ -1,15 +1,14 @@
-// The transport between agents: small messages, and pieces fetched straight into the receiver's memory.
+// Transport moves data between agents: small messages, and pieces, which arrive straight in the receiver's memory.
 //
-// One thread, owned by the transport, drives the TCP streams or the UCX worker. Every callback below runs on it. A
-// callback must not block, take long or call back into the transport except through the functions marked [any thread].
+// One thread, owned by the transport, drives the TCP streams or UCX. All callbacks run on it. A callback must not block
+// or take long. It may call only those functions of the transport that are marked [any thread].
 //
-// Everything is best effort with a deadline. A message may be lost or overtake another (the protocol repeats its
-// state). A fetch ends in exactly one of the ways of FetchEnd.
+// A message may be lost, or overtake another one. Senders repeat their state, so this does no harm. A fetch has a
+// deadline and ends in exactly one of the ways of FetchEnd.
 //
-// Peers are proven. Before a connection, both sides prove at the listener (listener.hpp) that they have the job's
-// token. The connection starts with a hello, which proves that it belongs to that handshake and names both nodes. A
-// peer that cannot prove this, or that answers as somebody else, is dropped: an unauthenticated peer may listen at a
-// port that a node gave up.
+// Both sides of a connection first prove to each other that they have the job's token (listener.hpp). The hello on the
+// connection proves that the connection belongs to that handshake, and names both nodes. A peer that cannot prove this,
+// or that answers as another node, is dropped: somebody else may listen at a port that a node gave up.
 #pragma once
 
 #include <cstddef>
@@ -30,15 +29,15 @@ using PeerId = std::uint32_t;
 
 class ChunkPacer;
 
-// Names a piece on the wire; the transport does not interpret it.
+// Names a piece. The transport does not interpret the name.
 struct PieceName {
   std::string shard;
   std::uint64_t checkpoint = 0;
   bool operator==(const PieceName&) const = default;
 };
 
-// A part of a piece: the bytes [first_byte, first_byte + size_bytes), cut off at the end of the piece (possibly none),
-// and whether the manifest comes before them. An urgent fetch does not wait for an idle network, because a rank waits
+// The bytes of a piece that a fetch wants: size_bytes from first_byte on, or fewer if the piece ends before. The
+// manifest may come first. An urgent fetch does not wait until training leaves the network idle, because a rank waits
 // for it.
 struct FetchPart {
   std::uint64_t first_byte = 0;
@@ -47,7 +46,8 @@ struct FetchPart {
   bool urgent = false;
 };
 
-// A piece that this node serves. `pin` keeps both ranges alive and unchanged until the transfer's callbacks have run.
+// A piece that this node sends to peers. `pin` keeps both ranges alive and unchanged until the transfer's callbacks
+// have run.
 struct ServedPiece {
   std::span<const std::byte> manifest;  // small: sent with the answer's header if it is wanted
   std::span<const std::byte> data;
@@ -56,7 +56,7 @@ struct ServedPiece {
 
 enum class FetchEnd { complete, refused, not_there, timed_out, peer_failed };
 
-// What a probe of a peer's listener finds.
+// What a probe found at a peer's listener.
 enum class Reach {
   unknown,
   answers,               // its agent answers
@@ -67,9 +67,9 @@ enum class Reach {
   unreachable            // nothing comes back: the machine is down, or the network is cut
 };
 
-// The receiver of a fetch. All calls come on the transport's thread, in this order: begin() at most once, received()
-// per chunk, ended() exactly once (even without begin()). After ended() the transport does not touch the memory any
-// more. Until then a slot with an unfinished transfer is in use.
+// The receiver of a fetch. The transport's thread calls begin() at most once, then received() for each chunk. It calls
+// ended() exactly once, even without begin(). After ended() the transport no longer touches the memory. Until then the
+// slot is in use.
 class Sink {
  public:
   virtual ~Sink() = default;

@@ -1,14 +1,14 @@
-// Ucx owns UCX as this module uses it: one context, one worker and one listener. If the listener's port is given, UCX's
-// own listener takes the next port, and its data sockets take some of the six after that.
+// Ucx owns what the transport uses of the library UCX: one context, one worker and one listener. If the listener's port
+// is given, UCX's own listener takes the next port, and its data sockets take some of the six after that.
 //
-// Agents connect by socket address, not by UCX worker address. Each side then has an endpoint of its own for each
-// connection, knows when that endpoint is closed, and sees the death of the peer at once on every transport. With
-// worker addresses, UCX pairs the two sides' endpoints by counting them on both sides. The counts differ once one side
-// gives up a connection that the other never saw (docs/security.md).
+// Agents connect by socket address and not by UCX worker address. Each connection then has its own endpoint on both
+// sides. Each side knows when its endpoint is closed, and sees at once that the peer died. With worker addresses, UCX
+// pairs endpoints by counting on both sides. If one side gives up a connection that the other never saw, the counts no
+// longer match (docs/security.md).
 //
 // Endpoints run in peer-failure mode, and a sender never writes bulk data into the receiver's memory. The receiver
-// reads it from the sender's memory or copies it out of a socket. So the receiver may reuse a buffer as soon as the
-// callbacks of the closed endpoint's receives have run. A peer that was stopped and wakes later cannot write there.
+// reads it from the sender's memory or copies it out of a socket. So once an endpoint is closed and its receives have
+// called back, the buffers can be used again. A peer that was stopped and wakes up later cannot write there.
 //
 // Not thread-safe: only the transport's thread may use it. UCX calls `UcxEvents` from inside progress().
 #pragma once

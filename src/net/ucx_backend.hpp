@@ -1,6 +1,6 @@
-// UcxBackend makes links over UCX, for the transports that only UCX has (RDMA).
+// UcxBackend makes links over UCX, for networks that only UCX can use (RDMA).
 //
-// Not thread-safe: everything on the transport's thread.
+// Not thread-safe: only the transport's thread uses it.
 #pragma once
 
 #include <unordered_map>

@@ -1,9 +1,7 @@
-// UcxLink is a link over UCX.
+// UcxLink is a link to a peer over UCX. A send or receive is over when UCX has called back, or some time after the
+// endpoint was closed. After that UCX can no longer reach its memory.
 //
-// An operation is over when UCX has called back, or some time after the endpoint was closed. From then on UCX has no
-// way to reach its memory.
-//
-// Not thread-safe: everything on the transport's thread.
+// Not thread-safe: only the transport's thread uses it.
 #pragma once
 
 #include <unordered_map>

@@ -1,6 +1,6 @@
-// Counts the peers that the listener rejects, and reports them to people: one sentence for many of them.
+// RejectedPeers counts the peers that the listener rejects, and tells people of them: one sentence for many peers.
 //
-// seen() is thread-safe; the rest belongs to the listener's thread.
+// Any thread may call seen(). Only the listener's thread calls the other functions.
 #pragma once
 
 #include <cstdint>

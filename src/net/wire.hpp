@@ -1,26 +1,26 @@
-// The wire format between agents.
+// The format of all frames between agents.
 //
-// Each kind is one kind of frame on a stream, or one UCX active message id. It has a header of fixed size (below; all
-// fields little-endian, naturally aligned, without holes) and, where noted, a payload. The asking side makes the
-// connection, after the handshake at the listener (handshake.hpp). Answers go back over it. Every header except the
-// hello's follows a seal of 8 bytes, which only the two sides of the session know (session.hpp).
+// The table lists the kinds of frames. A kind is also the id of a UCX active message. A frame has a header of fixed
+// size (below; all fields little-endian, naturally aligned, without holes). Some have a payload. The asking side makes
+// the connection, after the handshake at the listener (handshake.hpp). Answers go back over it. Before each header
+// except the hello's there is a seal of 8 bytes, which only the two sides of the session know (session.hpp).
 //
-//   id  kind            header    payload             direction
-//   1   hello           80 bytes  -                   both ways, first; nothing else is accepted before it
-//   2   message         0 bytes   the message         asker to other
-//   3   fetch_request   40 bytes  shard name          asker to source
-//   4   fetch_answer    32 bytes  manifest if wanted  source to asker
-//   5   accept          8 bytes   -                   asker to source: send the chunks
-//   6   chunk           16 bytes  the chunk's bytes   source to asker
-//   7   cancel          8 bytes   -                   asker to source: send no more
-//   8   received        24 bytes  -                   asker to source: this chunk is here, and whether there is room
-//   9   room            8 bytes   -                   asker to source: there is room again
+//    id  kind            header    payload             direction
+//    1   hello           80 bytes  -                   both ways, first; nothing else is accepted before it
+//    2   message         0 bytes   the message         asker to other
+//    3   fetch_request   40 bytes  shard name          asker to source
+//    4   fetch_answer    32 bytes  manifest if wanted  source to asker
+//    5   accept          8 bytes   -                   asker to source: send the chunks
+//    6   chunk           16 bytes  the chunk's bytes   source to asker
+//    7   cancel          8 bytes   -                   asker to source: send no more
+//    8   received        24 bytes  -                   asker to source: this chunk is here, and whether there is room
+//    9   room            8 bytes   -                   asker to source: there is room again
 //
-// A request names a range of the piece. The range is cut off at the piece's end, so it may be empty. From the answer on
-// only the range counts: data_bytes is its size, and offsets count from its first byte. The range is cut into grains of
-// 64 KiB; the last one may be shorter. A chunk is a run of consecutive grains of at most chunk_bytes. Chunks may arrive
-// in any order, each grain once. A source that has answered and sends nothing for a while says that it waits. A frame
-// that does not decode, exceeds a bound or names an unknown request is dropped with its payload.
+// A request names a range of the piece. The range ends at the latest where the piece ends, so it may be empty. After
+// the answer, data_bytes is the size of the range, and offsets count from its first byte. The range consists of grains
+// of 64 KiB; the last one may be shorter. A chunk is a run of grains, of at most chunk_bytes. Chunks may arrive in any
+// order, each grain once. A source that can send nothing for a while says that it waits. A frame is dropped with its
+// payload if it does not decode, exceeds a bound or names an unknown request.
 //
 // Pure functions; thread-safe.
 #pragma once
@@ -73,7 +73,7 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 80);
 
-// What a request asks for, or'ed together.
+// Flags of FetchRequest::wishes.
 inline constexpr std::uint32_t wants_manifest = 1;
 inline constexpr std::uint32_t is_urgent = 2;
 
@@ -121,7 +121,7 @@ struct Received {
 };
 static_assert(sizeof(Received) == 24);
 
-// Decodes a header of type T. Nothing unless the size is exactly right.
+// Decodes a header of type T. Returns nothing unless the size is exactly right.
 template <class T>
 std::optional<T> decode(std::span<const std::byte> bytes) {
   if (bytes.size() != sizeof(T)) return std::nullopt;

@@ -1,6 +1,6 @@
-// Reads options from environment variables. CKPTENGINE_<KEY> gives an option. Any other variable with that prefix is
-// only a warning, because anybody may have set it. Earlier releases read CKPT_<KEY>; this one only warns of it. Plain
-// values.
+// Reads options from environment variables: CKPTENGINE_<KEY> gives an option. An unknown variable with that prefix is
+// only a warning, because it may belong to another program. CKPT_<KEY>, the name in earlier releases, is only a
+// warning, too. Plain values and pure functions.
 #pragma once
 
 #include <map>

@@ -379,10 +379,10 @@ const std::array keys = {
         "its slots gets larger ones, which takes memory for both for a moment. 0: the "
         "size of the registered state."),
     entry<&Options::own_slots, Count<2, 3>>(
-        "own_slots", "3", "", engine | agent, 0,
-        "Slots that a rank of this node starts with, without the one for storage. 2 saves one state of memory if "
-        "each checkpoint is committed before the next `snapshot()`. A rank whose captures wait for replication gets "
-        "its third slot later."),
+        "own_slots", "2", "", engine | agent, 0,
+        "Slots that a rank of this node starts with, without the one for storage. 2 suffice if each checkpoint is "
+        "committed before the next `before_update()`. A rank whose captures wait longer for replication gets its third "
+        "slot later."),
     entry<&Options::copy_threads, Count<1, 64>>("copy_threads", "1", "", engine, 0,
                                                 "Threads that copy and digest tensors in host memory."),
     entry<&Options::gpu_staging_bytes, Bytes>(

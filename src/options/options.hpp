@@ -1,10 +1,11 @@
-// All options of engine, agent and tools: one struct, one table of keys, parsed once at start.
+// Options has all options of engine, agent and tools. They are parsed once, at start, by one table of keys.
 //
-// Three sources can name a key: the caller (code or command line), the environment (CKPTENGINE_<KEY>) and the JSON file
-// that the key `config` names. The first of them that names a key wins. A malformed value is an error in every source.
-// An unknown key is an error in code, on the command line and in the file. In the environment it is only a warning,
-// because the variable may belong to another program. `Options` has only plain values. Threads may share it while
-// nobody changes it. The functions keep no state, so any thread may call them.
+// A key can come from three sources: the caller (code or command line), the environment (CKPTENGINE_<KEY>), and the
+// JSON file that the key `config` names. The first source that has the key wins. A malformed value is an error in every
+// source. An unknown key is an error too, but in the environment only a warning: the variable may belong to another
+// program.
+//
+// Options has only plain values. Threads may share it while nobody changes it. Any thread may call the functions.
 #pragma once
 
 #include <cstdint>
@@ -97,8 +98,8 @@ using OptionPairs = std::vector<std::pair<std::string, std::string>>;
 // Exit status of ckptd if another agent serves the node already, or is about to.
 inline constexpr int agent_exists_status = 2;
 
-// Who reads an option. This decides which keys must be given. All three accept every key, so that they can share
-// sources.
+// Which program reads the options. It decides which keys must be given. Every program accepts all keys, so that all can
+// share one file.
 enum class Reader : unsigned { engine = 1, agent = 2, tool = 4 };
 
 // Messages call the source `caller` "option". `environment` is a null-terminated list as in environ(7), or null for

@@ -1,7 +1,7 @@
-// The catalog of a job's checkpoints on storage: which there are, which are complete, and which may be removed.
+// Lists a job's checkpoints on storage, says which of them are complete, and removes those that need not be kept.
 //
-// Not thread-safe: call it on the thread that owns the file system. A checkpoint that somebody removes during a call
-// counts as damaged.
+// Not thread-safe: only the thread that owns the file system may use it. If somebody removes a checkpoint during a
+// call, it counts as damaged.
 #pragma once
 
 #include <cstdint>

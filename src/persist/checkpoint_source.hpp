@@ -1,9 +1,9 @@
-// CheckpointSource is the interface of a source of checkpoints, whole or in part. Storage is one (StorageSource).
-// Another could be a save that healthy replicas make while the job goes down. A source offers pieces as they were
-// captured: shards or parts of them (core/shard_parts.hpp). Its readers verify them against the offer's digests.
+// CheckpointSource is the interface of any place outside the nodes' memory that offers checkpoints, or pieces of them.
+// Storage is one (StorageSource). A source offers pieces as they were captured: shards, or parts of shards. Readers
+// verify them against the digests that the source offered.
 //
-// A source belongs to one thread; make one per thread (CheckpointSourceFactory). Every call ends by itself, and throws
-// Failure if the source cannot do what it is asked.
+// A source belongs to one thread; a CheckpointSourceFactory makes one for each thread. Every call ends by itself. It
+// throws Failure if the source cannot do what it is asked.
 #pragma once
 
 #include <functional>

@@ -1,10 +1,10 @@
-// CheckpointWriter writes checkpoints to storage. Each node writes its pieces. When all are there, one node writes the
-// manifest that completes the checkpoint. The parts of a divided shard go into one file, each into its range. The file
-// gets its final name with the manifest.
+// CheckpointWriter writes checkpoints to storage. Each node writes its pieces. Then one node writes the manifest, which
+// makes the checkpoint complete. The parts of a shard go into one file, each into its range. The file gets its final
+// name together with the manifest.
 //
-// Only the thread that owns the file system may use it. A function returns when what it wrote is on the medium. It may
-// be repeated after a failure, and by several nodes at once. A file under its final name is always complete, and a
-// checkpoint's bytes never change once a record refers to them.
+// Only the thread that owns the file system may use it. When a function returns, all that it wrote is safe even if
+// storage loses power. Each function may be called again after a failure, and by several nodes at once. A file under
+// its final name is always complete. A checkpoint's bytes never change once a record refers to them.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@
 
 namespace ckpt::persist {
 
-// A whole piece in memory: a shard or a part of one. `data` is not copied, and must not change as long as `owner` is
+// A piece in memory, to be written: a shard or a part of one. `data` is not copied. It must not change while `owner` is
 // held.
 struct Piece {
   std::shared_ptr<const arena::Manifest> manifest;
@@ -29,7 +29,7 @@ struct Piece {
 
 class CheckpointWriter {
  public:
-  // `node` is written to the records.
+  // Every record that this object writes names `node` as its writer.
   CheckpointWriter(FileSystem& files, std::string job, std::string node, RateLimiter& rate_limiter);
 
   // Writes one piece of the checkpoint piece.manifest->checkpoint, unless storage has it. Verifies every leaf before

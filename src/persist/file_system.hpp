@@ -1,10 +1,10 @@
 // FileSystem offers the few file operations that the storage tier needs, each with a deadline. The files are on a
-// mounted path, or on an NFS server that nothing mounts (open_file_system()).
+// mounted path, or on an NFS server that is not mounted (open_file_system()).
 //
 // Paths are relative to the root that the file system was opened on; '/' joins their parts. Every failure is a
-// StorageError, whose sentence names the operation and the path. No call waits longer than the option timeout_ms. If
-// storage acts later, it uses memory and descriptors that were kept for it, so the caller can go on or exit. Once the
-// option `stop` is requested, calls fail within 100 ms.
+// StorageError, whose sentence names the operation and the path. No call waits longer than the option timeout_ms.
+// Storage may still carry out a call that has timed out. So the call's memory and descriptors are kept. The caller can
+// go on or exit. Once the option `stop` is requested, calls fail within 100 ms.
 //
 // A FileSystem and its files belong to one thread; open one per thread. Files must not outlive it.
 #pragma once
@@ -65,7 +65,7 @@ struct Completion {
 // Memory for transfers that bypass the page cache.
 std::shared_ptr<std::byte> make_aligned_buffer(std::size_t size_bytes);
 
-// An open file. Transfers start and complete in any order; at most queue_depth are in flight.
+// An open file. Reads and writes are started and completed in any order. At most queue_depth are under way.
 class File {
  public:
   virtual ~File() = default;

@@ -1,4 +1,5 @@
-// LocalFileSystem is a mounted path as a FileSystem. It uses io_uring if the kernel allows it, and threads otherwise.
+// LocalFileSystem is the FileSystem for a mounted path. It uses io_uring if the kernel allows it, and threads
+// otherwise.
 #pragma once
 
 #include <deque>

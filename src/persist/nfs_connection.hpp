@@ -1,10 +1,10 @@
-// NfsConnection is a connection to an NFS server. It is made when it is needed, and again after it was lost. Every call
-// waits until its deadline at most. A call that misses it is given up together with the connection.
+// NfsConnection is a connection to an NFS server, for NfsFileSystem. It connects when it is first used, and again after
+// it was lost. Every call has a deadline. If a call misses it, the call and the connection are given up.
 //
-// A lost reply is an error, never a silent repetition. libnfs may not reconnect by itself, so a write and the sync that
-// makes it durable always reach the same run of the server.
+// If a reply is lost, the call fails; it is never repeated in secret. A write and the sync that makes it durable must
+// reach the same start of the server. So libnfs may not reconnect by itself.
 //
-// Belongs to one thread.
+// Only one thread may use it.
 #pragma once
 
 #include <chrono>

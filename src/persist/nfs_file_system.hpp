@@ -1,8 +1,7 @@
-// NfsFileSystem is an NFS export as a FileSystem, through libnfs: nothing needs to be mounted, and the kernel needs no
-// NFS.
+// NfsFileSystem is the FileSystem for an NFS server that is not mounted. It uses libnfs, so the kernel needs no NFS.
 //
-// It uses NFS version 3, because its handles survive a restart of the server. The named directory must exist. The
-// server changes directories before a call returns, so there is nothing to sync.
+// It speaks NFS version 3, because its file handles survive a restart of the server. The named directory must exist.
+// The server makes a change in a directory durable before the call returns, so there is no directory to sync.
 #pragma once
 
 #include "persist/file_system.hpp"

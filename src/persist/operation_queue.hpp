@@ -1,9 +1,10 @@
-// OperationQueue runs file operations elsewhere: in the kernel by io_uring (UringQueue), or on threads that make the
-// system calls (ThreadQueue). The waiting thread chooses how long it waits.
+// OperationQueue runs file operations for LocalFileSystem, so that the calling thread can wait for them with a
+// deadline. UringQueue runs them in the kernel by io_uring. ThreadQueue runs them on threads that make the system
+// calls.
 //
-// A queue belongs to one thread. A submitted operation keeps everything it needs (descriptor, paths, the owner of the
-// memory) until it has ended. If a queue is destroyed before that, it leaks these things on purpose, because storage
-// may still come back and write.
+// Only one thread may use a queue. An operation keeps all that it needs until it has ended: descriptor, paths, and the
+// owner of the memory. If the queue is destroyed before that, these are never freed, because storage may still write to
+// the memory.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
-// RateLimiter limits bandwidth: it says when the next bytes may go. Pauses give no credit. In any time T at most rate *
-// T bytes and one block go.
+// RateLimiter limits how fast checkpoints are written to storage. In any time T, at most rate * T bytes and one block
+// go. A pause does not allow more afterwards.
 //
-// RateLimiterClock supplies the time, so that tests can replace it. Belongs to one thread.
+// RateLimiterClock supplies the time, so that tests can replace it. Only one thread may use it.
 #pragma once
 
 #include <algorithm>

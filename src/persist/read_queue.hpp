@@ -1,9 +1,10 @@
-// ReadQueue reads from a source in the background. It has several threads, each with its own source.
+// ReadQueue reads pieces and lists checkpoints from a CheckpointSource in the background, for the agent. It has several
+// threads, each with a source of its own, and spreads a read over them.
 //
-// Thread-safe. No call waits for the source except the destructor, which cancels what is under way. The queue serves
-// requests in order, but lists before all others. It spreads a read over the threads. It calls `done` once for each
-// request, on one of its threads (in the destructor's thread for requests that had not begun). `done` must not block or
-// call back. At most `requests_max` requests wait. Any further request fails at once with CKPT_ERR_NO_SPACE.
+// Thread-safe. No call waits for the source except the destructor, which cancels what is under way. Requests run in
+// order, but lists come first. `done` is called once for each request, on a thread of the queue. For requests that had
+// not begun, the destructor calls it. `done` must not block or call the queue. At most `requests_max` requests wait;
+// any further one fails at once with CKPT_ERR_NO_SPACE.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// ShardReader reads any range of one piece of a complete checkpoint (a shard or a part of one), and verifies each leaf
-// on the way.
+// ShardReader reads any range of one piece of a complete checkpoint on storage, and verifies it leaf by leaf. The piece
+// is a shard or a part of one.
 //
 // Only the thread that owns the file system may use it. The file system must outlive it.
 #pragma once

@@ -1,13 +1,12 @@
-// The storage format: names, records and headers. docs/format.md specifies them.
+// Encodes and decodes the files of a checkpoint on storage. docs/format.md specifies them:
 //
 //   JOB/step-00000123/
 //     SHARD.1.safetensors   the shard's tensors, aligned; 1 is the incarnation
-//     PIECE.1.leaves        leaf digests of a piece, as it was captured: a whole shard, or SHARD.2of4, a part of one
-//     PIECE.1.json          its record, written when its bytes and digests are on the medium
-//     manifest.json         the checkpoint's record, written last. A checkpoint is complete if and only if it has this
-//                           file
+//     PIECE.1.leaves        leaf digests of a piece; PIECE is a whole shard (SHARD) or a part of one (SHARD.2of4)
+//     PIECE.1.json          the piece's record, written once the piece's bytes and leaf digests are on the medium
+//     manifest.json         the checkpoint's record, written last; without it, the checkpoint is not complete
 //
-// Plain values and pure functions; any thread may use them. Decoded data is not trusted.
+// Plain values and pure functions. Any thread may use them. The decoders check everything that they read.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +27,17 @@ inline constexpr std::size_t record_max_bytes = std::size_t{1} << 28;
 // The tensor that represents bytes without a layout: U8, one element per byte.
 inline constexpr std::string_view opaque_tensor_name = "ckptengine.opaque";
 
-// The record of a piece, and the range of its shard's file that it fills: all of the data if the shard was not divided.
+// The record of a piece. It also says which range of the shard's file the piece fills. An undivided shard fills all of
+// its file's data.
 struct ShardRecord {
   std::string shard;               // name of the piece: "model", or "model.2of4"
-  std::uint64_t header_bytes = 0;  // of the safetensors file, up to its data
+  std::uint64_t header_bytes = 0;  // bytes of the safetensors file before its data
   std::uint64_t header_digest = 0;
-  std::uint64_t whole_bytes = 0;   // size of that file's data: the whole shard's
-  std::uint64_t offset_bytes = 0;  // offset of the piece's first byte in that data
-  std::uint64_t data_bytes = 0;    // of the piece
+  std::uint64_t whole_bytes = 0;   // size of the whole shard, which is the file's data
+  std::uint64_t offset_bytes = 0;  // offset of the piece's first byte in the file
+  std::uint64_t data_bytes = 0;    // size of the piece
   std::uint64_t root_digest = 0;
-  std::uint64_t layout_bytes = 0;  // of the whole shard's layout text
+  std::uint64_t layout_bytes = 0;  // size of the whole shard's layout text
   std::uint64_t layout_hash = 0;
   std::string written_by;
 
@@ -46,10 +46,10 @@ struct ShardRecord {
   bool operator==(const ShardRecord&) const = default;
 };
 
-// True if the range is the one that the part's name implies.
+// True if the record's range agrees with the piece's name: SHARD.2of4 fills the third quarter, as parts count from 0.
 bool lies_where_it_belongs(const ShardRecord& record);
 
-// The record of a checkpoint or, with a single piece, of that piece.
+// What a record's file says: all pieces of a checkpoint (manifest.json), or one piece (PIECE.1.json).
 struct CheckpointRecord {
   enum class Kind { shard, checkpoint };
 
@@ -65,7 +65,7 @@ struct CheckpointRecord {
   bool operator==(const CheckpointRecord&) const = default;
 };
 
-// A shard's safetensors file and the pieces that make it up.
+// A shard's safetensors file, and the pieces that fill it.
 struct ShardFile {
   std::string shard;  // name of the whole shard
   std::string name;   // of the file
@@ -73,13 +73,13 @@ struct ShardFile {
   std::uint64_t file_bytes = 0;
   std::vector<const ShardRecord*> pieces;  // by offset
 };
-// The files by shard. They refer to `stored`. Throws Failure (CKPT_ERR_CORRUPT) if a shard's pieces do not form one
-// file.
+// The files of a checkpoint, in order of shards. They point into `stored`. Throws Failure (CKPT_ERR_CORRUPT) if a
+// shard's pieces do not form one file.
 std::vector<ShardFile> files_of(const CheckpointRecord& stored);
 
 std::string encode(const CheckpointRecord& record);
-// Throws Failure (CKPT_ERR_CORRUPT), which names `label` and what is wrong with it, but not what to do. The pieces of a
-// decoded checkpoint form whole files.
+// Throws Failure (CKPT_ERR_CORRUPT) if the text is not a record, or if a checkpoint's pieces do not form whole files.
+// The error names `label` and what is wrong. The caller adds what to do.
 CheckpointRecord decode_record(std::string_view text, const std::string& label);
 
 std::string folder_name(std::int64_t iteration);
@@ -89,17 +89,17 @@ inline constexpr std::string_view manifest_name = "manifest.json";
 inline constexpr std::string_view data_suffix = ".safetensors";
 inline constexpr std::string_view leaves_suffix = ".leaves";
 inline constexpr std::string_view record_suffix = ".json";
-inline constexpr std::string_view part_suffix = ".part";    // after a random part: a file that is not complete yet
+inline constexpr std::string_view part_suffix = ".part";    // a file that is not complete yet: RANDOM.part
 inline constexpr std::string_view parts_suffix = ".parts";  // a shard's file that several nodes fill
 
 std::string file_name(std::string_view shard, std::uint64_t incarnation, std::string_view suffix);
 // The name of the file that contains the piece's bytes.
 std::string data_file_name(std::string_view piece, std::uint64_t incarnation);
-// The incarnation in a file's name, complete or not. Nothing if the name is not one of ours.
+// The incarnation in the name of a file, even an incomplete one. Nothing if the name is not of this format.
 std::optional<std::uint64_t> incarnation_in(std::string_view file_name);
 
-// The first bytes of a shard's file, the same for all its pieces: length, JSON, blanks up to a multiple of
-// data_alignment_bytes. Throws Failure (CKPT_ERR_CORRUPT) if the manifest's layout does not describe its data.
+// The beginning of a shard's file, the same for all its pieces: length, JSON, and blanks up to a multiple of
+// data_alignment_bytes. Throws Failure (CKPT_ERR_CORRUPT) if the manifest's layout does not fit its data.
 struct Header {
   std::string bytes;
   std::uint64_t whole_bytes = 0;  // size of the data after it

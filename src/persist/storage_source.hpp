@@ -1,4 +1,4 @@
-// StorageSource offers the checkpoints on storage. It owns its file system.
+// StorageSource is the CheckpointSource that offers the checkpoints on persistent storage. It owns its file system.
 #pragma once
 
 #include <map>

@@ -1,6 +1,7 @@
-// Reads and writes whole files in blocks, with as many transfers in flight as the file system's options say.
+// Reads and writes whole files block by block, for the storage tier. It keeps as many blocks under way as the file
+// system's options allow.
 //
-// Used by the thread that owns the file system.
+// Only the thread that owns the file system may use it.
 #pragma once
 
 #include <functional>
@@ -37,8 +38,9 @@ void remove_quietly(FileSystem& files, const std::string& path);
 std::string read_whole(FileSystem& files, const std::string& path, std::size_t max_bytes);
 std::string read_begin(FileSystem& files, const std::string& path, std::size_t size_bytes);
 
-// Reads the blocks that `next` names. Each has at most block_bytes and begins at a multiple of direct_alignment_bytes.
-// Passes them on in any order, in memory that is valid during the call. Throws CKPT_ERR_CORRUPT if the file ends early.
+// A block to read: at most block_bytes, at a multiple of direct_alignment_bytes. read_blocks() calls `next` for each
+// block. It passes the blocks on in any order, in memory that is valid during the call. Throws CKPT_ERR_CORRUPT if the
+// file ends early.
 struct Extent {
   std::uint64_t offset = 0;
   std::size_t size_bytes = 0;

@@ -1,10 +1,13 @@
-// WriteQueue writes checkpoints in the background: at most one under way and one waiting. A newer checkpoint replaces
-// the waiting one, which then counts as skipped. So slow storage gets the newest checkpoint and never falls behind.
+// WriteQueue writes checkpoints to storage in the background, for the agent. At most one is under way and one waits. A
+// newer checkpoint replaces the waiting one, which then counts as skipped. So slow storage skips checkpoints and never
+// falls behind.
 //
-// One of its two threads writes this node's shards. The other completes checkpoints and removes old ones, so that
-// completing one does not wait for the next one's bytes. Thread-safe. No call waits for storage except the destructor,
-// which cancels what is under way (at most 100 ms). `done` is called once for each request, on one of the queue's
-// threads or the caller's. It must not block or call back.
+// It has two threads. One writes this node's shards. The other completes checkpoints and removes old ones, so the next
+// checkpoint's bytes need not wait for that.
+//
+// Thread-safe. No call waits for storage except the destructor, which cancels what is under way (at most 100 ms).
+// `done` is called once for each request, on a thread of the queue or of the caller. It must not block or call the
+// queue.
 #pragma once
 
 #include <cstdint>
@@ -58,9 +61,9 @@ class WriteQueue {
   WriteQueue(const WriteQueue&) = delete;
   WriteQueue& operator=(const WriteQueue&) = delete;
 
-  // Writes this node's pieces of `checkpoint`. Holds their owners until just before `done`. After a failure storage may
-  // still read their memory, which affects no complete checkpoint. Further writes fail until storage has let go of it.
-  // Before writing, removes what this node wrote of `discarded`, which will never be complete.
+  // What this node wrote of a checkpoint that will never be complete. write() first removes it, and then writes this
+  // node's pieces of `checkpoint`. It holds their owners until just before `done`. After a failure storage may still
+  // read their memory, which harms no complete checkpoint. Further writes fail until storage has let go of it.
   struct Discarded {
     CheckpointId checkpoint;
     std::vector<std::string> shards;

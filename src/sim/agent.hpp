@@ -1,6 +1,6 @@
-// Agent is a simulated ckptd. It drives one core::Node as the real one does, can crash between any two effects, freeze
-// and wake. It reaches its trainers through the words in the arena and a "socket" (the calls below), and its peers
-// through the network. It lives in a Machine, which outlives it. Not thread-safe.
+// Agent is the simulator's ckptd. Like the real one, it drives one core::Node. It can crash between any two effects,
+// and freeze and wake. It shares the words of the arena with its trainers. The other calls stand for the socket. It
+// lives in a Machine, which outlives it. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ class Agent {
   void unpin(const SlotRef& slot);
 
  private:
-  // A trainer that has said hello, as the driver sees it.
+  // A trainer that has said hello to this agent.
   struct TrainerSession {
     std::uint64_t instance = 0;
     bool waits_for_restore = false;

@@ -1,4 +1,4 @@
-// A campaign runs many seeds on several threads. The result does not depend on the number of threads.
+// Runs the simulator with many seeds, on several threads. The result does not depend on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ struct CampaignResult {
   TimeMs virtual_ms = 0;
 };
 
-// Both are called by one thread at a time: `violated` for each violation, `progress` after every seed.
+// What run_campaign() calls: `violated` for each violation, `progress` after every seed. Only one thread calls at a
+// time.
 struct CampaignObserver {
   std::function<void(const Outcome&)> violated;
   std::function<void(std::uint64_t done)> progress;

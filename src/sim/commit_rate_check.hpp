@@ -1,5 +1,5 @@
-// CommitRateCheck checks I6: while nothing is wrong, a job commits every few iterations, whatever happened before. Not
-// thread-safe.
+// CommitRateCheck checks invariant I6 in a simulated run: while nothing is wrong, a job commits every few iterations,
+// whatever happened before. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// EventQueue is virtual time. Actions run in order of their time, and of their scheduling at equal times. Not
-// thread-safe.
+// EventQueue is the simulator's time. It runs actions in the order of their times. Actions of the same time run in the
+// order in which they were scheduled. Not thread-safe.
 #pragma once
 
 #include <cstdint>

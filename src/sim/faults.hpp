@@ -1,6 +1,6 @@
-// Faults breaks things in a run, by a plan that is drawn from its seed. Each fault aims at a phase and strikes when
-// that phase comes. Each is mended later. After the last one the world is left in peace and has to recover. Not
-// thread-safe.
+// Faults breaks things in a simulated run, by a plan that is drawn from the run's seed. Each fault waits for a phase,
+// such as a restore, strikes in it, and is mended later. After the last fault nothing breaks any more, and the job has
+// to recover. Not thread-safe.
 #pragma once
 
 #include <array>

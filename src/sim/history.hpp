@@ -1,5 +1,5 @@
-// History is the truth about a run's checkpoints, which nobody inside the system can know: what was captured, where it
-// was, what was committed, reported and decided. Not thread-safe.
+// History records the truth about a simulated run's checkpoints, for the simulator's checks: what was captured, where
+// it was, what was committed, reported and decided. No simulated node knows all of this. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +46,8 @@ class History {
   // A fault destroyed some copy of the checkpoint.
   void damaged(CheckpointId checkpoint) { damaged_.insert(checkpoint); }
   bool was_damaged(CheckpointId checkpoint) const { return damaged_.contains(checkpoint); }
-  // The smallest number of these nodes over all shards, and a shard with that number. A node that lost the piece at
-  // `since` or later still counts, because nobody may know yet. By default every node that ever had it counts.
+  // Of all these shards, the one that the fewest nodes have, and how many have it. A node that lost the piece at
+  // `since` or later still counts, because others may not know yet. By default every node counts that ever had it.
   struct Scarcest {
     std::size_t copies = 0;
     std::string shard;
@@ -97,7 +97,8 @@ class History {
   CheckpointId newest_valid_commit() const;
   static std::size_t count(const Holders& holders, TimeMs since);
   std::map<CheckpointId, std::map<std::string, Holders>> holders_;
-  // By group name (the first part of its pieces' names): the shards, and which nodes have had its members' parity.
+  // The shards of a parity group, and the nodes that have had the parity of each member. Groups go by name, the first
+  // part of their pieces' names.
   struct Group {
     std::vector<std::string> shards;
     std::map<std::uint32_t, Holders> holders;

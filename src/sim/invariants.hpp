@@ -1,5 +1,5 @@
-// Invariants checks I1 to I7 (docs/simulator.md) as things happen. Each function below receives one fact at the moment
-// it becomes true. It throws Violation if that breaks an invariant. Not thread-safe.
+// Invariants checks the invariants I1 to I7 of a simulated run (docs/simulator.md). Each function takes one fact at the
+// moment when it becomes true, and throws Violation if the fact breaks an invariant. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Violation {
   std::string text;
 };
 
-// Counts what happened, so that somebody notices a simulator in which nothing happens.
+// Counts what happened in a run, so that a simulator in which nothing happens is noticed.
 struct Tally {
   std::uint64_t commits = 0;                                               // checkpoints
   std::uint64_t restores = 0;                                              // ranks

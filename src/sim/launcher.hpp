@@ -1,6 +1,7 @@
-// Launcher starts and restarts the job. It places ranks on machines, keeps them in step, kills all when one dies or
-// hangs, and starts all again, sometimes on other machines. It does not always succeed in killing: a trainer that it
-// leaves behind may wake later. It gives the job up ("ckptctl gc") if its state stays lost. Not thread-safe.
+// Launcher starts and restarts the simulated job, as a job scheduler does. It places ranks on machines and keeps them
+// in step. If a rank dies or hangs, it kills all and starts all again, sometimes on other machines. Sometimes it fails
+// to kill a trainer, which may wake later. If the job's state stays lost, it gives the job up ("ckptctl gc"). Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// LivenessCheck checks progress (I6) and unneeded memory (I5); docs/simulator.md lists the invariants. Within a bounded
-// time after the last fault, the job must train and commit several checkpoints. It must have all the copies and parity
-// that its nodes allow, and must have freed the memory that nothing needs. The run ends as soon as all of that holds
-// (is_reached()). Not thread-safe.
+// LivenessCheck checks that a simulated job recovers after the last fault (invariants I5 and I6, docs/simulator.md).
+// Within a bounded time, the job must train and commit several checkpoints. It must have all the copies and parity that
+// its nodes allow, and must have freed memory that nothing needs. The run ends once all of that holds (is_reached()).
+// Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The memory of a simulated node: the arena of src/arena/arena_format.hpp, reduced to what the protocol can see of it.
-// It outlives the agent and the trainers. One number stands for a slot's bytes: the digest of what is really there. A
-// piece is intact if its header names that digest.
+// The memory of a simulated node: the arena (src/arena/arena_format.hpp), reduced to what the protocol sees of it. It
+// outlives the agent and the trainers. In place of bytes, a slot has one number: the digest of the bytes that it would
+// hold. A piece is intact if its header has the same digest.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ struct Slot {
 using SegmentKey = std::pair<Rank, std::string>;
 using Segment = std::vector<Slot>;
 
-// The words that a trainer and its agent share.
+// The words that a simulated trainer and its agent share.
 struct Control {
   std::uint64_t instance = 0;  // of the trainer that maps it
   std::string main_shard;

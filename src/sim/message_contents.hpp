@@ -1,4 +1,4 @@
-// The reports and directives in a message, whether it is a batch or not.
+// Finds the reports or directives in a message, for the simulator. A message may have several: it may be a batch.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
-// MessageSize computes the size of a message on the wire, and a fingerprint of its content. Two heartbeats with the
-// same content differ only in their sequence numbers and have the same fingerprint. Visits the fields as the agents'
-// own encoding does. Pure.
+// MessageSize computes how many bytes a message has on the wire, for the simulator. It visits the same fields as the
+// agents' encoding. It also computes a fingerprint that leaves out sequence numbers. So two heartbeats with the same
+// content have the same fingerprint. No I/O.
 #pragma once
 
 #include <concepts>
@@ -28,7 +28,7 @@ class MessageSize {
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t fingerprint() const { return fingerprint_; }
 
-  // For visit_fields.
+  // visit_fields() calls the functions below.
   template <class T>
   void field(const char* name, const T& value) {
     if constexpr (std::integral<T>) {

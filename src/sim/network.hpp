@@ -1,5 +1,5 @@
-// Network carries messages between nodes. It delays, loses, repeats and reorders them, and partitions cut it in one
-// direction or both. Not thread-safe.
+// Network carries messages between simulated nodes. It delays, loses, repeats and reorders them. A partition cuts it in
+// one direction or in both. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ class Network {
 
   void send(NodeId from, NodeId to, core::Message message);
 
-  // True if a byte can pass now.
+  // True if bytes can pass from `from` to `to` now.
   bool open(NodeId from, NodeId to) const;
   bool open_both_ways(NodeId one, NodeId other) const { return open(one, other) && open(other, one); }
 
@@ -37,7 +37,8 @@ class Network {
   int cut(std::set<NodeId> inside, bool one_way);
   void mend(int cut);
 
-  // Everywhere, until changed again: per mille of messages lost or repeated, and their longest delay.
+  // How bad the network is, everywhere, until it is changed again: per mille of messages lost, per mille repeated, and
+  // the longest delay.
   struct NetworkConditions {
     unsigned loss = 0;
     unsigned repeats = 0;

@@ -1,5 +1,4 @@
-// Phases say what the job is doing at a moment, so that faults can be aimed and counted. Several phases may hold at
-// once.
+// Phases say what a simulated job is doing, so that a fault can aim at a moment. Several phases may hold at once.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// Protection checks I7: nobody is told that the job is protected while its commits are overdue. Not thread-safe.
+// Protection checks invariant I7 in a simulated run: nobody is told that the job is protected while its commits are
+// overdue. Not thread-safe.
 #pragma once
 
 #include <cstdint>

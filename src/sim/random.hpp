@@ -1,5 +1,5 @@
-// Random is the simulator's only source of chance: splitmix64. It is the same on every machine and library, unlike the
-// distributions of std. Copying copies the state. Not thread-safe.
+// Random draws all random numbers of the simulator (splitmix64). Unlike the distributions of std, it gives the same
+// numbers on every machine and with every library. A copy gives the same numbers from there on. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ class Random {
 
   bool chance(unsigned per_mille) { return below(1000) < per_mille; }
 
-  // `list` must not be empty.
+  // Draws an element of `list`, which must not be empty.
   template <class Value>
   const Value& pick(const std::vector<Value>& list) {
     return list[below(list.size())];

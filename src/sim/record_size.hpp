@@ -1,5 +1,5 @@
-// RecordSize computes the length of a store's record as agents write it: JSON, without the escapes that names do not
-// need. Pure.
+// RecordSize computes how long a record of the coordination store is, for the simulator. Agents write records as JSON.
+// Escapes in names are not counted, because names need none. No I/O.
 #pragma once
 
 #include <concepts>
@@ -22,7 +22,7 @@ class RecordSize {
     return size.bytes_;
   }
 
-  // For visit_fields.
+  // visit_fields() calls the functions below.
   template <class T>
   void field(const char* name, const T& value) {
     bytes_ += std::string_view(name).size() + 4;  // its quotes, colon and comma

@@ -1,5 +1,5 @@
-// RunTrace writes what happens in a run, line by line, and computes a fingerprint that shows whether two runs of one
-// seed are equal. Not thread-safe.
+// RunTrace writes down what happens in a simulated run, line by line. It also computes a fingerprint. Two runs of one
+// seed must have the same. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ std::string describe(const core::SlotRef& slot);
 std::string describe(CheckpointId checkpoint);
 std::string describe_epoch(std::uint64_t epoch);  // its term and its leader
 
-// "a" + 1 + "b" without the conversions.
+// Joins texts and numbers, as in "a" + 1 + "b".
 template <class... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream out;
@@ -33,7 +33,7 @@ class RunTrace {
 
   bool on() const { return out_ != nullptr; }
 
-  // `make` returns the line's text. It is called only if lines are written.
+  // Adds the line that `make` returns. If lines are not written, `make` is not called.
   template <class Make>
   void line(core::TimeMs now, const Make& make) {
     if (on()) write(now, make());

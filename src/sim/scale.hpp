@@ -1,10 +1,10 @@
-// Measures the cost of the protocol as the job grows: many nodes, and no fault except the loss of a few nodes at once.
+// Measures what the protocol costs in large jobs: messages, bytes, and CPU time of the leader. A job of many nodes runs
+// in virtual time. Its only fault is the loss of a few nodes at once.
 //
-// Every node runs the real core of ckptd in virtual time, with one rank each and two copies of every shard. Each hop of
-// a message takes 1 ms, a transfer two. Ranks may share main shards, which are then cut into a part for each rank. The
-// world knows the truth about every slot. It checks as it goes, never everything at once: a commit is announced only
-// when all its copies are there, a restore brings the newest one, and nothing goes backwards. Deterministic except for
-// CPU times.
+// Every node runs the real core, with one rank and two copies of every shard. Each hop of a message takes 1 ms, a
+// transfer two. Ranks may share main shards, which are then cut into a part for each rank. The run checks three things
+// as it goes: a commit is announced only when all its copies are there, a restore gets the newest commit, and nothing
+// goes backwards. All but CPU times is deterministic.
 #pragma once
 
 #include <cstdint>

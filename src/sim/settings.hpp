@@ -1,4 +1,4 @@
-// Settings are the shape of one run, drawn from its seed.
+// Settings says how large a simulated run is, and how it behaves. All of it is drawn from the run's seed.
 #pragma once
 
 #include <cstdint>

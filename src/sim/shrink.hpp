@@ -1,5 +1,6 @@
-// Finds the faults that a failing seed needs. Every run here can be repeated from the seed, the numbers of the faults
-// that it keeps, and a number that changes the other random choices.
+// Finds the fewest faults with which a seed still violates an invariant, so that a person can understand the bug. Each
+// run that it tries can be repeated from three things: the seed, the numbers of the faults that are kept, and a number
+// that changes the other random choices.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ struct Shrunk {
 // If the seed violates nothing, only `whole` is set. `progress` is called after every run.
 Shrunk shrink(std::uint64_t seed, const std::function<void(std::uint64_t runs)>& progress);
 
-// Ends with the command that shows the violation again.
+// Describes the result for people. The last line is a command that shows the violation again.
 std::string shrunk_text(const Shrunk& shrunk);
 
 // The options that repeat a run: "--seed 7 --faults 1,3".

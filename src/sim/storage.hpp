@@ -1,5 +1,6 @@
-// Storage is simulated persistent storage, one for all nodes: pieces, and the checkpoints that were completed from
-// them. It outlives every machine. It can be unreachable for a while, and its content can be damaged. Not thread-safe.
+// Storage is the simulator's persistent storage, one for all nodes. It has pieces, and the checkpoints that were
+// completed from them. It outlives every machine. It can be unreachable for a while, and its content can be damaged.
+// Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// Store is the coordination store. It has two records, changed by compare-and-swap, whose revisions grow by one with
-// every write. It also has rank assignments, with so few per record here that they need several records. A request
-// during an outage is answered after it; it may be carried out before or after. Answers to one node keep their order.
-// Not thread-safe.
+// Store is the simulator's coordination store. It has two records that change by compare-and-swap, and their revisions
+// grow by one with every write. It also has rank assignments, few in each record, so that an incarnation needs several
+// records. A request that comes during an outage is answered after it, and may be carried out before or after. Answers
+// to one node keep their order. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -48,7 +48,7 @@ class Store {
   TimeMs answers_since(NodeId node) const;        // in the future while it does not answer
   void cut_off(NodeId node, TimeMs duration_ms);  // an outage for one node
   void lose_answers(int swaps);                   // nobody learns the results of the next `swaps` swaps for a while
-  // Loses a record, or sets it back by some writes. Returns which.
+  // The record that lose_record() has lost, or that take_back_record() has set back by some writes.
   enum class Spoiled { nothing, leader, incarnation_record };
   Spoiled lose_record();
   Spoiled take_back_record();
@@ -67,7 +67,7 @@ class Store {
   std::vector<core::LeaderRecordRead> former_leader_reads_;
   std::vector<core::IncarnationRecordRead> former_incarnation_reads_;
   std::map<core::AssignmentsName, std::map<std::size_t, std::vector<core::RankAssignment>>> assignments_;  // by number
-  // A node's requests go through one connection: carried out and answered in order.
+  // The connection of one node. Its requests are carried out and answered in order.
   struct Connection {
     TimeMs applied_at = 0;
     TimeMs answered_at = 0;

@@ -1,6 +1,6 @@
-// Trainer is a simulated trainer: libckptengine inside a training process. It trains in step with the other ranks of
-// its job, offers a snapshot after every update, and writes the slots that it was granted. It can die at any moment,
-// freeze and wake. Its state is one number per shard. Every update changes it, and every launch has other numbers. Not
+// Trainer is a simulated training process with libckptengine in it. It trains in step with the other ranks, offers a
+// snapshot after every update, and writes to the slots that it was granted. It can die at any moment, and freeze and
+// wake. Its state is one number per shard, which every update changes. Each start of the job has other numbers. Not
 // thread-safe.
 #pragma once
 

@@ -1,6 +1,6 @@
-// Transfers moves pieces between nodes and from storage, and encodes and decodes parity. A transfer pins the slots that
-// it reads, takes its time, and is verified on arrival. It fails if a side dies, stops, or is cut off for longer than
-// the transport waits. Not thread-safe.
+// Transfers moves pieces between simulated nodes and from storage, and encodes and decodes parity. A transfer pins the
+// slots that it reads, takes its time, and verifies the piece on arrival. It fails if a side dies, stops, or is cut off
+// for longer than the transport waits. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -146,6 +146,7 @@ std::vector<NodeId> World::usable_machines() const {
 bool World::is_reachable_from(const Machine& node, const Machine& leader, TimeMs since) const {
   if (!node.agent || node.agent->is_frozen() || node.awake_since > since) return false;
   if (node.id == leader.id) return true;
+  if (node.effects_fail_until > since) return false;
   const bool knows_leader = store.answers_since(node.id) <= since || node.agent->node().status().leader == leader.id;
   return knows_leader && network.open_both_ways_since(node.id, leader.id) <= since && network.fair_since() <= since;
 }

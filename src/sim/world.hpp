@@ -1,5 +1,5 @@
-// World is one simulated run: machines, network, store, trainers, launcher, faults and invariants, with one virtual
-// clock and one seed. Not thread-safe; runs in different threads share nothing.
+// World is one simulated run, from one seed. It owns the machines, network, store, trainers, launcher, faults and
+// invariants, and their virtual clock. Not thread-safe. Runs in different threads share nothing.
 #pragma once
 
 #include <cstdint>
@@ -73,8 +73,8 @@ class World {
   bool awaits_replacement() const { return replacements_due_ > 0; }
   bool decision_is_notified() const;  // whether a node other than the leader knows the newest decision
   TimeMs pause_ms() const { return settings.core.node_timeout_ms / 2; }  // nobody notices a shorter one
-  // True if, since `since`, nothing has prevented `node` from reporting to a leader on `leader`: it ran, could reach
-  // the leader, and could know that it leads. Whether the leader itself was awake does not matter here.
+  // True if, since `since`, nothing has prevented `node` from reporting to a leader on `leader`: it ran, could send,
+  // reach the leader, and could know that it leads. Whether the leader itself was awake does not matter here.
   bool is_reachable_from(const Machine& node, const Machine& leader, TimeMs since) const;
   // A leader that did its work knows everything that happened before this time, or can no longer believe the opposite.
   // A report counts for node_timeout_ms, and may have been on its way for as long as a message or a relay's pause

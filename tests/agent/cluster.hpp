@@ -1,4 +1,4 @@
-// Agents and trainers of one job within the test's process, over UCX on loopback.
+// Runs several agents and trainers of one job within a test's process, over UCX on loopback.
 #pragma once
 
 #include <poll.h>
@@ -80,7 +80,7 @@ class AgentCluster {
   std::map<std::string, std::unique_ptr<Agent>> agents_;
 };
 
-// A rank whose state is a function of rank and iteration.
+// A rank whose tensors depend only on rank and iteration, so that a test knows what a restore must bring.
 class Trainer {
  public:
   Trainer(AgentCluster& cluster, const std::string& node, std::uint32_t rank, std::size_t floats = 100'000,
@@ -167,7 +167,7 @@ class Trainer {
   std::string error_;
 };
 
-// Runs a step of all ranks at once, as a job does.
+// Runs one step of all ranks at the same time, as a job does.
 template <class Step>
 std::vector<ckpt_status> on_all(std::vector<std::unique_ptr<Trainer>>& trainers, Step step) {
   std::vector<ckpt_status> statuses(trainers.size(), CKPT_ERR_INTERNAL);
@@ -187,7 +187,8 @@ inline AgentCluster::Change wrapped(Wrap wrap) {
   };
 }
 
-// Together they make a node that nobody sees or hears while `silent`, like a frozen machine.
+// A store that does not answer while `silent`. Together with silent_transport() it makes a node that nobody sees or
+// hears, like a frozen machine.
 class SilentStore : public coord::Store {
  public:
   SilentStore(std::unique_ptr<coord::Store> inner, const std::atomic<bool>& silent)

@@ -1,5 +1,6 @@
-// A parity group with real bytes, spread over nodes of this process: their arenas, what each of them serves, and a
-// transport whose every fetch a test can let fail, damage or hold back.
+// A parity group with real bytes for tests of encoding and decoding. All of its nodes are in the test's process: their
+// arenas, the pieces that each serves, and a transport. A test can let any fetch fail, damage its bytes or hold it
+// back.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,8 @@ struct Fate {
   bool is_held = false;                        // until release()
 };
 
-// Nodes that serve what is in their index. Every node's fetches run on a thread of its own, or at once.
+// A network of nodes that serve the pieces in their indexes. The fetches of each node run on a thread of their own, or
+// at once.
 class FakeNetwork {
  public:
   using Rule = std::function<Fate(core::NodeId from, const net::PieceName& piece, const net::FetchPart& part)>;
@@ -140,7 +142,8 @@ inline std::unique_ptr<net::Transport> transport_over(FakeNetwork& network) {
   return transport;
 }
 
-// Node m is member m. Every piece has its place in slot 0 of a segment; what is made goes to slot 1.
+// A parity group in which node m is member m. All pieces are in slot 0 of their segments. A piece that a test makes
+// goes to slot 1.
 class ParityGroup {
  public:
   using Name = core::GroupPiece;  // of a piece

@@ -1,4 +1,4 @@
-// Agents and trainers as processes of their own, so that they can be killed and stopped.
+// Runs agents and trainers as separate processes, so that a test can kill and stop them.
 #pragma once
 
 #include <fcntl.h>
@@ -40,7 +40,7 @@ class Process {
   pid_t pid_;
 };
 
-// A running ckptd. Its standard error is in `errors` afterwards.
+// A running ckptd. Its standard error can be read from `errors`.
 struct Started {
   Process process;
   UniqueFd errors;
@@ -89,7 +89,7 @@ inline Process start_agent(const AgentCluster& cluster, const std::string& node)
   return std::move(started.process);
 }
 
-// A Trainer in a process of its own, which does one thing at a time as it is told.
+// A Trainer in a process of its own. It does one thing at a time, as the test tells it.
 class TrainerProcess {
  public:
   TrainerProcess(AgentCluster& cluster, const std::string& node, std::uint32_t rank, const OptionPairs& more = {}) {

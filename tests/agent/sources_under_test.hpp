@@ -1,4 +1,5 @@
-// The replica sources, each with one piece to fetch and with what may happen to it, behind one interface for tests.
+// Puts all replica sources behind one interface, so that one test checks each of them. Each has one piece to fetch, and
+// a test can make that fetch go wrong.
 #pragma once
 
 #include <fcntl.h>
@@ -21,7 +22,7 @@ constexpr core::NodeId own_node = 10, owner = 11;
 
 enum class Mishap { none, damage, loss, silence };
 
-// A source that has one piece, and what may happen to it.
+// A replica source that has one piece to fetch. strike() makes something go wrong.
 class SourceUnderTest {
  public:
   virtual ~SourceUnderTest() = default;
@@ -68,7 +69,7 @@ class OverNetwork : public SourceUnderTest {
   virtual WorkerPool& pool() = 0;
 };
 
-// `owner` has the piece.
+// A source for a piece that only node `owner` has.
 class OfOneNode : public OverNetwork {
  public:
   OfOneNode() {
@@ -108,7 +109,7 @@ class Peer : public OfOneNode {
   PeerSource source_{pool_, *queue, port_};
 };
 
-// The piece is in the receive buffer of rank 0, which exchanges pieces with rank 1 of `owner`.
+// GPU replication: the piece is in the receive buffer of rank 0, which exchanges pieces with rank 1 on node `owner`.
 class Gpu : public OfOneNode {
  public:
   Gpu() {
@@ -147,7 +148,7 @@ class Gpu : public OfOneNode {
   GpuSource source_{replications_, pool_, *queue, port_};
 };
 
-// Member 0's shard is lost; the rest of its group is there.
+// Decoding: the shard of member 0 is lost, and the rest of its parity group is there.
 class Coding : public OverNetwork {
  public:
   Coding() {
@@ -176,7 +177,7 @@ class Coding : public OverNetwork {
   CodingSource source_{{own_node, group_.network.index(own_node), group_.pool, group_.buffers, group_.port}, *queue};
 };
 
-// What a storage does, shared by the threads that read from it.
+// What storage does, for all threads that read from it.
 struct FakeStorage {
   std::mutex mutex;
   std::condition_variable_any changed;

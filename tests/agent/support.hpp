@@ -1,4 +1,4 @@
-// What the tests of src/agent share: arenas in shared memory, pieces with bytes of a known pattern, waiting.
+// Helpers for the tests of src/agent: arenas in shared memory, pieces with known bytes, and waiting with a limit.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace ckpt::agent::testing {
 
 constexpr auto wait_limit = std::chrono::seconds(30);  // how long a test waits for what must happen
 
-// Looks again and again; false when wait limit ran out.
+// Looks until `condition` holds. Returns false if it does not within wait_limit.
 template <class Condition>
 bool eventually(Condition condition) {
   const auto deadline = std::chrono::steady_clock::now() + wait_limit;
@@ -31,7 +31,7 @@ bool eventually(Condition condition) {
   return true;
 }
 
-// Something that other threads fill and a test waits for.
+// Values that other threads put in and a test waits for.
 template <class T>
 class Mailbox {
  public:

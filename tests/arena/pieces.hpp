@@ -1,4 +1,4 @@
-// Pieces with contents that follow from their checkpoint, for tests of the arena.
+// Pieces for tests of the arena. Their bytes follow from the checkpoint, so a test can check them.
 #pragma once
 
 #include <algorithm>

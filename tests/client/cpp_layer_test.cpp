@@ -66,7 +66,7 @@ TEST(CppLayer, APauseLastsAsLongAsItsScope) {
   EXPECT_EQ(words.paused(), std::nullopt);
 }
 
-TEST(CppLayer, ASkippedSnapshotIsAFalseTicketThatIsNoErrorAndSaysWhy) {
+TEST(CppLayer, ASkippedSnapshotIsAFalseResultThatIsNoErrorAndSaysWhy) {
   const ckpt::test::TemporaryDirectory directory{ckpt::test::in_memory};
   ckpt::client::FakeAgent agent(directory.path());
   ckpt::Engine engine(ckpt::Options()
@@ -86,7 +86,8 @@ TEST(CppLayer, ASkippedSnapshotIsAFalseTicketThatIsNoErrorAndSaysWhy) {
   EXPECT_TRUE(engine.before_update());
   EXPECT_TRUE(taken.wait(CKPT_STAGE_CAPTURED, std::chrono::seconds(20)));
   EXPECT_EQ(taken.stage(), CKPT_STAGE_CAPTURED);
-  const ckpt::Ticket skipped = engine.snapshot(1);
+  EXPECT_TRUE(engine.snapshot(1));
+  const ckpt::Result skipped = engine.before_update();
   EXPECT_FALSE(skipped);
   EXPECT_FALSE(skipped.is_error());
   EXPECT_EQ(skipped.status(), CKPT_SKIPPED);

@@ -1,4 +1,4 @@
-// An engine in front of a fake agent, and what tests do with the two.
+// An engine with a fake agent, for tests of the engine.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@
 
 namespace ckpt::client {
 
-// A device whose started copies begin only when they are waited for: the slowest copy there can be.
+// A device whose copies begin only when the engine waits for them. So no copy is slower.
 class LateDevice : public device::Device {
  public:
   void reach(ckpt_memory memory, const void* data) override { host_.reach(memory, data); }
@@ -80,7 +80,7 @@ inline TestTensor test_tensor(std::string name, ckpt_dtype dtype, std::vector<st
   return tensor;
 }
 
-// The warnings of an engine, which it must not outlive.
+// Collects the warnings of an engine. The engine must not outlive it.
 class WarningLog {
  public:
   explicit WarningLog(Engine& engine) {

@@ -1,5 +1,5 @@
-// An agent for tests of the engine: the real arena and the real frames, with a mind as simple as can be. What it does
-// on its own is answer requests; grants, commits and fences are the test's to give.
+// FakeAgent stands for the agent in tests of the engine. It has a real arena and answers requests over real frames. A
+// test gives grants, commits and fences.
 #pragma once
 
 #include <poll.h>
@@ -76,7 +76,7 @@ class FakeAgent {
     const auto slot = static_cast<std::uint8_t>(before.sequence % 3);
     control_->grant({before.sequence + 1, {slot, slot, slot, slot}});
   }
-  // What a shard's segment holds of a checkpoint.
+  // The piece of one shard, as its segment has it for a checkpoint.
   struct Piece {
     arena::Manifest manifest;
     std::vector<std::byte> bytes;

@@ -1,5 +1,5 @@
-// Runs a function in a child process one machine instruction at a time, so that a test sees every state of shared
-// memory that a process killed at any instruction can leave behind. x86-64 Linux.
+// Runs a function in a child process one machine instruction at a time. So a test sees each state of shared memory that
+// a process may leave if it is killed. Only for x86-64 Linux.
 #pragma once
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-// Real etcd servers for one test (scripts/etcd_server.sh).
+// Starts real etcd servers for one test, with scripts/etcd_server.sh.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A store in memory that stops answering on command, like a mount whose server is gone.
+// HangingStore is a store in memory that stops answering when a test says so, like a mount whose server is gone.
 #pragma once
 
 #include <condition_variable>
@@ -55,7 +55,7 @@ class HangingStore : public MemoryStore {
   int answered_ = 0;
 };
 
-// Another object's store.
+// A store that passes all calls on to another one, so that several owners can share it.
 class StoreHandle : public coord::Store {
  public:
   explicit StoreHandle(std::shared_ptr<coord::Store> store) : store_(std::move(store)) {}

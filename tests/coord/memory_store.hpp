@@ -1,4 +1,4 @@
-// A store within one process, for tests: what a Store promises and nothing else.
+// MemoryStore is a coordination store in one process's memory, for tests.
 #pragma once
 
 #include <functional>

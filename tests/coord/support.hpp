@@ -1,4 +1,4 @@
-// What the tests of stores share.
+// Helpers for the tests of coordination stores.
 #pragma once
 
 #include <sys/wait.h>
@@ -15,7 +15,7 @@
 
 namespace ckpt::test {
 
-// Runs `body` in a child process; it never returns from there.
+// Runs `body` in a child process and then ends that process.
 template <class Body>
 pid_t fork_child(Body body) {
   const pid_t child = ::fork();
@@ -33,7 +33,7 @@ inline int exit_status(pid_t child) {
   return ::waitpid(child, &status, 0) == child ? status : -1;
 }
 
-// The sentence and status of what must fail.
+// Calls what must fail. Returns the sentence of the Failure, and its status.
 template <class Call>
 std::string failure_of(Call call, ckpt_status* status = nullptr) {
   try {
@@ -54,7 +54,7 @@ inline void count_up(coord::Store& store, int rounds) {
   }
 }
 
-// What a watch has told: the newest of each key.
+// Collects what a watch reports: the newest record of each key.
 class Notified {
  public:
   auto listener() {

@@ -1,5 +1,5 @@
-// A job of several nodes on the real core with a perfect world around it: messages, store writes and fetches are done
-// at once, time moves when a test says so. For faults see src/sim.
+// Runs a job of several nodes on the real core, in a world without faults. Messages, store writes and fetches are done
+// at once. Time moves when a test says so. The simulator (src/sim) has faults.
 #pragma once
 
 #include <deque>
@@ -41,7 +41,7 @@ class Cluster {
     persisted_.erase(node);
     boot(node, ++ids_, Recovered{});
   }
-  // All agents end and start again; what was whole in the arenas still is.
+  // Ends all agents and starts them again. Whole pieces in the arenas stay whole.
   void restart_agents() {
     for (auto& [node, core] : nodes_) restart_agent(node);
     granted_.clear();

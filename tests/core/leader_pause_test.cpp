@@ -28,6 +28,15 @@ TEST(ALeadersPause, MakesNobodyAbsentWhoWasHeardRightBeforeIt) {
   }
 }
 
+// Nobody could follow it yet, and it tells nobody anything before it has renewed its term.
+TEST(ALeadersPause, LeavesANewLeaderTheTimeToBeFollowed) {
+  LoneLeader leader(3, placement::Protection::of_copies(2));
+  leader.now += 3 * Config{}.lease_ms;
+  leader.handle(Tick{});
+  leader.say(leader.report_of(0));
+  EXPECT_NE(leader.newest_to<Directive>(0).sequence, 0u);
+}
+
 // A leader of a job whose next incarnation was opened by the one before. Of the last incarnation's members it has yet
 // to hear node 2, which alone may know of something newer; rank 2 has come back on node 3. No decision is to wait for
 // absent nodes.

@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Boots anew, for the nodes are configured when they boot.
+// Boots anew, because the nodes are configured when they boot. The first commit, of iteration 0, is on storage already.
 struct Stored : Cluster {
   explicit Stored(std::uint32_t nodes, std::uint32_t ranks, std::int64_t every = 10) : Cluster(nodes, ranks) {
     storage = Cluster::Storage{};
@@ -18,7 +18,12 @@ struct Stored : Cluster {
     advance(3000);
     start_incarnation(own_node);
     begin_training();
+    train(0, 0);
+    advance(500);
+    stored.clear();
   }
+  // On storage, without the first commit.
+  std::size_t later_steps() const { return storage->steps.size() - storage->steps.count(CheckpointId(1, 0)); }
   void train(std::int64_t first, std::int64_t last) {
     for (std::int64_t k = first; k <= last; ++k) snapshot_all(k);
   }
@@ -32,20 +37,43 @@ struct Stored : Cluster {
 
 TEST(LeaderStorage, StoresTheFirstCommitAtOrAfterEveryMultiple) {
   Stored job(4, 4);
-  job.train(0, 9);
-  EXPECT_TRUE(job.storage->steps.empty());
+  job.train(1, 9);
+  EXPECT_EQ(job.later_steps(), 0u);
   job.train(10, 19);
-  ASSERT_EQ(job.storage->steps.size(), 1u);
-  EXPECT_EQ(job.storage->steps.begin()->first, CheckpointId(1, 10));
-  EXPECT_EQ(job.storage->steps.begin()->second.size(), 8u);  // each shard once, though two nodes hold it
+  ASSERT_EQ(job.later_steps(), 1u);
+  EXPECT_EQ(job.storage->steps.rbegin()->first, CheckpointId(1, 10));
+  EXPECT_EQ(job.storage->steps.rbegin()->second.size(), 8u);  // each shard once, though two nodes hold it
   job.train(21, 24);
   EXPECT_EQ(job.storage->steps.rbegin()->first, CheckpointId(1, 21));
   EXPECT_EQ(job.status(0).stored, CheckpointId(1, 21));
 }
 
+TEST(LeaderStorage, StoresTheFirstCommitAfterAFreshStartEvenIfNoOtherFollows) {
+  Stored job(1, 1);
+  ASSERT_EQ(job.storage->steps.size(), 1u);
+  EXPECT_EQ(job.storage->steps.begin()->first, CheckpointId(1, 0));
+  EXPECT_EQ(job.status(0).stored_skipped, 0u);
+}
+
+TEST(LeaderStorage, RestartWritesNothingAgainThatIsOnStorage) {
+  for (const bool memory_is_lost : {false, true}) {
+    Stored job(2, 2);
+    job.storage->writing = false;
+    if (memory_is_lost) job.lose_everything();
+    job.start_again();
+    ASSERT_EQ(job.ready.size(), 2u);
+    EXPECT_EQ(job.ready.at(0).decision.checkpoint, CheckpointId(1, 0));
+    job.begin_training();
+    job.train(1, 9);
+    EXPECT_TRUE(job.storage->held_writes.empty());
+    job.train(10, 10);
+    EXPECT_EQ(job.storage->held_writes.size(), 2u);  // of checkpoint 10, by each node
+  }
+}
+
 TEST(LeaderStorage, EveryTrainerLearnsThatItsCheckpointIsOnStorageOnceItIsWhole) {
   Stored job(4, 4);
-  job.train(0, 9);
+  job.train(1, 9);
   EXPECT_TRUE(job.stored.empty());
   job.storage->writing = false;
   job.train(10, 14);
@@ -64,7 +92,7 @@ TEST(LeaderStorage, EveryTrainerLearnsThatItsCheckpointIsOnStorageOnceItIsWhole)
 TEST(LeaderStorage, WhileStorageIsBusyTheNewestCommitWinsAndTheSkippedOnesAreCounted) {
   Stored job(2, 2);
   job.storage->writing = false;
-  job.train(0, 45);
+  job.train(1, 45);
   ASSERT_EQ(job.storage->held_writes.size(), 2u);  // of checkpoint 10, by each node
   job.storage->writing = true;
   const auto held = std::exchange(job.storage->held_writes, {});
@@ -75,7 +103,7 @@ TEST(LeaderStorage, WhileStorageIsBusyTheNewestCommitWinsAndTheSkippedOnesAreCou
     job.feed(node, WriteEnded{write.checkpoint, ""});
   }
   job.advance(500);
-  EXPECT_EQ(job.storage->steps.size(), 2u);
+  EXPECT_EQ(job.later_steps(), 2u);
   EXPECT_EQ(job.storage->steps.rbegin()->first, CheckpointId(1, 45));
   EXPECT_EQ(job.status(0).stored_skipped, 2u);  // 20 and 30
 }
@@ -83,7 +111,7 @@ TEST(LeaderStorage, WhileStorageIsBusyTheNewestCommitWinsAndTheSkippedOnesAreCou
 TEST(LeaderStorage, ASlotThatIsBeingWrittenIsNotGivenToAnybody) {
   Stored job(2, 2);
   job.storage->writing = false;
-  job.train(0, 30);
+  job.train(1, 30);
   EXPECT_EQ(job.commits.at(0), CheckpointId(1, 30));  // training goes on all the while
   for (const auto& [node, write] : job.storage->held_writes) {
     for (const SlotRef& slot : write.slots) {
@@ -99,55 +127,55 @@ TEST(LeaderStorage, ASlotThatIsBeingWrittenIsNotGivenToAnybody) {
 
 TEST(LeaderStorage, StoresACommitAtOnceWhenItLosesACopy) {
   Stored job(4, 4, 1000);
-  job.train(0, 3);
+  job.train(1, 3);
   job.advance(500);
-  EXPECT_TRUE(job.storage->steps.empty());
+  EXPECT_EQ(job.later_steps(), 0u);
   job.lose(*job.current_leader() == 3 ? 2 : 3);
   job.advance(8000);
-  ASSERT_EQ(job.storage->steps.size(), 1u);
-  EXPECT_EQ(job.storage->steps.begin()->first, CheckpointId(1, 3));
+  ASSERT_EQ(job.later_steps(), 1u);
+  EXPECT_EQ(job.storage->steps.rbegin()->first, CheckpointId(1, 3));
 }
 
 TEST(LeaderStorage, StoresACommitAtOnceWhenItsLeaderIsLostWithACopy) {
   Stored job(4, 4, 1000);
-  job.train(0, 3);
+  job.train(1, 3);
   job.advance(500);
   job.lose(*job.current_leader());
   job.advance(12'000);  // nobody takes the lost rank's place
-  ASSERT_EQ(job.storage->steps.size(), 1u);
-  EXPECT_EQ(job.storage->steps.begin()->first, CheckpointId(1, 3));
+  ASSERT_EQ(job.later_steps(), 1u);
+  EXPECT_EQ(job.storage->steps.rbegin()->first, CheckpointId(1, 3));
 }
 
 TEST(LeaderStorage, ANewLeaderDoesNotTakeCopiesForLostThatItHasNotHeardOfYet) {
   Stored job(4, 4, 1000);
-  job.train(0, 3);
+  job.train(1, 3);
   job.change_leader();
   job.advance(5000);
-  EXPECT_TRUE(job.storage->steps.empty());
+  EXPECT_EQ(job.later_steps(), 0u);
 }
 
 TEST(LeaderStorage, AFailedWriteIsSaidAndTriedAgain) {
   Stored job(2, 2);
   job.storage->trouble = "no space";
-  job.train(0, 12);
+  job.train(1, 12);
   job.advance(500);
-  EXPECT_TRUE(job.storage->steps.empty());
+  EXPECT_EQ(job.later_steps(), 0u);
   EXPECT_EQ(job.status(0).storage_trouble, "no space");
   job.storage->trouble.clear();
   job.advance(5000);
-  ASSERT_EQ(job.storage->steps.size(), 1u);
-  EXPECT_EQ(job.storage->steps.begin()->first, CheckpointId(1, 12));
+  ASSERT_EQ(job.later_steps(), 1u);
+  EXPECT_EQ(job.storage->steps.rbegin()->first, CheckpointId(1, 12));
   EXPECT_EQ(job.status(1).storage_trouble, "");
 }
 
 TEST(LeaderStorage, RemovesAFailedCheckpointsFilesBeforeTheNextWrite) {
   Stored job(2, 2);
   job.storage->trouble = "no space";
-  job.train(0, 12);
+  job.train(1, 12);
   EXPECT_EQ(job.storage->written[CheckpointId(1, 10)].size(), 4u);
   job.storage->trouble.clear();
   job.advance(5000);
-  EXPECT_EQ(job.storage->steps.size(), 1u);
+  EXPECT_EQ(job.later_steps(), 1u);
   EXPECT_EQ(job.storage->written[CheckpointId(1, 10)].size(), 0u);
   EXPECT_EQ(job.storage->written[CheckpointId(1, 12)].size(), 4u);
 }
@@ -155,7 +183,7 @@ TEST(LeaderStorage, RemovesAFailedCheckpointsFilesBeforeTheNextWrite) {
 TEST(LeaderStorage, KeepsPiecesThatAnotherLeaderMayStillComplete) {
   Stored job(2, 2);
   job.storage->committing = false;
-  job.train(0, 12);
+  job.train(1, 12);
   ASSERT_EQ(job.storage->held_commits.size(), 1u);
   job.lose(*job.current_leader());
   job.advance(12'000);
@@ -167,7 +195,7 @@ TEST(LeaderStorage, KeepsPiecesThatAnotherLeaderMayStillComplete) {
 TEST(LeaderStorage, CompletesACheckpointWhoseIncarnationEndsMeanwhile) {
   Stored job(2, 2);
   job.storage->committing = false;
-  job.train(0, 12);
+  job.train(1, 12);
   const auto held = job.storage->held_commits;
   ASSERT_EQ(held.size(), 1u);
   job.start_again();
@@ -189,15 +217,15 @@ TEST(LeaderStorage, NodeWithoutTheStorageOptionSaysSo) {
   job.boot(other);
   job.start_again();
   job.begin_training();
-  job.train(0, 12);
+  job.train(1, 12);
   job.advance(500);
-  EXPECT_TRUE(job.storage->steps.empty());
+  EXPECT_EQ(job.later_steps(), 0u);
   EXPECT_THAT(job.status(0).storage_trouble, HasSubstr("the same option storage"));
 }
 
 TEST(LeaderStorage, RestoresFromStorageInANewerIncarnationAfterLosingAllNodesAndRecords) {
   Stored job(4, 4);
-  job.train(0, 14);
+  job.train(1, 14);
   job.lose_everything();
   job.start_again();
   ASSERT_EQ(job.ready.size(), 4u);
@@ -216,7 +244,7 @@ TEST(LeaderStorage, RestoresFromStorageInANewerIncarnationAfterLosingAllNodesAnd
 
 TEST(LeaderStorage, OnlyWhatNoNodeHasIsReadFromStorage) {
   Stored job(4, 4);
-  job.train(0, 10);  // in memory and on storage
+  job.train(1, 10);  // in memory and on storage
   job.lose(2);
   job.lose(3);
   job.boot(2);
@@ -231,7 +259,7 @@ TEST(LeaderStorage, OnlyWhatNoNodeHasIsReadFromStorage) {
 
 TEST(LeaderStorage, RestoresAnOlderCheckpointFromStorageAndSaysBehind) {
   Stored job(4, 4);
-  job.train(0, 14);
+  job.train(1, 14);
   job.lose(2);
   job.lose(3);
   job.boot(2);
@@ -246,7 +274,7 @@ TEST(LeaderStorage, RestoresAnOlderCheckpointFromStorageAndSaysBehind) {
 TEST(LeaderStorage, RestoresTheNewestRemainingCheckpointWhateverNodesAreLost) {
   for (unsigned lost = 0; lost < 16; ++lost) {
     Stored job(4, 4);  // groups {0, 1} and {2, 3}
-    job.train(0, 14);
+    job.train(1, 14);
     for (NodeId node = 0; node < 4; ++node) {
       if ((lost >> node & 1) != 0) job.lose(node);
     }
@@ -266,7 +294,7 @@ TEST(LeaderStorage, RestoresTheNewestRemainingCheckpointWhateverNodesAreLost) {
 
 TEST(LeaderStorage, StorageThatDoesNotAnswerIsNotTakenForEmpty) {
   Stored job(2, 2);
-  job.train(0, 14);
+  job.train(1, 14);
   job.storage->trouble = "it hangs";
   job.lose_everything();
   job.start_again();
@@ -280,7 +308,7 @@ TEST(LeaderStorage, StorageThatDoesNotAnswerIsNotTakenForEmpty) {
 
 TEST(LeaderStorage, AStepThatStorageKeepsBackIsWaitedForAndThenPassedOverAndSaidSo) {
   Stored job(2, 2);
-  job.train(0, 14);
+  job.train(1, 14);
   job.storage->withheld = "step-00000020 cannot be read";
   job.lose_everything();
   job.start_again();
@@ -295,7 +323,7 @@ TEST(LeaderStorage, AStepThatStorageKeepsBackIsWaitedForAndThenPassedOverAndSaid
 
 TEST(LeaderStorage, NeitherALostNodeNorAStepThatIsKeptBackIsWaitedForForEver) {
   Stored job(4, 4);
-  job.train(0, 14);
+  job.train(1, 14);
   job.storage->withheld = "step-00000020 cannot be read";
   for (NodeId node = 0; node < 4; ++node) job.lose(node);
   for (NodeId node = 0; node < 3; ++node) job.boot(node);
@@ -309,7 +337,7 @@ TEST(LeaderStorage, NeitherALostNodeNorAStepThatIsKeptBackIsWaitedForForEver) {
 
 TEST(LeaderStorage, AStepThatStorageKeptBackForAWhileIsRestored) {
   Stored job(2, 2);
-  job.train(0, 14);
+  job.train(1, 14);
   job.storage->withheld = "it cannot be read";
   const auto steps = std::exchange(job.storage->steps, {});
   job.storage->newest_incarnation = 1;
@@ -326,7 +354,7 @@ TEST(LeaderStorage, AStepThatStorageKeptBackForAWhileIsRestored) {
 
 TEST(LeaderStorage, WhatWasHeardBeforeStorageFellSilentStillCounts) {
   Stored job(2, 2);
-  job.train(0, 14);
+  job.train(1, 14);
   job.storage->withheld = "step-00000020 cannot be read";
   job.lose_everything();
   job.start_again();
@@ -342,7 +370,7 @@ TEST(LeaderStorage, WhatWasHeardBeforeStorageFellSilentStillCounts) {
 
 TEST(LeaderStorage, ANewLeaderThatCannotAskStorageDoesNotTakeForLostWhatIsReadFromIt) {
   Stored job(4, 4);
-  job.train(0, 14);
+  job.train(1, 14);
   job.lose_everything();
   job.storage->read_trouble = "slow";
   job.start_again();
@@ -359,7 +387,7 @@ TEST(LeaderStorage, ANewLeaderThatCannotAskStorageDoesNotTakeForLostWhatIsReadFr
 
 TEST(LeaderStorage, AFirstIncarnationWaitsUntilItIsKnownWhichIncarnationsWereBefore) {
   Stored job(2, 2);
-  job.train(0, 14);
+  job.train(1, 14);
   job.storage->withheld = "a directory cannot be listed";
   job.storage->knows_incarnations = false;
   job.lose_everything();
@@ -378,7 +406,7 @@ TEST(LeaderStorage, AFirstIncarnationWaitsUntilItIsKnownWhichIncarnationsWereBef
 TEST(LeaderStorage, AStepThatBecomesWholeWhileAnIncarnationIsUndecidedCounts) {
   Stored job(4, 4);  // groups {0, 1} and {2, 3}
   job.storage->committing = false;
-  job.train(0, 12);
+  job.train(1, 12);
   const auto held = job.storage->held_commits;
   ASSERT_EQ(held.size(), 1u);
   const NodeId first = *job.current_leader() < 2 ? 2 : 0;  // the group without the leader
@@ -397,7 +425,7 @@ TEST(LeaderStorage, AStepThatBecomesWholeWhileAnIncarnationIsUndecidedCounts) {
 
 TEST(LeaderStorage, AStepThatNobodyCanReadIsPassedOverAfterAWhile) {
   Stored job(4, 4);
-  job.train(0, 24);
+  job.train(1, 24);
   job.storage->unreadable.insert(CheckpointId(1, 20));
   job.lose_everything();
   job.start_again();
@@ -410,7 +438,7 @@ TEST(LeaderStorage, AStepThatNobodyCanReadIsPassedOverAfterAWhile) {
 
 TEST(LeaderStorage, WhatOneNodeCannotReadAnotherDoes) {
   Stored job(4, 4);
-  job.train(0, 14);
+  job.train(1, 14);
   job.storage->cannot_read = {0};
   job.lose_everything();
   job.start_again();
@@ -420,6 +448,7 @@ TEST(LeaderStorage, WhatOneNodeCannotReadAnotherDoes) {
 
 TEST(LeaderStorage, WhereNoStepCanBeUsedTheJobIsLostAndNotFresh) {
   Stored job(2, 2);
+  job.storage->steps.clear();
   job.storage->unusable = {"step-00000010 is damaged"};
   job.storage->newest_incarnation = 7;
   job.lose_everything();
@@ -432,7 +461,7 @@ TEST(LeaderStorage, WhereNoStepCanBeUsedTheJobIsLostAndNotFresh) {
 
 TEST(LeaderStorage, ALeaderThatWasToldOfNoStorageDoesNotDecideAsIfThereWereNone) {
   Stored job(2, 2);
-  job.train(0, 14);
+  job.train(1, 14);
   job.without_storage = {0};
   job.lose_everything();
   ASSERT_EQ(*job.current_leader(), 0u);
@@ -443,7 +472,7 @@ TEST(LeaderStorage, ALeaderThatWasToldOfNoStorageDoesNotDecideAsIfThereWereNone)
 
 TEST(LeaderStorage, WhyStorageCannotBeReadIsSaidUntilItCan) {
   Stored job(2, 2);
-  job.train(0, 14);
+  job.train(1, 14);
   job.storage->read_trouble = "a server is away";
   job.lose_everything();
   job.start_again();
@@ -458,7 +487,7 @@ TEST(LeaderStorage, WhyStorageCannotBeReadIsSaidUntilItCan) {
 
 TEST(LeaderStorage, WhatMemoryStillHasIsRestoredWithoutStorage) {
   Stored job(2, 2);
-  job.train(0, 14);
+  job.train(1, 14);
   job.storage->trouble = "it hangs";
   job.lose(1);
   job.boot(1);
@@ -469,8 +498,8 @@ TEST(LeaderStorage, WhatMemoryStillHasIsRestoredWithoutStorage) {
 
 TEST(LeaderStorage, AStepThatProvesDamagedIsPassedOverForTheNextOlderOne) {
   Stored job(4, 4);
-  job.train(0, 24);
-  ASSERT_EQ(job.storage->steps.size(), 2u);
+  job.train(1, 24);
+  ASSERT_EQ(job.later_steps(), 2u);
   job.storage->damaged.insert(CheckpointId(1, 20));
   job.lose_everything();
   job.start_again();
@@ -487,7 +516,7 @@ TEST(LeaderStorage, AStepThatProvesDamagedIsPassedOverForTheNextOlderOne) {
 
 TEST(LeaderStorage, RoomIsMadeForWhatIsReadWhereEverySlotHoldsSomethingNewer) {
   Stored job(4, 4);
-  job.train(0, 12);
+  job.train(1, 12);
   job.lose(2);
   job.lose(3);
   for (std::int64_t k = 13; k < 20; ++k) {  // until no slot is free, for nothing is committed any more
@@ -503,7 +532,7 @@ TEST(LeaderStorage, RoomIsMadeForWhatIsReadWhereEverySlotHoldsSomethingNewer) {
 
 TEST(LeaderStorage, WhatAnOlderIncarnationStoredBeyondTheRestoredCheckpointPostponesNothing) {
   Stored job(4, 4);
-  job.train(0, 34);
+  job.train(1, 34);
   job.storage->damaged = {CheckpointId(1, 20), CheckpointId(1, 30)};
   job.lose_everything();
   job.start_again();
@@ -517,7 +546,7 @@ TEST(LeaderStorage, WhatAnOlderIncarnationStoredBeyondTheRestoredCheckpointPostp
 
 TEST(LeaderStorage, AStepOfAnotherWorldSizeIsAMismatch) {
   Stored job(2, 2);
-  job.train(0, 12);
+  job.train(1, 12);
   for (auto& [checkpoint, pieces] : job.storage->steps) {
     for (PieceInfo& piece : pieces) piece.world_size = 8;
   }

@@ -1,5 +1,5 @@
-// One node on the real core, while a test is all the world around it: the store answers at once, every message and
-// transfer is the test's. Where several nodes are wanted see cluster.hpp.
+// Runs one node on the real core. The store answers at once. The test plays all other nodes, and ends all transfers.
+// cluster.hpp runs several nodes.
 #pragma once
 
 #include <map>
@@ -46,7 +46,7 @@ class LoneNode {
   const IncarnationRecord& incarnation_record() const { return incarnation_record_; }
   const SlotRef* find(const std::string& shard, CheckpointId checkpoint) const { return node_.find(shard, checkpoint); }
 
-  // Of all that it ever asked for.
+  // All effects of one kind that the node has ever returned.
   template <class Content>
   std::vector<Content> all() const {
     std::vector<Content> found;
@@ -55,7 +55,7 @@ class LoneNode {
     }
     return found;
   }
-  // The newest message of that kind to the node; a fresh one where there was none.
+  // The newest message of one kind to node `to`. An empty one if there was none.
   template <class Content>
   Content newest_to(NodeId to) const {
     Content newest;
@@ -92,7 +92,7 @@ class LoneNode {
 
 inline constexpr NodeId lone_leader = 9;
 
-// The leader of an incarnation of one rank on each of some nodes; it has none itself. Those nodes say what a test says.
+// A node that leads an incarnation and has no rank. There is one rank on each of some other nodes, which a test plays.
 class LoneLeader : public LoneNode {
  public:
   LoneLeader(Rank ranks, const placement::Protection& protection, Config config = {})

@@ -258,6 +258,23 @@ TEST_F(Recovery, VoidCheckpointStaysVoidAfterAnIncarnationWithoutCaptures) {
   EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 4));
 }
 
+// Its nodes are back. The last incarnation went on without them from an older checkpoint, and nobody kept the copies.
+TEST_F(Recovery, KeepsTheOlderCommitUntilAReturnedOneHasItsCopiesAgain) {
+  store_everywhere(4);
+  store_everywhere(5);
+  for (const NodeId node : {0u, 1u}) reports[node].highest_commit = CheckpointId(incarnation, 5);
+  EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 5)) << "no incarnation passed it over";
+  question.members_incarnation = incarnation + 1;
+  question.restored = question.base = CheckpointId(incarnation, 4);
+  EXPECT_EQ(ask({0, 1, 2}).decision.checkpoint, CheckpointId(incarnation, 5));
+  EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 4));
+  question.first_commit = CheckpointId(incarnation, 5);
+  EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 4));
+  question.members_incarnation = 0;
+  question.restored = question.base = CheckpointId();
+  EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 5)) << "nobody knows of a last incarnation";
+}
+
 TEST_F(Recovery, RefusesWhatIsOfAnotherWorldSize) {
   store_everywhere(4);
   question.world_size = 2;

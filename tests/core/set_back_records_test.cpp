@@ -207,14 +207,17 @@ TEST(AnIncarnationThatANodeWasTold, IsFollowedByAnotherOnlyOnceThereIsARank) {
   EXPECT_EQ(node.incarnation_record().world_size, 1u);
 }
 
-// It was decided, and the store has its record from before that. Nobody may decide it for a second time.
+// It was decided, and the store has its record from before that. Nobody may decide it for a second time. The decision
+// removed the assignments of the incarnation before. Those who know of it may not be there for as long as a leader
+// waits for assignments.
 TEST(AnIncarnationThatANodeWasTold, IsNotDecidedTwice) {
-  for (const std::uint64_t notified : {0u, 1u, 2u, 3u}) {
+  for (const auto [notified, are_removed] :
+       {std::pair{0u, false}, {1u, false}, {2u, false}, {3u, false}, {2u, true}, {3u, true}}) {
     LoneNode node{Config{}};
     const auto assignments = some_assignments();
     IncarnationRecord incarnation_record = incarnation_of(2, 0, Verdict::undecided);
     incarnation_record.assignments = name_of(1, assignments);
-    node.lead(incarnation_record, assignments);
+    node.lead(incarnation_record, are_removed ? std::vector<RankAssignment>() : assignments);
     ASSERT_TRUE(node.status().is_leader);
     Report report;
     report.node = 1;
@@ -223,7 +226,7 @@ TEST(AnIncarnationThatANodeWasTold, IsNotDecidedTwice) {
     report.epoch = node.status().epoch;
     report.newest_known_incarnation = notified;
     node.receive(1, report);
-    EXPECT_EQ(node.incarnation_record().incarnation, notified < 2 ? 2 : notified + 1) << notified;
+    EXPECT_EQ(node.incarnation_record().incarnation, notified < 2 ? 2 : notified + 1) << notified << are_removed;
   }
 }
 

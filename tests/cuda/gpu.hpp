@@ -1,5 +1,5 @@
-// What tests with a GPU share: the driver that they are linked with is the test double (double/), or, where
-// LD_LIBRARY_PATH names its folder, a real one.
+// Helpers for tests with a GPU. They are linked with the test double of the CUDA driver (double/). If LD_LIBRARY_PATH
+// names the folder of a real driver, they use that.
 #pragma once
 
 #include <cuda.h>
@@ -15,7 +15,7 @@
 
 namespace ckpt::testing_support {
 
-// The test double's buttons; those of a real driver are null.
+// The functions that control the test double. With a real driver they are null.
 struct Buttons {
   template <class Function>
   static Function* find(const char* name) {
@@ -52,7 +52,7 @@ inline const Buttons& buttons() {
 #define EXPECT_CUDA(call) EXPECT_EQ(call, CUDA_SUCCESS)
 #define ASSERT_CUDA(call) ASSERT_EQ(call, CUDA_SUCCESS)
 
-// True once `condition` holds: the deadline is only there so that a test that fails ends.
+// Waits until `condition` holds. Returns false if it does not within 50 s.
 template <class Condition>
 bool eventually(Condition condition) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(50);
@@ -63,7 +63,7 @@ bool eventually(Condition condition) {
   return true;
 }
 
-// The primary context, current on the test's thread, and the buttons as they were at the end.
+// Makes the GPU's context current for a test, and resets the test double.
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -85,7 +85,7 @@ class GpuTest : public testing::Test {
   CUcontext context_ = nullptr;
 };
 
-// Device memory of a test.
+// Device memory that a test fills.
 class GpuBytes {
  public:
   explicit GpuBytes(std::size_t size_bytes) : size_bytes_(size_bytes) {

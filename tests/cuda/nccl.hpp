@@ -1,5 +1,5 @@
-// What tests with NCCL share: the library that they are linked with is the test double (nccl_double/), or, where
-// LD_LIBRARY_PATH names its folder, NCCL itself.
+// Helpers for tests with NCCL. They are linked with the test double of NCCL (nccl_double/). If LD_LIBRARY_PATH names
+// the folder of a real NCCL, they use that.
 #pragma once
 
 #include "gpu.hpp"
@@ -25,7 +25,7 @@ nccl::Recv ncclRecv;
 }
 // NOLINTEND(readability-identifier-naming)
 
-// The test double's buttons; those of NCCL itself are null.
+// The functions that control the test double. With a real NCCL they are null.
 struct NcclButtons {
 #define CKPT_BUTTON(name)                                                                     \
   decltype(&ckpt_nccl_double_##name) name = Buttons::find<decltype(ckpt_nccl_double_##name)>( \

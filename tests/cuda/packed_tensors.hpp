@@ -1,4 +1,4 @@
-// State in device memory, as training has it, and what packs it.
+// Tensors in device memory for tests, and the kernels that pack them into a piece.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace ckpt::testing_support {
 
 inline constexpr std::uint64_t leaf_bytes = kernels::leaf_size_bytes;
 
-// A piece in device memory, as several tensors, and what packs it.
+// A piece as several tensors in device memory. fill() packs it.
 class PackedTensors {
  public:
   explicit PackedTensors(const std::vector<std::vector<std::byte>>& tensors) {
@@ -50,7 +50,7 @@ inline std::vector<std::vector<std::byte>> tensors(std::uint64_t seed, std::size
   return {bytes_of(leaves * leaf_bytes + 12, seed), bytes_of(3, seed + 1), bytes_of(2 * leaf_bytes - 5, seed + 2)};
 }
 
-// What a context that died has is given back by nobody.
+// Keeps an object of a context that has died. Nobody can free it.
 template <class Lost>
 void keep_for_good(Lost lost) {
   static auto* const all = new std::vector<Lost>;

@@ -1,4 +1,4 @@
-// Members of a group with their replicators, for tests.
+// The members of a replication group with their replicators, for tests of GPU replication.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using device::PinnedMemory;
 inline constexpr std::uint32_t buffers = 3;
 inline constexpr std::size_t leaves = 11;
 
-// One member, with its replicator and what it was told.
+// One member: its replicator, and what its callbacks reported.
 class ReplicatingMember {
  public:
   ReplicatingMember(const nccl::UniqueId& id, std::uint32_t members, std::uint32_t member,
@@ -208,7 +208,7 @@ class CudaReplicatorTest : public NcclTest {
   std::vector<std::unique_ptr<ReplicatingMember>> replicating_members_;
 };
 
-// Where NCCL is a real one they would need as many GPUs as members.
+// A test with two members. It is skipped with a real NCCL, which would need two GPUs.
 class CudaReplicatorOfTwoTest : public CudaReplicatorTest {
  protected:
   void SetUp() override {

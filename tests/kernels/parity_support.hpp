@@ -1,4 +1,5 @@
-// What tests of the erasure code share: a reference that knows no tables, and buffers that end where memory does.
+// Helpers for tests of the erasure code: a slow, simple reference, and buffers that end at a page that must not be
+// touched.
 #pragma once
 
 #include <sys/mman.h>
@@ -41,7 +42,7 @@ inline Bytes slow_row(const Matrix& matrix, std::size_t row, const std::vector<B
   return sum;
 }
 
-// `size_bytes` whose last byte is the last before a page that must not be touched. They begin at any alignment.
+// A buffer whose last byte is the last before a page that must not be touched. It may begin at any alignment.
 class Fenced {
  public:
   explicit Fenced(std::size_t size_bytes) : size_bytes_(size_bytes) {

@@ -1,4 +1,4 @@
-// Reproducible bytes for tests.
+// Random bytes for tests. The same seed gives the same bytes.
 #pragma once
 
 #include <cstddef>

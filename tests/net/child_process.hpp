@@ -1,4 +1,4 @@
-// A program started by a test, with pipes to its standard input and output; killed at the latest with this object.
+// ChildProcess is a program that a test starts, with pipes to its standard input and output. The destructor kills it.
 #pragma once
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Dials to a node's listener, made by hand.
+// Lets a test dial a node's listener and send each byte of the handshake itself.
 #pragma once
 
 #include <poll.h>
@@ -20,7 +20,7 @@ inline Nonce nonce_of(int seed) {
   return nonce;
 }
 
-// A TCP connection.
+// A TCP connection to a listener.
 class Connection {
  public:
   // `from`: a host and port 0 to come from.

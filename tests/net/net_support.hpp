@@ -1,5 +1,5 @@
-// What the tests of src/net share: nodes on loopback, sinks that can be waited for, pieces with a known pattern.
-// listener_support.hpp has what they need of the listener.
+// Helpers for the tests of src/net: nodes on loopback, receivers that a test can wait for, and pieces with known bytes.
+// listener_support.hpp has the helpers for the listener.
 #pragma once
 
 #include <chrono>
@@ -37,7 +37,7 @@ inline std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Something that other threads fill and a test waits for.
+// Values that other threads put in and a test waits for.
 template <class T>
 class Mailbox {
  public:
@@ -63,7 +63,7 @@ class Mailbox {
   std::vector<T> values_;
 };
 
-// Receives into memory of its own and checks the order of calls.
+// Receives a fetch into memory of its own, and checks the order of the calls.
 class MemorySink : public Sink {
  public:
   explicit MemorySink(std::size_t capacity_bytes = SIZE_MAX) : capacity_bytes_(capacity_bytes) {}
@@ -121,7 +121,7 @@ inline TransportOptions loopback_options(PeerId node, std::uint64_t instance, co
   return options;
 }
 
-// A transport with pieces to serve and a mailbox of messages.
+// A node with a transport. It serves pieces, and collects the messages that arrive.
 class Node {
  public:
   explicit Node(const TransportOptions& options, ChunkPacer* pacer = nullptr) : options_(options) {

@@ -1,9 +1,9 @@
-// A disk in memory that can lose power, be full, fail and hang.
+// Disk and MemoryFileSystem are a disk in memory for tests of storage. It can lose power, be full, fail and hang.
 //
-// The fault model. Every operation takes effect on what running programs see. On the medium is less: a file's bytes
-// once the file was synced, the names in a directory once the directory was synced. When the power goes, each write
-// that was not synced is there, is not, or is torn; each name made, removed or changed since its directory was last
-// synced is there or is not, in any combination. A rename alone is all or nothing.
+// A running program sees each operation at once. A loss of power keeps only what was synced: a file's bytes once the
+// file was synced, and the names in a directory once the directory was synced. What was not synced may be there or not.
+// A write may also be torn. Names that were made, removed or changed may be there in any combination. A rename happens
+// as a whole or not at all.
 #pragma once
 
 #include <cerrno>

@@ -1,4 +1,4 @@
-// Shards with reproducible contents, and the checkpoints made of them.
+// Shards with known bytes, and checkpoints made of them, for tests of storage.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 
 namespace ckpt::persist::test {
 
-// What a call that must fail says.
+// Calls what must fail, and returns the sentence of the Failure.
 template <class Call>
 std::string refusal(ckpt_status status, Call call) {
   try {
@@ -70,8 +70,8 @@ inline std::string verify_checkpoint(FileSystem& files, const CheckpointRecord& 
   return {};
 }
 
-// The newest checkpoint whose every byte is right, and what is wrong with checkpoints that are newer or cannot be
-// placed.
+// The newest checkpoint whose bytes are all right. `problems` says what is wrong with newer ones, and with those whose
+// age is unknown.
 struct NewestComplete {
   std::optional<CheckpointRecord> stored;
   std::vector<std::string> problems;
@@ -127,7 +127,7 @@ inline CheckpointWriter writer_on(FileSystem& files, const std::string& job = "j
   return {files, job, "node-a", unlimited};
 }
 
-// A checkpoint whose shard `model` was cut, beside one that was not.
+// A checkpoint of two shards: `model` was cut into parts, `rank0` was not.
 struct CutCheckpoint {
   Sample model, rank0;
   std::uint32_t of = 0;

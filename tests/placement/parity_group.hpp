@@ -1,5 +1,5 @@
-// A parity group with real bytes, for tests: encodes as the layout says, loses things, and brings them back by playing
-// the recovery's plans through the kernels.
+// A parity group with real bytes, for tests of how parity is laid out and how lost pieces are recovered. It encodes
+// parity as ParityLayout says, loses pieces, and decodes them as placement/parity_recovery.hpp plans.
 #pragma once
 
 #include <algorithm>

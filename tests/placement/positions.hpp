@@ -1,4 +1,4 @@
-// Where a member stands in a stripe of a parity group, found by asking the layout who stands at each position.
+// Finds the position that a member of a parity group has in a stripe.
 #pragma once
 
 #include <cstdint>

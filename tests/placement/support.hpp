@@ -1,4 +1,4 @@
-// Every subset of a small set of nodes, for tests that check by exhaustion.
+// Lists all subsets of a small set of nodes, for tests that try each of them.
 #pragma once
 
 #include <bit>

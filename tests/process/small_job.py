@@ -51,6 +51,7 @@ class Job:
         def one(engine):
             ticket = engine.snapshot(iteration)
             assert ticket.taken, ticket.message
+            assert ticket.wait(Stage.CAPTURING, 20_000), ticket.message
             assert engine.before_update()
             assert ticket.wait(Stage.COMMITTED, 20_000), ticket.message
             return ticket

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
 from ckptengine.dcp import Reader
 from conftest import build_file_of
-from test_frameworks import DEADLINE_S, ITERATIONS, assert_committed, ranks
+from rank_processes import DEADLINE_S, lose_node
+from test_frameworks import ITERATIONS, assert_committed, ranks
 from test_frameworks import Job as Training
 
 __all__ = ["ranks"]
@@ -114,11 +114,6 @@ def engines(cluster, world_size: int, **options) -> list[dict]:
                "library": build_file_of("libckptengine.so")} | options
     own = [cluster.options(rank, world_size, **options) for rank in range(world_size)]
     return [{key: value if isinstance(value, int) else str(value) for key, value in one.items()} for one in own]
-
-
-def lose_node(cluster, node: str) -> None:
-    """Its agent, and all memory there."""
-    Training.lose_node(SimpleNamespace(cluster=cluster), node)
 
 
 @pytest.mark.timeout(300)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from training_systems import SystemJob, assert_goes_on, losses, ranks_of
+from rank_processes import ranks_of
+from training_systems import SystemJob, assert_goes_on, losses
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("deepspeed_trainer")
+    return ranks_of("deepspeed_trainer", "training_systems")
 
 
 @pytest.mark.timeout(300)
@@ -24,10 +25,10 @@ def test_what_of_deepspeed_is_not_captured_is_refused(ranks, tmp_path):
     for told in SystemJob("deepspeed_trainer", ranks, tmp_path, "refused").start():
         refused = {event["case"]: event["refused"] for event in told if "case" in event}
         assert refused == {
-            "stage 0": "ZeRO stage 0 is not captured; set zero_optimization.stage to 1 or 2",
-            "stage 3": "ZeRO stage 3 is not captured; set zero_optimization.stage to 1 or 2",
-            "offload": "an offloaded optimizer is not captured; remove zero_optimization.offload_optimizer",
-            "pipeline": "DeepSpeed's pipeline engine is not captured; train without PipelineModule",
-            "training_data": "the position in `training_data` is not captured; iterate over Batches(loader), and give "
+            "stage 0": "ZeRO stage 0 is not captured. Set zero_optimization.stage to 1 or 2",
+            "stage 3": "ZeRO stage 3 is not captured. Set zero_optimization.stage to 1 or 2",
+            "offload": "an offloaded optimizer is not captured. Remove zero_optimization.offload_optimizer",
+            "pipeline": "DeepSpeed's pipeline engine is not captured. Train without PipelineModule",
+            "training_data": "the position in `training_data` is not captured. Iterate over Batches(loader), and give "
                              "that to `extra`",
         }

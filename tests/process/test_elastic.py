@@ -4,19 +4,12 @@ and torch.load() by hand would give."""
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import shutil
-import signal
-import sys
 import time
-from multiprocessing import forkserver
 
 import pytest
 from conftest import build_file_of
-from processes import agent_pids, has_ended, kill_process
+from rank_processes import DEADLINE_S, lose_node, ranks_of, run_ranks
 
-DEADLINE_S = 100
 STEP = 3  # iterations between restarts
 
 
@@ -28,13 +21,7 @@ def train_rank(settings: dict) -> None:
 
 @pytest.fixture(scope="module")
 def ranks():
-    """Makes processes of ranks from one that has imported torch, which takes longer than all that a rank does."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["elastic_trainer", "pytest", __name__])
-    with pytest.MonkeyPatch.context() as patch:  # the fork server finds modules by its environment alone
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        forkserver.ensure_running()
-    return context
+    return ranks_of("elastic_trainer", __name__)
 
 
 class Job:
@@ -52,18 +39,7 @@ class Job:
         place = self.folder / str(self.starts)
         place.mkdir()
         settings = [self._settings(place, rank, nodes) for rank in range(len(nodes))]
-        processes = [self.ranks.Process(target=train_rank, args=(one,), daemon=True) for one in settings]
-        for process in processes:
-            process.start()
-        deadline = time.monotonic() + DEADLINE_S
-        try:
-            for rank, process in enumerate(processes):
-                process.join(max(0.0, deadline - time.monotonic()))
-                assert process.exitcode == -signal.SIGKILL, f"rank {rank} ended with {process.exitcode}"
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
+        run_ranks(self.ranks, train_rank, settings, victims=range(len(nodes)))
         self.saved = str(place)
         told = [[json.loads(line) for line in open(one["log"])] for one in settings]
         assert all(events[-1] == {"ended": True} for events in told)
@@ -82,16 +58,7 @@ class Job:
                 "until": STEP * self.starts, "load": self.saved, "save": str(place)}
 
     def lose_node(self, node: str) -> None:
-        """Its agent, and all memory there. Its ranks are dead."""
-        pids = agent_pids(self.cluster.job, node)
-        assert pids
-        for pid in pids:
-            kill_process(pid, signal.SIGKILL)
-        deadline = time.monotonic() + DEADLINE_S
-        while not all(has_ended(pid) for pid in pids):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        shutil.rmtree(self.cluster.arena / self.cluster.job / node)
+        lose_node(self.cluster, node)
 
 
 def losses(told: list[list[dict]]) -> list[dict[int, str]]:

@@ -4,20 +4,13 @@ has the losses of a run that nothing disturbed, bit for bit."""
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import random
-import shutil
-import signal
-import sys
 import time
-from multiprocessing import forkserver
 
 import pytest
 from conftest import build_file_of
-from processes import agent_pids, has_ended, kill_process
+from rank_processes import DEADLINE_S, lose_node, ranks_of, run_ranks
 
-DEADLINE_S = 100
 ITERATIONS = 8
 # By kind: how many ranks, two on each node if there are four, and the main shards that they name.
 KINDS = {
@@ -46,14 +39,7 @@ def train_rank(settings: dict) -> None:
 
 @pytest.fixture(scope="module")
 def ranks():
-    """Makes processes of ranks from one that has imported torch, which takes longer than all that a rank does."""
-    context = multiprocessing.get_context("forkserver")
-    preloaded = ["framework_trainer", "torch._dynamo", "torchdata.stateful_dataloader", "pytest", __name__]
-    context.set_forkserver_preload(preloaded)
-    with pytest.MonkeyPatch.context() as patch:  # the fork server finds modules by its environment alone
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        forkserver.ensure_running()
-    return context
+    return ranks_of("framework_trainer", "torch._dynamo", "torchdata.stateful_dataloader", __name__)
 
 
 class Job:
@@ -75,10 +61,7 @@ class Job:
         settings = [self._settings(place, rank) for rank in range(self.world_size)]
         for one in settings:
             one |= {"die_at": die_at, "victims": victims, "whole": False, "spoils": None} | more
-        processes = [self.ranks.Process(target=self.train, args=(one,)) for one in settings]  # may have children
-        for process in processes:
-            process.start()
-        self._await_ends(processes, victims)
+        run_ranks(self.ranks, self.train, settings, victims, daemon=False)  # they may have children
         return [[json.loads(line) for line in open(one["log"])] for one in settings]
 
     def _settings(self, place, rank: int) -> dict:
@@ -91,29 +74,8 @@ class Job:
         return {"rank": rank, "world_size": self.world_size, "kind": self.kind.split()[0], "iterations": ITERATIONS,
                 "rendezvous": str(place / "rendezvous"), "log": str(place / f"rank{rank}.log"), "engine": engine}
 
-    def _await_ends(self, processes, victims) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        try:
-            for rank in victims or range(self.world_size):
-                processes[rank].join(max(0.0, deadline - time.monotonic()))
-                expected = -signal.SIGKILL if victims else 0
-                assert processes[rank].exitcode == expected, f"rank {rank} ended with {processes[rank].exitcode}"
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
-
     def lose_node(self, node: str) -> None:
-        """Its agent, and all memory there. Its ranks are dead."""
-        pids = agent_pids(self.cluster.job, node)
-        assert pids
-        for pid in pids:
-            kill_process(pid, signal.SIGKILL)
-        deadline = time.monotonic() + DEADLINE_S
-        while not all(has_ended(pid) for pid in pids):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        shutil.rmtree(self.cluster.arena / self.cluster.job / node)
+        lose_node(self.cluster, node)
 
 
 def losses(told: list[list[dict]]) -> list[dict[int, str]]:

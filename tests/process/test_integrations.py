@@ -4,23 +4,15 @@ losses of a run that nothing disturbed, bit for bit."""
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import random
-import shutil
-import signal
 import socket
-import sys
-import time
-from multiprocessing import forkserver
 
 import pytest
 from conftest import ROOT, build_file_of
-from processes import agent_pids, has_ended, kill_process
+from rank_processes import lose_node, ranks_of, run_ranks
 
 pytestmark = pytest.mark.xdist_group("integrations")  # the process that has imported the frameworks serves them all
 
-DEADLINE_S = 100
 RANKS = 2
 UPDATES = 9
 KINDS = ["accelerate", "transformers", "lightning"]
@@ -38,14 +30,7 @@ def train_rank(settings: dict) -> None:
 
 @pytest.fixture(scope="module")
 def ranks():
-    """Makes processes of ranks from one that has imported the frameworks, which takes longer than all that a rank
-    does."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["integration_trainer", *PRELOADED, "pytest", __name__])
-    with pytest.MonkeyPatch.context() as patch:  # the fork server finds modules by its environment alone
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        forkserver.ensure_running()
-    return context
+    return ranks_of("integration_trainer", *PRELOADED, __name__)
 
 
 def free_port() -> int:
@@ -66,19 +51,7 @@ class Job:
         port = free_port()
         settings = [self._settings(rank, port) | {"die_at": die_at, "victims": [victim]}
                     for rank in range(self.world_size)]
-        processes = [self.ranks.Process(target=train_rank, args=(one,), daemon=True) for one in settings]
-        for process in processes:
-            process.start()
-        deadline = time.monotonic() + DEADLINE_S
-        try:
-            for rank in range(self.world_size) if victim < 0 else [victim]:
-                processes[rank].join(max(0.0, deadline - time.monotonic()))
-                expected = 0 if victim < 0 else -signal.SIGKILL
-                assert processes[rank].exitcode == expected, f"rank {rank} ended with {processes[rank].exitcode}"
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
+        run_ranks(self.ranks, train_rank, settings, victims=[] if victim < 0 else [victim])
         return [[json.loads(line) for line in open(one["log"])] for one in settings]
 
     def _settings(self, rank: int, port: int) -> dict:
@@ -95,16 +68,7 @@ class Job:
             "folder": str(folder), "log": str(folder / f"rank{rank}.log")}
 
     def lose_node(self, node: str) -> None:
-        """Its agent, and all memory there. Its rank is dead."""
-        pids = agent_pids(self.cluster.job, node)
-        assert pids
-        for pid in pids:
-            kill_process(pid, signal.SIGKILL)
-        deadline = time.monotonic() + DEADLINE_S
-        while not all(has_ended(pid) for pid in pids):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        shutil.rmtree(self.cluster.arena / self.cluster.job / node)
+        lose_node(self.cluster, node)
 
 
 def computed(events: list[dict]) -> list[tuple]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 from ckptengine import Error
+from rank_processes import ranks_of
 from test_frameworks import ITERATIONS, assert_committed
-from training_systems import SystemJob, assert_goes_on, losses, ranks_of
+from training_systems import SystemJob, assert_goes_on, losses
 
 TRAINER = "megatron_trainer"
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of(TRAINER)
+    return ranks_of(TRAINER, "training_systems")
 
 
 @pytest.fixture(scope="module")
@@ -36,5 +37,5 @@ def test_a_second_replication_is_refused(monkeypatch):
 
     monkeypatch.setattr(local_manager, "LocalCheckpointManager", None)
     install(job="refused")
-    with pytest.raises(Error, match="the engine itself replicates checkpoints; leave out --replication"):
+    with pytest.raises(Error, match=r"the engine itself replicates checkpoints\. Leave out --replication"):
         local_manager.LocalCheckpointManager("/nowhere", repl_strategy=object())

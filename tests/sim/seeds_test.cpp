@@ -189,5 +189,21 @@ TEST(Seeds, EarlierWriteMaySetAStoreBackAgain) {
   EXPECT_EQ(hard_violation_of(503812), "");
 }
 
+// An incarnation passed over a commit whose nodes were away, and went on from an older one. They came back, and the
+// next incarnation restored the newer one. It counted it as a commit, which frees the older one, while one copy was
+// missing.
+TEST(Seeds, AReturnedCommitDoesNotFreeTheOlderOneBeforeItHasItsCopies) { EXPECT_EQ(hard_violation_of(5226), ""); }
+
+// All clocks jumped right after an election. The leader renewed its term only while nodes followed it, and spoke to
+// them only after it had renewed it. After two seconds it spoke, and called the former leader lost a moment later.
+TEST(Seeds, ANewLeaderSpeaksAtOnceAfterAPause) { EXPECT_EQ(violation_of(1455, {1, 2, 3}, 5), ""); }
+
+// For two seconds a node failed to send some of its reports, and the network lost another one.
+TEST(Seeds, ANodeThatFailsToReportMayBeCalledLost) { EXPECT_EQ(hard_violation_of(5017), ""); }
+
+// The store lost a record. The one node that knew of the decision led, and waited for rank assignments that the
+// decision had removed. Then its agent was restarted, and the incarnation was decided again.
+TEST(Seeds, ALeaderThatKnowsOfADecisionDoesNotWaitForAssignments) { EXPECT_EQ(hard_violation_of(900537), ""); }
+
 }  // namespace
 }  // namespace ckpt::sim

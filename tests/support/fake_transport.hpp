@@ -1,5 +1,5 @@
-// The transport that tests put in the place of a real one, or around it. Each function does what a test says. Otherwise
-// it passes the call on to `inner`, or does nothing if there is none.
+// FakeTransport replaces or wraps a node's transport in a test. Each function does what the test has set. If the test
+// has set nothing, the call goes to `inner`; without `inner`, it does nothing.
 //
 // Set the functions before anybody uses the transport. They run on the caller's thread.
 #pragma once

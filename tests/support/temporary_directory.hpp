@@ -1,4 +1,4 @@
-// A directory that is gone with its owner.
+// TemporaryDirectory is a directory for one test. The destructor removes it.
 #pragma once
 
 #include <stdlib.h>

@@ -121,6 +121,7 @@ class Writer(StorageWriter):
             self._iteration = held.start.next_iteration if held.last is None else held.last.iteration + 1
         self.ticket = held.last = self._engine.snapshot(self._iteration)
         self._iteration = None
+        self.ticket.wait(Stage.CAPTURING, self._timeout_ms)  # until there is a slot
         captured = self.ticket.taken and self._engine.before_update()
         self._forget()
         if not captured:

@@ -137,19 +137,19 @@ class _Progress:
 def _why_not(engine: deepspeed.DeepSpeedEngine, extra: Iterable[Any]) -> str:
     """Why this engine cannot be captured, or ""."""
     if isinstance(engine, PipelineEngine):
-        return "DeepSpeed's pipeline engine is not captured; train without PipelineModule"
+        return "DeepSpeed's pipeline engine is not captured. Train without PipelineModule"
     stage = int(engine.zero_optimization_stage())
     if stage not in (1, 2):
-        return f"ZeRO stage {stage} is not captured; set zero_optimization.stage to 1 or 2"
+        return f"ZeRO stage {stage} is not captured. Set zero_optimization.stage to 1 or 2"
     if engine.zero_use_cpu_optimizer():
-        return "an offloaded optimizer is not captured; remove zero_optimization.offload_optimizer"
+        return "an offloaded optimizer is not captured. Remove zero_optimization.offload_optimizer"
     if type(engine.optimizer) not in (DeepSpeedZeroOptimizer, BF16_Optimizer):
-        return f"the optimizer {type(engine.optimizer).__name__} is not captured; configure DeepSpeed's plain ZeRO"
+        return f"the optimizer {type(engine.optimizer).__name__} is not captured. Configure DeepSpeed's plain ZeRO"
     if engine.curriculum_learning_enabled() or engine.random_ltd_enabled():
-        return "data efficiency (curriculum learning, random LTD) is not captured; switch it off"
+        return "data efficiency (curriculum learning, random LTD) is not captured. Switch it off"
     if engine.is_deepcompile_enabled():
-        return "DeepCompile is not captured; switch compile.deepcompile off"
+        return "DeepCompile is not captured. Set compile.deepcompile to false"
     loader = engine.training_dataloader
     if loader is not None and not any(isinstance(item, Batches) and item.loader is loader for item in extra):
-        return "the position in `training_data` is not captured; iterate over Batches(loader), and give that to `extra`"
+        return "the position in `training_data` is not captured. Iterate over Batches(loader), and give that to `extra`"
     return ""

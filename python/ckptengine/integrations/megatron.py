@@ -43,7 +43,7 @@ def install(**options: Any) -> None:
 def _in_place_of_nvrx(options: dict, _root: Any = None, _session_id: str = "", repl_strategy: Any = None):
     if repl_strategy is not None:
         raise Error(
-            Status.INVALID, "the engine itself replicates checkpoints; leave out --replication, and give copies=2"
+            Status.INVALID, "the engine itself replicates checkpoints. Leave out --replication, and give copies=2"
         )
     return LocalCheckpointManager(**options)
 
@@ -96,7 +96,7 @@ class LocalCheckpointManager(BaseCheckpointManager):
     def _load(self, ckpt_id: CkptID) -> TensorAwareStateDict:
         if self._restored or not self._stored_layout()["found"]:
             raise CheckpointingException(
-                "a checkpoint is loaded once, before the first save(); restart the job for more"
+                "a checkpoint is loaded once, before the first save(). Restart the job to load again"
             )
         tensors = self._restore()
         (length,) = _LENGTH.unpack_from(self._hollow)
@@ -207,7 +207,7 @@ def _name(index: int | str) -> str:
 def _finish(ticket: Ticket, timeout_ms: int) -> None:
     """The end of an asynchronous save. It is no error that the ranks skip an iteration."""
     if ticket.skipped:
-        log.warning("iteration %d was skipped: earlier ones are still being stored; save less often", ticket.iteration)
+        log.warning("iteration %d was skipped. Earlier ones are still being stored. Save less often", ticket.iteration)
     else:
         _await_commit(ticket, timeout_ms)
 

@@ -56,7 +56,7 @@ class CheckpointManager(DcpCheckpointManager):
             if getattr(config, option):
                 raise Error(
                     Status.INVALID,
-                    f"checkpoint.{option} is not possible here; use torchtitan's own CheckpointManager for it",
+                    f"checkpoint.{option} is not possible here. Use torchtitan's own CheckpointManager for it",
                 )
         extra = {name: state for name, state in self.states.items() if state is not None}
         for known in (MODEL, OPTIMIZER, LR_SCHEDULER):
@@ -78,7 +78,7 @@ class CheckpointManager(DcpCheckpointManager):
             raise Error(
                 Status.INVALID,
                 f"checkpoint.load_step is {step}, but this job has step {start.iteration} "
-                "already; leave out load_step, or start under another job name",
+                "already. Leave out load_step, or start under another job name",
             )
         if start.found and start.iteration >= self._find_load_step():
             return True

@@ -279,7 +279,7 @@ class _Position:
         for name, value in saved["state"].items():
             setattr(state, name, value)
         if state.best_model_checkpoint is not None and not os.path.isdir(state.best_model_checkpoint):
-            log.warning("the best model's folder %s is gone; training goes on without", state.best_model_checkpoint)
+            log.warning("the best model's folder %s is gone. Training goes on without it", state.best_model_checkpoint)
             state.best_model_checkpoint = None
         state.log_history = [json.loads(line) for line in saved["logs"].splitlines()]
         self._put_callbacks(saved["callbacks"])

@@ -1,5 +1,5 @@
-// ChunkBuffers are buffers for the chunks that a coding job reads before it encodes or decodes them. The agent has a
-// fixed number of them and reuses them, so that it touches fresh memory only once.
+// ChunkBuffers lends buffers to coding jobs, for the chunks that they read. The number of buffers is fixed, and each is
+// used again and again. So only its first use touches fresh memory, which is slow.
 //
 // Thread-safe.
 #pragma once

@@ -1,9 +1,9 @@
-// The ways to the agent's core thread: CoreQueue takes tasks, EventSink takes events for the core.
+// CoreQueue brings tasks from other threads to the agent's core thread, which runs them in order. EventSink takes
+// events for the protocol's core.
 //
-// CoreQueue keeps tasks in order. Thread-safe. Posting never blocks, because some posters must not wait (transport,
-// trainer server). The queue is still bounded. offer() drops a task if the queue is full; use it for what is repeated
-// anyway (messages, poll results). Everything else that is posted answers something bounded: an outstanding fetch, a
-// connection, a rank. If that ever fails to hold, post() throws Failure before the queue takes all memory.
+// Thread-safe. Posting never blocks. The queue has a bound. If it is full, offer() drops the task: use it for tasks
+// that come again anyway (messages, poll results). Use post() for answers to something bounded: a fetch, a connection,
+// a rank. If there are too many even so, post() throws Failure before the queue takes all memory.
 #pragma once
 
 #include <condition_variable>
@@ -27,7 +27,7 @@ inline core::TimeMs core_now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch()).count();
 }
 
-// The core, for callers that have events for it and do not wait for effects. Core thread.
+// Takes events for the core from callers that do not wait for the effects. Only the core thread calls it.
 class EventSink {
  public:
   virtual ~EventSink() = default;

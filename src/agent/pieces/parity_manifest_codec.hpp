@@ -1,5 +1,5 @@
-// Codec for the manifests that a parity piece carries in place of a layout: those of its sources. With them, a holder
-// of the parity can verify what the parity helps to decode.
+// Codec for the manifests that a parity piece carries in place of a layout. They are the manifests of the shards that
+// the parity was computed from. A node that has the parity uses them to verify a decoded shard.
 //
 // Pure functions.
 #pragma once

@@ -1,7 +1,8 @@
-// PieceIndex finds the whole pieces on this node, for all readers: peers that fetch, trainers that restore,
-// verification.
+// PieceIndex finds a whole piece on this node by name, for everybody who reads one: peers that fetch, trainers that
+// restore, and verification.
 //
-// A reader pins a piece. A dropped piece gets no new readers, and its slot is released with the last pin. Thread-safe.
+// A reader pins the piece, so that its slot is not used for another. A dropped piece gets no new readers, and the agent
+// releases its slot after the last reader. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -21,7 +22,7 @@ namespace ckpt::agent {
 // Throws Failure (CKPT_ERR_CORRUPT) for parity without a valid parity manifest.
 core::PieceInfo piece_info(const arena::Manifest& manifest);
 
-// A piece that somebody may be reading. Its slot keeps its bytes, and its segment stays mapped.
+// A piece that somebody may be reading. While the object exists, the slot keeps the bytes and the segment stays mapped.
 class HeldPiece {
  public:
   HeldPiece(core::SlotRef slot, std::shared_ptr<arena::Segment> segment, arena::Manifest manifest);

@@ -1,8 +1,8 @@
-// Segments owns the segments of this node's arena. It finds them again at start, makes and enlarges them on demand, and
-// removes those that nobody needs.
+// Segments manages the segment files in this node's arena. It finds them when the agent starts, makes and enlarges them
+// on demand, and removes those that nobody needs.
 //
-// Belongs to the core thread. Only the making of a segment runs on another thread and comes back as a task: it reserves
-// and touches pages, and copies the content of a segment that has become too small.
+// Only the agent's core thread uses it. Making a segment is slow: it reserves and touches memory, and copies what a
+// smaller segment had. So it runs on another thread and comes back as a task.
 #pragma once
 
 #include <functional>
@@ -27,7 +27,7 @@ struct SegmentKey {
   auto operator<=>(const SegmentKey&) const = default;
 };
 
-// The size that a slot must have, and how many there must be.
+// How large a segment's slots must be, and how many it must have.
 struct SlotNeed {
   std::uint64_t data_bytes = 0;
   std::uint64_t layout_bytes = 0;

@@ -1,8 +1,8 @@
-// WorkerPool is a few threads for slow work, such as digests and touching fresh memory. Jobs start in the order of
-// submission.
+// WorkerPool is a few threads for the agent's slow work, such as digests and touching fresh memory. Jobs start in the
+// order in which they were submitted.
 //
-// Thread-safe. The submitters bound the queue: chunks of running transfers and segments being made. Jobs must not throw
-// and must end by themselves. The destructor first runs all submitted jobs.
+// Thread-safe. The queue has no bound of its own: those who submit jobs bound their number. A job must not throw and
+// must end by itself. The destructor waits until all jobs have run.
 #pragma once
 
 #include <condition_variable>

@@ -1,10 +1,10 @@
-// Claims records which trainer holds which rank on this node. A new trainer gets a rank only when the old one can no
-// longer write: its pidfd reports that it exited, or its engine said that it is closed. A closed connection proves
-// nothing, because a stopped agent loses it while the trainer still writes. If the holder is stopped (SIGSTOP), a new
-// claim to its rank kills it.
+// Claims makes sure that each rank on this node has only one trainer. A new trainer gets a rank when the old one can no
+// longer write: it has exited (its pidfd says so), or its engine said that it is closed. A closed connection does not
+// suffice: the agent may have restarted while the trainer goes on writing. If the old trainer is stopped (SIGSTOP),
+// Claims kills it.
 //
-// The arena has a record of each holder, too (rank-<r>.trainer). A restarted agent reads it and so knows which trainers
-// to check. Belongs to the server's thread.
+// The arena also has a record of each rank's trainer (rank-<r>.trainer). From it, a restarted agent knows which
+// trainers may still write. Only the trainer server's thread uses Claims.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct Claimant {
   std::vector<std::uint64_t> open_engines = {};  // engines of the same process that may still write, by instance
 };
 
-// A trainer that an earlier agent recorded and that still lives. It may be writing to its slots.
+// A trainer that started before this agent did and is still alive. It may be writing to its slots.
 struct LivingTrainer {
   core::Rank rank = 0;
   std::uint64_t instance = 0;

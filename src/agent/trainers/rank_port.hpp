@@ -1,7 +1,8 @@
-// RankPort is one trainer as the agent sees it: its control page, its grant, and a thread that waits for its doorbell.
+// RankPort is the agent's side of one trainer: the control page, the grant, and a thread that waits for the doorbell.
 //
-// Everything except that thread belongs to the core thread. The thread only posts a task that makes the core thread
-// read the control page, and at most one at a time. So a trainer that rings in a loop costs little.
+// Only the agent's core thread uses it. When the doorbell rings, the waiting thread posts a task, in which the core
+// thread reads the control page. The thread posts no second task before the first has run. So a trainer that rings all
+// the time costs little.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,7 @@
 
 namespace ckpt::agent {
 
-// A grant that a trainer has and may be using.
+// A grant that a trainer has. The trainer may be writing to its slots.
 struct OpenGrant {
   std::uint64_t sequence = 0;
   std::vector<core::SlotRef> slots;
@@ -32,8 +33,8 @@ std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, c
 
 class RankPort {
  public:
-  // `outstanding`: a grant that a trainer attached again with and may be using. When the trainer rings, `look` is
-  // called on the port's own thread. It must make sure that looked() is called in the end.
+  // `outstanding`: the grant that the trainer may still be using since an earlier agent. When the trainer rings the
+  // doorbell, the port's own thread calls `look`. `look` must see to it that somebody calls looked() afterwards.
   RankPort(core::TrainerHello hello, arena::Control control, std::optional<OpenGrant> outstanding,
            std::function<void()> look);
   ~RankPort();  // joins the thread, which ends at once

@@ -1,5 +1,5 @@
-// Parses the JSON requests that trainers and tools send over the socket. It trusts nothing. If a field is missing or
-// out of range, it throws Failure (CKPT_ERR_INVALID) with a sentence for the sender.
+// Parses the JSON requests that trainers and tools send to the agent's socket. It trusts nothing. If a field is missing
+// or out of range, it throws Failure (CKPT_ERR_INVALID) with a sentence for the sender.
 #pragma once
 
 #include <nlohmann/json.hpp>

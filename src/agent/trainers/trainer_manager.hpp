@@ -1,5 +1,5 @@
-// TrainerManager has the agent's trainers: their control pages, their grants, and their requests that wait for an
-// answer. Belongs to the core thread.
+// TrainerManager keeps what the agent has for each of its trainers: the control page, the grant, and the requests that
+// wait for an answer. Only the agent's core thread uses it.
 #pragma once
 
 #include <map>
@@ -23,7 +23,7 @@ namespace ckpt::agent {
 
 class TrainerManager {
  public:
-  // All outlive the manager.
+  // What the manager uses. All of it outlives the manager.
   struct Dependencies {
     const std::string& directory;  // of the arena
     Segments& segments;

@@ -1,5 +1,5 @@
-// TrainerRequests are the requests of trainers and tools to the agent. The server reads them from the socket, and the
-// core thread answers them.
+// TrainerRequests has one function for each request that trainers and tools can make of the agent. The thread that
+// serves the agent's socket calls these functions. The agent's core thread answers.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,14 @@ struct Reply {
 // Call it once, on any thread.
 using Respond = std::function<void(Reply)>;
 
-// The engine that asks, and its rank.
+// The engine that asks, and the engine's rank.
 struct Asker {
   core::Rank rank = 0;
   std::uint64_t instance = 0;
 };
 
-// Each entry needs a segment. In order: the parts of the rank's share, then its private shard.
+// Asks for the slots of a rank. There is one entry for each segment that the rank needs: first the parts of its share
+// in order, then its private shard.
 struct SlotRequest {
   std::string shard;
   std::uint64_t bytes = 0;
@@ -52,7 +53,7 @@ struct CorruptRequest {
   std::optional<std::int64_t> timeout_ms;  // none: the agent's restore_timeout_ms
 };
 
-// The server's thread calls these. They return at once.
+// Only the server's thread calls these functions. They return at once.
 class TrainerRequests {
  public:
   virtual ~TrainerRequests() = default;

@@ -1,7 +1,8 @@
-// TrainerServer serves the agent's unix socket. It accepts trainers and tools of this user, checks their requests,
-// passes them to TrainerRequests and sends the answers. It keeps the pidfd of every trainer (claims.hpp).
+// TrainerServer serves the agent's unix socket. It accepts trainers and tools of the same user, checks their requests,
+// passes them to TrainerRequests and sends the answers. It holds a pidfd of each trainer, which tells it of the
+// trainer's exit.
 //
-// Owns one thread. It closes a connection that misbehaves. Nothing that a trainer sends ends the agent.
+// It owns one thread. It closes a connection that breaks the rules. Whatever a trainer sends, the agent goes on.
 #pragma once
 
 #include <atomic>

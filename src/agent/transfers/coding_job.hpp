@@ -1,10 +1,9 @@
-// One encoding or decoding: computes the parity of a group's shards, or a lost shard or parity piece from the rest of
-// its group, and writes the result into a slot of the arena. It works as a pipeline of chunks: fetch the byte ranges of
-// the sources, verify and combine them in one pass, verify the result. It reads only the ranges it needs. It does not
-// copy sources that this node has: it reads them from their slots.
+// CodingJob computes one piece of a parity group from other pieces of the group, and writes it into a slot. The piece
+// is parity (encoding), or a lost shard (decoding). The job works chunk by chunk: it fetches the byte ranges that it
+// needs, verifies and combines them, and verifies the result. It reads pieces of this node straight from their slots.
 //
-// start() and cancel() may be called from any thread. Callbacks come on the transport's threads and the digest threads.
-// `done` runs exactly once, on one of these threads or within start(). Nothing touches the result's slot after that.
+// Any thread may call start() and cancel(). Callbacks come on the transport's threads and the digest threads. `done`
+// runs exactly once, on one of these threads or within start(). After it, nothing touches the result's slot.
 #pragma once
 
 #include <functional>
@@ -29,7 +28,7 @@ namespace ckpt::agent {
 
 class CodingJob : public std::enable_shared_from_this<CodingJob> {
  public:
-  // If `result` is complete, the piece is sealed in the slot with this manifest.
+  // How the job ended. If `result` is complete, the slot is sealed and has the piece with this manifest.
   struct Outcome {
     core::FetchResult result = core::FetchResult::failed;
     std::optional<arena::Manifest> manifest;
@@ -65,7 +64,7 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
   struct Chunk;
   class ManifestSink;
   class ChunkSink;
-  // One piece of the group, as a source.
+  // A piece of the group that the job reads.
   struct Input {
     std::vector<core::NodeId> nodes;  // nodes that have the piece; the first that works is used
     std::uint64_t root_digest = 0;

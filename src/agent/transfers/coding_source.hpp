@@ -1,5 +1,5 @@
-// The replica source that encodes parity and decodes lost pieces. It tries again without what it could not use, as long
-// as the rest suffices.
+// CodingSource is the replica source that gets a piece by encoding or decoding. If it cannot use one of the other
+// pieces, it tries again without that piece, as long as the rest suffices.
 #pragma once
 
 #include <memory>

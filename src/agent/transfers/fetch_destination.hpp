@@ -1,8 +1,8 @@
-// The slot that one fetch fills. It alone decides whether what arrives is the expected piece, and it alone seals the
-// slot. Nothing that a source says is believed beyond what the core announced.
+// FetchDestination is the slot that one fetch fills. It checks that the bytes which arrive are the piece that the
+// protocol's core expects, and seals the slot only then. It believes nothing that the sender says.
 //
-// One thread at a time calls begin() and seal(). In between, several threads may write and verify different leaves.
-// Keeps the segment mapped.
+// One thread at a time calls begin() and seal(). Between these calls, several threads may write and verify different
+// leaves. The object keeps the segment mapped.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// The fetches that this node has under way, from StartFetch to FetchEnded. It makes room for each, and hands it to the
-// first replica source that takes it (replica_source.hpp). Belongs to the core thread.
+// Fetches runs the fetches that the protocol's core orders for this node, from StartFetch to FetchEnded. It makes room
+// for the piece, and hands the fetch to the first replica source that takes it (replica_source.hpp). Only the agent's
+// core thread uses it.
 #pragma once
 
 #include <functional>
@@ -15,7 +16,8 @@
 
 namespace ckpt::agent {
 
-// Bytes of completed fetches and coding jobs, and of the sources that coding jobs read. Manifests are not counted.
+// How many bytes this node got by fetches and by coding jobs, and how many the coding jobs read. Manifests are not
+// counted.
 struct TransferCounters {
   std::uint64_t received_bytes = 0;  // over the network from other nodes, without what came from GPU to GPU
   std::uint64_t coded_bytes = 0;     // encoded parity and decoded pieces
@@ -23,7 +25,8 @@ struct TransferCounters {
 
 class Fetches {
  public:
-  // Called on the core thread. `ended`: a complete piece is in the index already. `damaged`: see FetchRequest.
+  // How Fetches tells of a fetch. The core thread calls them. At `ended`, a complete piece is in the index already.
+  // `damaged`: see FetchRequest.
   struct Callbacks {
     std::function<void(core::FetchEnded ended)> ended;
     std::function<void(const std::string& text)> notice;

@@ -1,4 +1,4 @@
-// The replica source that fetches a whole piece from a peer, over the network.
+// PeerSource is the replica source that fetches a whole piece from another node over the network.
 #pragma once
 
 #include <functional>
@@ -29,11 +29,10 @@ class PeerSource : public ReplicaSource {
   const std::shared_ptr<TransportPort> transport_;
 };
 
-// Receives a whole piece from a peer into a slot. It seals the slot only if every leaf matches its digest.
+// Receives one piece from a peer into a slot. It seals the slot only if every leaf matches its digest.
 //
 // The transport's thread calls begin(), received() and ended(). The digest threads verify each leaf as soon as all of
-// its bytes are there. `done` runs exactly once, on one of these threads, when neither transfer nor verification
-// touches the slot any more.
+// its bytes are there. `done` runs exactly once, on one of these threads, when nothing touches the slot any more.
 class FetchSink : public net::Sink, public RunningFetch, public std::enable_shared_from_this<FetchSink> {
  public:
   // If `result` is complete, the piece is sealed in the slot with this manifest.

@@ -1,24 +1,23 @@
-// A replica source is one way in which a piece gets into a slot of this node: from a peer, by decoding, from storage,
-// or from GPU to GPU.
+// ReplicaSource is the interface of each way in which a piece gets into a slot of this node: from a peer, by decoding,
+// from storage, or from GPU to GPU.
 //
-// How the parts meet. The core picks the piece, where it comes from (a node, storage_node or parity_node) and the slot.
-// Fetches makes room for it. It then offers the order to each source in turn, and the first source that takes it
-// fetches the piece. Fetches knows no source by name: TransferOrders::use() makes the list. A further source implements
-// ReplicaSource and joins that list.
+// Order. The protocol's core picks the piece, the slot, and where the piece comes from (a node, storage_node or
+// parity_node). Fetches makes room for it. Then Fetches offers it to one source after the other, and the first that
+// takes it fetches the piece. TransferOrders::use() makes the list of sources; a new source joins that list.
 //
-// Threads. All functions of both classes belong to the core thread. So do `done` and `damaged`, and neither is called
-// within start(). A source works on other threads and comes back through the core queue.
+// Threads. Only the agent's core thread calls these functions, `done` and `damaged`. Neither callback comes within
+// start(). A source may work on other threads, and comes back through the CoreQueue.
 //
-// Ownership. The FetchDestination in the request is the only way to the slot. From start() until `done`, the source
-// alone touches it. The caller keeps the RunningFetch until `done`.
+// Ownership. The FetchDestination in the request is the only way to the slot. From start() until `done`, only the
+// source touches it. The caller keeps the RunningFetch until `done`.
 //
-// Deadlines. A source waits for no answer longer than `timeout_ms`, or than a shorter limit of its own. A read from
-// storage has the limit of its file system. So every fetch ends by itself.
+// Deadlines. A source waits for an answer for at most `timeout_ms`. A read from storage has the limit of its file
+// system. So every fetch ends by itself.
 //
 // Failures. `done` comes exactly once. If it says `complete`, the piece is verified and sealed in the slot. Otherwise
-// the slot stays unsealed. After a failure no other source is tried here. The core orders the fetch again from the next
-// place that has the piece (Worker::pick_source), because only the core knows them all. A source that only saves work
-// fetches from the node what it does not have itself, as GPU replication does.
+// the slot stays unsealed, and no other source is tried. The core then orders the fetch again from another place,
+// because only the core knows all places (Worker::pick_source). GPU replication is an exception: if the piece does not
+// come from GPU to GPU, that source fetches it from the node itself.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +32,7 @@
 
 namespace ckpt::agent {
 
-// A piece as a node has it.
+// Names a piece on a node.
 struct PieceRef {
   core::NodeId node = 0;
   std::string shard;
@@ -61,7 +60,7 @@ struct FetchRequest {
   std::function<void(const PieceRef& piece, bool is_wrong)> damaged;
 };
 
-// One fetch, from start() until `done`.
+// A fetch under way, from start() until `done`.
 class RunningFetch {
  public:
   virtual ~RunningFetch() = default;

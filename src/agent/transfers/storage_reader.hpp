@@ -1,4 +1,5 @@
-// The replica source that reads a piece from storage, or from another source of checkpoints that all nodes reach.
+// StorageReader is the replica source that reads a piece from storage, or from another place with checkpoints that all
+// nodes reach.
 #pragma once
 
 #include <memory>

@@ -1,8 +1,8 @@
-// The agent's access to persistent storage. It carries out the core's orders on the threads of persist/ and answers
-// through the core queue. Checkpoints may also come from other sources that all nodes reach. To the core they are all
-// one. If several offer a piece, it is read from the first.
+// StorageTier is the agent's access to persistent storage. It carries out the orders of the protocol's core on threads
+// of its own and answers through the CoreQueue. Checkpoints may also lie in other places that all nodes reach. The core
+// sees all of them as one storage. If several have a piece, the first one counts.
 //
-// Belongs to the core thread. The destructor stops what is under way, within 100 ms.
+// Only the agent's core thread uses it. The destructor stops what is under way, within 100 ms.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Access to the transport for jobs that may outlast it. Once it is closed, no call is inside the transport and no new
-// call enters.
+// TransportPort gives jobs access to the transport, and ends the access before the transport is destroyed. A job may
+// live longer than the transport. After close(), no job is inside a function of the transport, and no new call gets in.
 //
 // Thread-safe. A callback of fetch() may call fetch() again on the same thread.
 #pragma once
@@ -33,7 +33,7 @@ class TransportPort {
   }
 
  private:
-  // Ends also if the transport throws.
+  // Counts a call that is inside the transport. Its destructor ends the count even if the transport throws.
   struct Visit {
     explicit Visit(TransportPort& to) : port(to) {}
     ~Visit() {

@@ -1,5 +1,5 @@
-// `ckptctl placement` shows which nodes store what, and the odds of recovering it. It needs no agent and reads the
-// files that the user names.
+// `ckptctl placement` shows which nodes store what, and how likely the job recovers from lost nodes. It needs no agent.
+// It reads only files that the user names.
 #pragma once
 
 #include <cstdint>

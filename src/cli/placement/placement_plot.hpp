@@ -1,4 +1,4 @@
-// Draws survival probabilities with gnuplot, as GEMINI does in its figure 9.
+// Draws with gnuplot how likely a job survives the loss of nodes, as figure 9 of GEMINI does.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Replays a fault trace over several strategies and compares them.
+// Compares placement strategies by a recorded list of real faults, for `ckptctl placement`.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Storage is the place of checkpoints as ckptctl's commands see it: a location, a job, and the checkpoints that a user
-// names.
+// Storage is what ckptctl's commands use to look at checkpoints on storage. It knows the location and the job, and
+// finds the checkpoint that the user names.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ struct StorageScope {
   persist::FileSystemOptions files;
 };
 
-// Belongs to one thread.
+// Only one thread may use it.
 class Storage {
  public:
   // Throws Failure if no location is named or it does not exist.

@@ -1,4 +1,4 @@
-// The command lines of `ckptctl ls`, `inspect`, `verify`, `export` and `rm`.
+// Parses the command lines of `ckptctl ls`, `inspect`, `verify`, `export` and `rm`.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The commands of ckptctl for storage. They put all their output into their Result. Long ones also show their progress.
+// The commands of ckptctl for storage. Each returns its output in a Result. Long ones also show their progress.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,5 @@
-// The text of `ckptctl status` about an agent's schedule. Pure.
+// Writes the lines of `ckptctl status` that say when an agent sends chunks, and what it has learned of training's
+// communication. Pure functions.
 #pragma once
 
 #include <nlohmann/json.hpp>

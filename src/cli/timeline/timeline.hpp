@@ -1,7 +1,7 @@
-// Timeline arranges the last iterations that agents recorded into tracks that can be drawn. Pure functions.
+// Timeline turns what agents recorded of the last iterations into tracks that `ckptctl trace` can draw. Pure functions.
 //
-// An agent's answer is not trusted. Events of unknown kinds are skipped, because agents may be newer. Malformed events
-// are skipped and counted. Times are in microseconds on the node's monotonic clock. The nodes of a job are assumed to
+// It trusts nothing that an agent answers. It skips events of unknown kinds, because an agent may be newer. It skips
+// and counts malformed events. Times are in microseconds on the node's monotonic clock. Timeline assumes that all nodes
 // share one clock, as nodes on one machine do.
 #pragma once
 
@@ -18,7 +18,7 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-// In the order of display.
+// The tracks, in the order in which they are drawn.
 enum class Lane { iteration, communication, idle, capture, chunk, commit };
 
 struct Mark {
@@ -50,7 +50,7 @@ struct Timeline {
   std::size_t malformed = 0;        // events
 };
 
-// An agent's answer to {"type": "trace"}, the value of "trace".
+// What one agent recorded: its answer to {"type": "trace"}.
 struct Recording {
   std::string job;
   std::string node;

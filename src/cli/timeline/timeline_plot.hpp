@@ -1,4 +1,4 @@
-// Draws a timeline with gnuplot, as GEMINI does in its figure 5.
+// Draws a timeline with gnuplot for `ckptctl trace`, as figure 5 of GEMINI does.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// AdmissionControl decides which trainers belong to the incarnation, and when the next incarnation begins.
+// AdmissionControl is the part of the leader that lets trainers into the incarnation. It also decides when the next
+// incarnation begins.
 #pragma once
 
 #include <optional>
@@ -23,14 +24,13 @@ class AdmissionControl {
 
   // Opens the next incarnation, with a number above all known ones.
   void open_next(std::uint32_t world_size, TimeMs now, Effects& effects);
-  // Opens the next incarnation if nodes know of a later one than the record does. Returns whether they do.
+  // If a node knows of a later incarnation than the record names, opens the next one and returns true.
   bool follow_outlived(TimeMs now, Effects& effects);
   // The world size from the record or, if that is lost, from the ranks. 0 if there are no ranks: then the first rank to
   // come opens an incarnation.
   std::uint32_t newest_world_size() const;
-  // The newest incarnation that may have captured anything. The store normally knows it. If its records were lost or
-  // set back, an incarnation might get a number twice, or one below what must be restored. So this asks all other
-  // sources, too.
+  // The newest incarnation that may have captured anything. Asks all sources, not the store alone: if the store lost
+  // its records, the next incarnation could get a number that was used before.
   std::uint64_t newest_written() const;
   // Why this trainer takes no part in the incarnation. None if it takes part or may still do so.
   std::optional<Refusal> refusal_of(NodeId node, const RankReport& rank) const;
@@ -52,7 +52,7 @@ class AdmissionControl {
   RecordWriter& record_writer_;
   const JobStorage& storage_;
   std::optional<TimeMs> contradicted_since_;  // when newcomers first named another world size than the ranks that wait
-  bool refuses_others_ = false;               // they have done so for long
+  bool refuses_others_ = false;               // newcomers have named another world size for long
   std::set<std::uint64_t> superseded_;        // instances whose rank another instance has claimed later
 };
 

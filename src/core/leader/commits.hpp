@@ -1,4 +1,4 @@
-// Commits finds out when a checkpoint is committed, and when it never will be.
+// Commits is the part of the leader that declares a checkpoint committed or abandoned.
 #pragma once
 
 #include <string>
@@ -12,7 +12,8 @@ namespace ckpt::core {
 
 class Commits {
  public:
-  // It removes from `inventory` (a field of the view) what contradicts the incarnation's members.
+  // Commits removes pieces from `inventory`, a field of the view, if they contradict those of the incarnation's
+  // members.
   Commits(const JobView& view, Inventory& inventory, std::string& alarm, RecordWriter& record_writer)
       : view_(view), inventory_(inventory), alarm_(alarm), record_writer_(record_writer) {}
 

@@ -1,4 +1,5 @@
-// DecisionMaker says when the leader decides which checkpoint to restore. restore_decision.hpp chooses the checkpoint.
+// DecisionMaker is the part of the leader that decides what the ranks restore. It waits until all ranks ask and the
+// nodes have reported, then lets plan_recovery() (restore_decision.hpp) choose the checkpoint, and records the choice.
 #pragma once
 
 #include <optional>
@@ -17,7 +18,7 @@ namespace ckpt::core {
 
 class DecisionMaker {
  public:
-  // The other parts of the leader that it asks or that carry out its decision.
+  // The parts of the leader that DecisionMaker asks, and those that carry out its decision.
   struct Others {
     RecordWriter& record_writer;
     KnownAssignments& assignments;
@@ -25,7 +26,8 @@ class DecisionMaker {
     const Losses& losses;
     const JobStorage& storage;
   };
-  // It may consume `inventory` (a field of the view). Then no other part uses the inventory in this reconciliation.
+  // DecisionMaker may consume `inventory`, a field of the view. After that, no other part may use it in the same
+  // reconciliation.
   DecisionMaker(const JobView& view, Inventory& inventory, std::string& alarm, const Others& others)
       : view_(view), inventory_(inventory), alarm_(alarm), others_(others) {}
 

@@ -1,5 +1,5 @@
-// The placement of one incarnation, by shard and by node. It is computed once, from the incarnation's record.
-// Replacements take places in it; nothing is computed anew.
+// IncarnationPlacement tells the leader which node captures, holds and restores which part in one incarnation. It is
+// computed once, from the incarnation's record. Later, replacements only take the places of lost members.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace ckpt::core {
 
-// A node's roles for a part.
+// What a node does with one part. `owns`: its ranks restore the part.
 struct Role {
   bool owns = false;
   bool captures = false;
@@ -40,16 +40,20 @@ class IncarnationPlacement {
 
   bool is_arranged() const { return !own_.arranged.empty(); }
   const std::string& notice() const { return notice_; }
-  const Share* share_of(Rank rank) const;                   // null before is_arranged()
-  const ReplicationGroup* replication_of(Rank rank) const;  // null before is_arranged(), or if the rank did not ask
+  // What the rank captures. Null before is_arranged().
+  const Share* share_of(Rank rank) const;
+  // The ranks with which the rank exchanges copies from GPU to GPU. Null before is_arranged(), and for a rank that did
+  // not ask for GPU replication.
+  const ReplicationGroup* replication_of(Rank rank) const;
   // The private shard that the rank restores because it has none of its own; "" if it has its own.
   std::string adopted_by(Rank rank) const { return rank < own_ranks_ ? "" : adopted_; }
 
-  // own(): the places of what this incarnation captures. of(): the places of any checkpoint, because the restored one
-  // may be cut differently, or captured by another number of ranks.
+  // Where the pieces that this incarnation captures belong.
   const Places& own() const { return own_.now(); }
+  // Where the pieces of `checkpoint` belong. The restored checkpoint may have other places than own(): it may be cut
+  // into other parts, or come from another number of ranks.
   const Places& of(CheckpointId checkpoint) const { return layout_of(checkpoint).now(); }
-  // By name: the parts that the node holds or captures, or that its ranks restore.
+  // The parts that the node captures or holds, or that its ranks restore, in order of their names.
   const Tasks& own_of(NodeId node) const { return own_.tasks_of(node); }
   const Tasks& of(NodeId node, CheckpointId checkpoint) const { return layout_of(checkpoint).tasks_of(node); }
 
@@ -70,7 +74,7 @@ class IncarnationPlacement {
   Layout own_;
   std::optional<Layout> restored_;  // only if the restored checkpoint was cut differently, or by fewer ranks
   CheckpointId began_from_;
-  std::uint32_t own_ranks_ = 0;  // so many ranks restore a private shard of their own
+  std::uint32_t own_ranks_ = 0;  // ranks below this number restore a private shard of their own
   std::string adopted_;          // rank 0's, which the others restore
   std::unordered_map<Rank, Share> shares_;
   std::map<Rank, ReplicationGroup> replications_;

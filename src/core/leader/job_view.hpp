@@ -1,5 +1,5 @@
-// JobView is what the leader knows now. The parts of the leader share it. Each part changes only the fields that it
-// owns, through references that its constructor takes, and reads the others.
+// JobView is all that the leader knows about the job at this moment. The parts of the leader share it. Each part reads
+// all of it, and changes only the fields that its constructor takes by reference.
 #pragma once
 
 #include <map>
@@ -14,19 +14,20 @@
 
 namespace ckpt::core {
 
-// A node as the leader last heard it.
+// A node, as the leader knows it from the node's last report.
 struct Peer {
   Report report;
-  NodeId via = no_node;      // the node that brought the report; the answer goes there
-  TimeMs received_at = 0;    // or the end of the leader's own pause, if the node was not missing before it
+  NodeId via = no_node;  // the node that brought the report; the answer goes there
+  // When the report came. If the leader paused after that, and the node was present before the pause: the pause's end.
+  TimeMs received_at = 0;
   std::uint64_t obeyed = 0;  // newest directive that the node says it has
-  TimeMs obeyed_at = 0;      // when it first reported that
+  TimeMs obeyed_at = 0;      // when the node first reported `obeyed`
 };
 
-// A rank's trainer in this incarnation, and its node.
+// The trainer that runs a rank in this incarnation, and the trainer's node.
 struct Binding {
   NodeId node = 0;
-  const Peer* peer = nullptr;  // that node; borrowed from JobView::peers, which never removes one
+  const Peer* peer = nullptr;  // of `node`; borrowed from JobView::peers, which never removes a peer
   RankReport rank;
 };
 
@@ -65,8 +66,10 @@ struct JobView {
   std::int64_t furthest_attempted() const;  // -1: no rank offered an iteration yet
 };
 
-// Returns true if every node that `places` names has its piece, and all nodes report the same digests and length for
-// each shard. Parity must also be computed from exactly these shards.
+// True if these pieces of one checkpoint are all that a commit needs:
+// - Every node has each piece that `places` gives it.
+// - All copies of a piece have the same digest and length.
+// - All parity was computed from exactly these shards.
 bool is_complete(const Pieces& pieces, const Places& places);
 
 }  // namespace ckpt::core

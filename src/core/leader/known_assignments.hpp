@@ -1,4 +1,5 @@
-// KnownAssignments has the rank assignments that the leader wrote itself or read from the store.
+// KnownAssignments keeps the leader's copy of the rank assignments. It reads them from the coordination store when the
+// incarnation's record names others, and says when they are lost for good.
 #pragma once
 
 #include <optional>
@@ -11,7 +12,7 @@ namespace ckpt::core {
 
 class KnownAssignments {
  public:
-  // It alone changes `table` and `given_up`, fields of the view.
+  // Only KnownAssignments changes `table` and `given_up`, fields of the view.
   KnownAssignments(const JobView& view, AssignmentTable& table, AssignmentsName& given_up)
       : view_(view), table_(table), given_up_(given_up) {}
 

@@ -52,7 +52,8 @@ void Leader::on(NodeId from, const Report& report, TimeMs now) {
 }
 
 // A node that was not missed before the pause is not missed after it, until it has been silent for the full time again.
-// The leader calls the roll again, because nodes that answered may be gone. All waits start again.
+// The leader calls the roll again, because nodes that answered may be gone. All waits start again. So does the time
+// that nodes have to follow a new leader: it must renew its term before it speaks to them.
 void Leader::on_pause(TimeMs before, TimeMs now) {
   for (auto& [node, peer] : view_.peers) {
     if (before - peer.received_at <= view_.config.node_timeout_ms) peer.received_at = now;
@@ -61,6 +62,7 @@ void Leader::on_pause(TimeMs before, TimeMs now) {
   losses_.on_pause(now);
   decision_.on_pause();
   restore_progress_.on_pause(now);
+  if (led_since_ && before - *led_since_ <= 2 * view_.config.lease_ms) led_since_ = now;
 }
 
 bool Leader::is_obeyed(TimeMs now) const {
@@ -113,16 +115,16 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   const bool knows_assignments = assignments_.reconcile(now, effects);
   if (!in_charge()) record_writer_.take_charge(now, effects);
   record_writer_.put_back(now, effects);
-  if (!in_charge() || !knows_assignments) return;
+  if (!in_charge()) return;
+  // The newer incarnation has removed the assignments of an outlived one, and nodes that know of it may be lost next.
+  // So nothing is awaited. Until another incarnation is opened, this one is led if anybody knows its ranks.
+  if (admission_.follow_outlived(now, effects) || !knows_assignments) return;
   if (!led_since_) {
     led_since_ = now;
     losses_.begin_to_listen(now);
   }
-  // An outlived incarnation is led until another one is opened, if anybody knows its ranks.
   if (view_.has_begun() && view_.has_lost_assignments())
-
     return admission_.open_next(admission_.newest_world_size(), now, effects);
-  if (admission_.follow_outlived(now, effects)) return;
   receive_roll_call(now);
   view_.inventory = take_inventory(view_.present);
   commits_.leave_out_outsiders();

@@ -1,14 +1,15 @@
-// The leader computes from all nodes' newest reports what each node shall do, and sends directives. It keeps almost no
-// state of its own, so a newly elected leader computes the same from the same reports. Each part of it concludes one
-// thing. The parts share the JobView, and Leader says in which order they work.
+// The leader decides for the whole job. It computes from the newest report of each node what the node shall do, and
+// sends that as a directive. It keeps almost no state of its own, so a newly elected leader concludes the same from the
+// same reports. It consists of parts: each concludes one thing. The parts share a JobView, and Leader calls them in
+// order.
 //
 // Why an older leader does no harm:
-// - The older leader can change the incarnation record only by compare-and-swap. That fails once the newer leader's
+// - The older leader can change the incarnation's record only by compare-and-swap. That fails once the newer leader's
 //   epoch is in it.
 // - Every node that obeys the newer epoch ignores the older leader's directives.
 // - The newer leader commits or abandons only with reports of *all* nodes of the incarnation at its own epoch. So it
-//   knows whatever the older one had committed. Exception: it abandons a checkpoint at once if its ranks captured
-//   different bytes, because nobody can have committed that.
+//   knows all commits of the older one. Exception: it abandons a checkpoint at once if its ranks captured different
+//   bytes. No leader can have committed that.
 #pragma once
 
 #include <map>
@@ -136,7 +137,7 @@ class Leader {
   Suspicions suspicions_;
   TimeMs standing_since_ = 0;
   std::vector<NodeId> distrusted_;
-  // Times of one checkpoint on its way to the commit. They show the slowest part.
+  // Times of one checkpoint on its way to the commit. They show which step is the slowest.
   struct Timing {
     CheckpointId checkpoint;
     TimeMs begun_at = 0;

@@ -1,5 +1,5 @@
-// Losses finds out which members are lost, tells the operator, and chooses replacements. It also knows how long the
-// leader has listened, because a leader that has just begun to listen must not call anybody lost.
+// Losses is the part of the leader that finds lost members, tells the operator's hook, and chooses replacements. A
+// member is lost only after the leader has listened long enough: a new leader has not heard everybody yet.
 #pragma once
 
 #include <deque>
@@ -52,7 +52,7 @@ class Losses {
   TimeMs followed_at_ = view_.elected_at;
   std::map<NodeId, NodeId> notified_lost_;  // members announced as lost, with their announced replacements
   std::vector<NodeId> released_;            // former members to announce as released
-  // The number of the newest directive at some points in time, at most one per report.
+  // When the leader sent the directive with this number. The leader remembers at most one per report.
   struct Sent {
     TimeMs at = 0;
     std::uint64_t sequence = 0;

@@ -1,6 +1,6 @@
-// The rank assignments of an incarnation: which rank runs on which node. They may not fit into one record of the store,
-// so they have records of their own, and the incarnation's record names them. The name follows from their content, so a
-// reader can verify them, and nobody ever writes other assignments under that name. Pure.
+// Packs the rank assignments of an incarnation into records of the coordination store, and verifies them when they are
+// read. They may not fit into one record, so they have several of their own. The incarnation's record names them. The
+// name contains a digest of their content, so nobody can store other assignments under it. Pure functions.
 #pragma once
 
 #include <unordered_map>

@@ -1,5 +1,5 @@
-// RecordWriter writes the incarnation's record: one compare-and-swap at a time, always with the leader's epoch. It also
-// notices if the store lost the newest record or has an older one, and then writes the newest one again.
+// RecordWriter writes the incarnation's record for the leader, with the leader's epoch, by one compare-and-swap at a
+// time. If the store loses the newest record or returns an older one, it writes the newest one again.
 #pragma once
 
 #include <vector>

@@ -1,8 +1,8 @@
-// Replacements: which standby node takes the places of which lost member, and what this changes. Pure.
+// Chooses which standby node replaces which lost member, and puts the replacements into the placement. Pure functions.
 //
-// The incarnation stays the same. Nobody captures for a lost member, so nothing new is committed before the job starts
-// again. But committed checkpoints get their copies back at once. And if the lost member's ranks start again on the
-// replacement, their pieces are there already.
+// The replacement gets the pieces that the lost member held, so committed checkpoints soon have all their copies again.
+// The lost member's ranks may later start on the replacement. Then their pieces are there already. The incarnation
+// stays the same: nobody captures for the lost member, so no new checkpoint is committed before the job restarts.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
-// Replication groups: the ranks that copy their pieces from GPU to GPU to each other (docs/gpu.md). A group has the
-// n-th ranks of the nodes that hold each other's copies. It exists only if exactly these nodes hold the pieces of all
-// its ranks, there is no parity, and no rank shares what it captures. All other pieces go from host to host. The groups
-// follow from the incarnation's rank assignments. Pure.
+// Finds the replication groups of an incarnation: the ranks that copy their pieces from GPU to GPU to each other. The
+// n-th ranks of the nodes that hold each other's copies form a group. There is no group if other nodes hold pieces of
+// its ranks, if there is parity, or if ranks share what they capture. Then the pieces go from host to host. Pure
+// functions.
 #pragma once
 
 #include <map>

@@ -147,16 +147,22 @@ CheckpointId newest_solvable(const Inventory& inventory, const RecoveryQuestion&
   return {};
 }
 
-// Returns the newest checkpoint up to `limit` that is known as committed. It need not be complete here: a node that
-// does not answer may have the rest. If the job continues from the last incarnation, or from the checkpoint that it
-// restored, its base counts: commits of older incarnations beyond the base are void. A complete checkpoint may be a
-// commit that only a dead leader knew of. The limit itself must first get its copies again.
-CheckpointId newest_commit_until(CheckpointId limit, const RecoveryQuestion& question) {
+// Whether the job went on without the commit. The last incarnation voided what older incarnations committed beyond the
+// checkpoint that it restored, so nobody kept its copies since. If the job continues from the last incarnation, or from
+// the checkpoint that it restored, commits of incarnations before that one are void, too.
+bool is_void(CheckpointId commit, CheckpointId limit, const RecoveryQuestion& question) {
   const bool goes_on = limit.incarnation() == question.members_incarnation || limit == question.restored;
+  if (goes_on) return commit.incarnation() < limit.incarnation();
+  return commit.incarnation() < question.members_incarnation && commit > question.restored;
+}
+
+// Returns the newest checkpoint up to `limit` that is known as committed and is not void. It need not be complete here:
+// a node that does not answer may have the rest. A complete checkpoint may be a commit that only a dead leader knew of.
+// The limit itself must first get its copies again.
+CheckpointId newest_commit_until(CheckpointId limit, const RecoveryQuestion& question) {
   CheckpointId newest = question.base <= limit ? question.base : CheckpointId();
   const auto consider = [&](CheckpointId commit) {
-    const bool is_void = goes_on && commit.incarnation() < limit.incarnation();
-    if (commit <= limit && !is_void) newest = std::max(newest, commit);
+    if (commit <= limit && !is_void(commit, limit, question)) newest = std::max(newest, commit);
   };
   for (const CheckpointId whole : question.whole)
     if (whole < limit) newest = std::max(newest, whole);

@@ -1,5 +1,5 @@
-// Decides which checkpoint to restore: the newest one for which *every* shard has a source, never a maximum over nodes.
-// Pure functions of the nodes' reports.
+// plan_recovery() chooses the checkpoint to restore. It takes the newest one for which *every* shard has a source. A
+// newer one that only some nodes have does not count. Pure functions of the nodes' reports.
 #pragma once
 
 #include <map>
@@ -32,7 +32,7 @@ Inventory take_inventory(const std::vector<const Report*>& reports);
 const Holder* dissenter(const Holders& holders);
 inline bool agree(const Holders& holders) { return dissenter(holders) == nullptr; }
 
-// Two nodes that differ: they have different bytes of a captured shard, or one has parity of different bytes.
+// Two nodes that contradict each other: their bytes of a shard differ, or one has parity of other bytes.
 struct Disagreement {
   std::string_view shard;  // borrowed
   NodeId node = 0;

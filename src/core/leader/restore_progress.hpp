@@ -1,5 +1,5 @@
-// RestoreProgress watches how the ranks get the decided checkpoint: which pieces must be read from storage, and whether
-// some cannot be had any more.
+// RestoreProgress is the part of the leader that watches a restore. It plans which node reads which piece from storage.
+// If a piece has no source any more, stranded() says why the restore cannot go on.
 #pragma once
 
 #include <map>

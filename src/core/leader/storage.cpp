@@ -127,14 +127,15 @@ void JobStorage::fail(const std::string& trouble, TimeMs now) {
   writing_.reset();
 }
 
-// How many multiples of storage_every lie between the stored checkpoint and the newest commit.
+// How many multiples of storage_every lie between the stored checkpoint and the newest commit. After a fresh start the
+// count includes 0, so the first commit goes to storage.
 std::int64_t JobStorage::periods_passed(const CommitState& state) const {
   if (config_.storage_every == 0) return 0;
   // Checkpoints that older incarnations stored beyond it do not belong to this incarnation.
   const bool is_own = stored_.incarnation() == state.committed.incarnation();
   const CheckpointId base = is_own ? stored_ : state.began_from;
-  const std::int64_t since = base ? base.iteration() : 0;
-  return state.committed.iteration() / config_.storage_every - since / config_.storage_every;
+  const std::int64_t passed_before = base ? base.iteration() / config_.storage_every : -1;
+  return state.committed.iteration() / config_.storage_every - passed_before;
 }
 
 bool JobStorage::is_due(const CommitState& state, TimeMs now) const {

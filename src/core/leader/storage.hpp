@@ -1,9 +1,9 @@
-// JobStorage is the leader's part of persistent storage: what is there, and which committed checkpoint goes there next.
-// It writes one checkpoint at a time. When that is complete or has failed, it takes the newest commit. So slow storage
-// gets the newest one.
+// JobStorage is the part of the leader that deals with persistent storage. It knows which checkpoints are there, and
+// chooses the next one to write. One checkpoint is written at a time. When that is complete or has failed, the newest
+// commit is next. So slow storage skips commits and still gets the newest one.
 //
-// Nothing here survives a change of leader. The next leader asks storage and starts over. It has the pieces of an
-// unfinished checkpoint written again. A checkpoint that was never completed does not count.
+// A new leader takes nothing over: it lists storage and starts again. Nodes then write an unfinished checkpoint anew.
+// Only a complete checkpoint counts.
 #pragma once
 
 #include <map>
@@ -54,7 +54,7 @@ class JobStorage {
   std::string why_unknown(const std::vector<const Report*>& present) const;
   std::uint64_t newest_incarnation() const { return newest_incarnation_; }
 
-  // The facts about the incarnation that matter here.
+  // What reconcile_writes() must know about the incarnation.
   struct CommitState {
     CheckpointId committed;   // newest commit that is known
     CheckpointId began_from;  // the restored checkpoint

@@ -1,7 +1,8 @@
-// SlotDemand tells whether a rank needs one more slot of its own, because its captures wait for replication.
+// SlotDemand says when a rank needs a third slot for its captures.
 //
-// With two slots, a capture needs the commit of the one before it: only then is a slot free. A third slot lets it go on
-// while that one is still being replicated. Single hiccups do not count, nor does a long wait, which no slot shortens.
+// With two slots, a capture can begin only after the checkpoint before it was committed: that frees a slot. If
+// replication is often that late, a third slot lets captures go on meanwhile. A rare delay does not count. Neither does
+// a long delay, which would fill any number of slots.
 #pragma once
 
 #include <bit>

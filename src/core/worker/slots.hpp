@@ -1,11 +1,12 @@
-// The slots of a node, and the state of each. Only these changes are possible:
+// SlotTable keeps the state of each slot on a node. A slot can change only in these ways:
 //
-//   free -> granted -> whole     a trainer captures into it
-//   free -> filling -> whole     a fetch fills it (back to free if that fails)
-//   granted -> free              its writer is proven dead
-//   whole -> draining -> free    its piece is dropped; free once no transfer reads it
+//    free -> granted -> whole     a trainer captures into it
+//    free -> filling -> whole     a fetch fills it (back to free if that fails)
+//    granted -> free              its writer is proven dead
+//    whole -> draining -> free    its piece is dropped; free once no transfer reads it
 //
-// Only a free slot is ever given out. That protects committed pieces, readers and late writers.
+// Only a free slot is given to a writer. So no writer can overwrite a committed piece or one that is being read, and no
+// late writer can damage a new piece.
 #pragma once
 
 #include <cstdint>

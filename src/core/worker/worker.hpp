@@ -1,6 +1,6 @@
-// The worker is what a node does for its own trainers and its peers. It grants slots, keeps pieces, fetches what the
-// leader orders, restores, and reports. reconcile() derives everything anew from the newest directive and the slots, so
-// a lost or repeated event does no harm.
+// Worker decides what one node does for its trainers and with its pieces. It grants slots, keeps and drops pieces,
+// fetches what the leader orders, answers restores, and reports to the leader. reconcile() compares the newest
+// directive with the slots and orders the difference. So a lost or repeated event does no harm.
 #pragma once
 
 #include <map>
@@ -79,8 +79,8 @@ class Worker {
     bool wants_gpu_replication = false;
     std::uint64_t notified_replication_in = 0;  // incarnation
     std::vector<std::string> segments;          // the shards whose segments are ready
-    std::uint8_t slots = 0;                     // so many has each of them
-    std::uint8_t slots_asked = 0;               // the driver was asked for so many, once
+    std::uint8_t slots = 0;                     // how many slots each segment has
+    std::uint8_t slots_asked = 0;               // how many slots per segment the driver was last asked for
     SlotDemand demand;
     std::vector<SlotRef> granted;  // one per segment; empty: no grant is open
     std::int64_t attempted = -1;
@@ -103,7 +103,7 @@ class Worker {
   using Attempt = std::tuple<std::string, CheckpointId, NodeId>;
   struct Failures {
     int count = 0;
-    int corrupt = 0;  // of these, with wrong bytes
+    int corrupt = 0;  // how many of these had wrong bytes
     TimeMs retry_at = 0;
   };
 

@@ -1,5 +1,5 @@
-// Calls that do not come back, as where another thread waits for the GPU with a lock of the driver's that each of them
-// takes. Thread-safe.
+// Lets calls of the test double of libcuda.so.1 hang. Real calls hang if another thread has a lock of the driver while
+// it waits for the GPU. Thread-safe.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,5 @@
-/* What tests can do to the test double of libcuda.so.1, beside calling it: make rare days happen on command. Exported
- * by the test double alone; a test finds these with dlsym() and skips what needs them where a real driver is loaded. */
+/* Functions with which a test makes the test double of libcuda.so.1 hang, fail or run out of something. Only the test
+ * double exports them. A test finds them with dlsym(), and skips what needs them if a real driver is loaded. */
 #ifndef CKPT_TESTS_CUDA_DOUBLE_CONTROL_H
 #define CKPT_TESTS_CUDA_DOUBLE_CONTROL_H
 

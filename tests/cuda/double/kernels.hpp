@@ -1,5 +1,5 @@
-// The kernels that the test double of libcuda.so.1 knows: those of kernels/capture_kernels.cu, by name. What it runs is
-// the host's compilation of the code that the GPU runs.
+// The kernels that the test double of libcuda.so.1 can run: those of kernels/capture_kernels.cu, found by name. It runs
+// the same code, compiled for the host.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What the test double of libcuda.so.1 does for test doubles of libraries that put work of their own onto streams.
+// Lets another test double, such as that of NCCL, put its own work onto streams of the test double of libcuda.so.1.
 #pragma once
 
 #include <cuda.h>
@@ -8,11 +8,13 @@
 
 namespace cuda_double {
 
-// Enqueues a kernel. It may take long, and returns soon once dead(); where that is so before it begins it never runs.
+// Enqueues a kernel. The kernel may run long, but must return soon once dead() is true. If dead() is true before the
+// kernel begins, the kernel never runs.
 __attribute__((visibility("default"))) CUresult launch(CUstream stream, std::function<void()> kernel);
-// Where the bytes are that a kernel sees at this address of device memory; null unless all of them are allocated.
+// Returns the host memory that stands for `size_bytes` of device memory at `address`. Null unless all of it is
+// allocated.
 __attribute__((visibility("default"))) std::byte* bytes_at(const void* address, std::size_t size_bytes);
-// What a library does that captures of graphs do not allow, unless the thread has said to leave them alone.
+// Stands for a call that CUDA forbids during a graph capture, unless the calling thread has allowed such calls.
 __attribute__((visibility("default"))) void use();
 // Whether the context has died.
 __attribute__((visibility("default"))) bool dead();

@@ -1,5 +1,5 @@
-// Memory as the test double of libcuda.so.1 has it: a window of addresses for the device, which no host code can touch,
-// with the bytes behind it elsewhere; and ranges of host memory that are registered.
+// The memory of the test double of libcuda.so.1. Device memory is a window of addresses that host code cannot touch;
+// the bytes are elsewhere. It also knows which ranges of host memory are registered.
 //
 // Thread-safe.
 #pragma once

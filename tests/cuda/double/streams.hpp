@@ -1,10 +1,9 @@
-// Streams and events as the test double of libcuda.so.1 has them: each stream is a bounded queue and a thread that
-// works it off. Work of a stream runs in order; between streams only events and the legacy default stream order
-// anything:
+// The streams and events of the test double of libcuda.so.1. Each stream is a bounded queue, and a thread that does its
+// work in order. Between streams, only events and the legacy default stream make an order:
 //
-//  - what is enqueued on the legacy default stream begins after all that was enqueued on blocking streams before;
-//  - what is enqueued on a blocking stream begins after all that was enqueued on the legacy default stream before;
-//  - non-blocking streams know nothing of either.
+// - Work on the legacy default stream begins after all work that was enqueued on blocking streams before.
+// - Work on a blocking stream begins after all work that was enqueued on the legacy default stream before.
+// - Non-blocking streams do not wait for the default stream, nor it for them.
 //
 // One lock for all. Thread-safe.
 #pragma once
@@ -32,7 +31,7 @@ struct Operation {
   std::function<bool()> may_begin;  // null: at once. Called with the lock held
 };
 
-// One recording of an event. A wait is for the recording that was the newest when it was enqueued.
+// One recording of an event. A stream waits for the recording that was the newest when the wait was enqueued.
 struct Recording {
   bool reached = false;
   std::chrono::steady_clock::time_point reached_at;

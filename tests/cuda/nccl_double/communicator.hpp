@@ -1,6 +1,6 @@
-// One rank of a communicator of the test double. Ranks meet, and groups get onto their stream, on a thread of its own,
-// as in NCCL when it does not block; what is on a stream runs on the stream's thread until it is done, or aborted, or
-// the GPU's context has died. An error does not end it, as with NCCL.
+// One rank of a communicator in the test double of NCCL. Like a non-blocking communicator of NCCL, it has a thread. On
+// it, the ranks meet and groups are put onto their stream. A group then runs on the stream's thread, until it is done
+// or aborted or the GPU's context has died. An error does not end it, as with NCCL.
 #pragma once
 
 #include <poll.h>

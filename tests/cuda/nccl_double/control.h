@@ -1,7 +1,7 @@
-/* What tests can do to the test double of libnccl.so.2, beside calling it: make rare days happen on command, to ranks
- * of this process. Exported by the test double alone; a test finds these with dlsym() and skips what needs them where
- * NCCL itself is loaded. `rank` is that within its communicator, -1 all of them; what is set holds for communicators
- * that are there and for those that will be. */
+/* Functions with which a test makes ranks of this process hang or fail in the test double of libnccl.so.2. Only the
+ * test double exports them. A test finds them with dlsym(), and skips what needs them if NCCL itself is loaded. `rank`
+ * is a rank's number within its communicator; -1 means all ranks. A setting holds for the communicators that exist and
+ * for later ones. */
 #ifndef CKPT_TESTS_NCCL_DOUBLE_CONTROL_H
 #define CKPT_TESTS_NCCL_DOUBLE_CONTROL_H
 

@@ -1,4 +1,4 @@
-// What tests have asked for (control.h). Thread-safe.
+// The faults that a test has asked the test double of NCCL for (control.h), and what the double counts. Thread-safe.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
-// The way between two ranks: a socket, which ends with the process of either. Nothing is sent before the other side has
-// said that it receives: whoever counts on NCCL's own buffers would not get far here.
+// The connection of two ranks in the test double of NCCL: a socket, which ends with either rank's process. A rank sends
+// only after the other side has said that it receives. So code that relies on NCCL's internal buffers does not work
+// here.
 //
 // Non-blocking. Used by one thread at a time.
 #pragma once

@@ -1,0 +1,38 @@
+"""The list of cases that a change leaves to the nightly run names cases that exist, and becomes a GoogleTest filter."""
+
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+import nightly_cases
+
+ROOT = Path(__file__).resolve().parents[2]
+CASE = re.compile(r"^TEST(?:_F|_P)?\((\w+), (\w+)\)", re.MULTILINE)
+
+
+def test_each_pattern_names_a_suite_and_where_it_names_a_case_a_case_of_it():
+    sources = "".join(file.read_text() for file in ROOT.glob("tests/*/*_test.cpp"))
+    cases = set(CASE.findall(sources))
+    patterns = [pattern for preset in ("asan", "tsan") for pattern in nightly_cases.left_to_nightly(preset)]
+    assert patterns
+    for pattern in patterns:
+        suite, case = re.sub(r"^\w+/", "", pattern).split(".")
+        name = case.split("/")[0]
+        known = {known_case for known_suite, known_case in cases if known_suite == suite}
+        assert known, f"{pattern}: there is no suite {suite}"
+        assert "*" in name or name in known, f"{pattern}: {suite} has no case {name}"
+
+
+def test_cases_are_left_out_of_all_and_of_a_choice_and_those_left_out_before_stay_so():
+    without = nightly_cases.without
+    assert without("", []) == ""
+    assert without("", ["A.*"]) == "*-A.*"
+    assert without("B.Holds:A.*", ["A.Fails"]) == "B.Holds:A.*-A.Fails"
+    assert without("*-A.*", ["B.Holds", "B.Fails"]) == "*-A.*:B.Holds:B.Fails"
+
+
+def test_the_list_is_of_the_presets_that_run_programs_whole():
+    lines = [line.split() for line in nightly_cases.LIST.read_text().splitlines() if line and line[0] != "#"]
+    assert {line[0] for line in lines} <= {"asan", "tsan"}
