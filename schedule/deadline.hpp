@@ -16,7 +16,7 @@
 namespace ckpt::schedule {
 
 struct DeadlineOptions {
-  double floor_s = 3;
+  double floor_s = 2.5;
   double factor = 3;
   std::uint32_t iterations = 5;  // so many must be known before there is a deadline
 };

@@ -144,7 +144,7 @@ class Options:
     """A job that commits nothing for this time, and for longer than four of its iterations, is *not protected*
     (docs/protection.md). Default: 5000."""
     hang_floor_ms: int | None = None
-    """A rank is never suspected to hang before it has made no progress for this time (docs/jit.md). Default: 3000."""
+    """A rank is never suspected to hang before it has made no progress for this time (docs/jit.md). Default: 2500."""
     hang_factor: int | None = None
     """A rank is suspected to hang after this many times the longest time that it took before. A rank that computes
     so many times as long as the others is a straggler (docs/jit.md). Default: 3."""

@@ -445,7 +445,7 @@ const std::array keys = {
         "A job that commits nothing for this time, and for longer than four of its iterations, is *not protected* "
         "([protection](protection.md))."),
     entry<&Options::hang_floor_ms, Milliseconds>(
-        "hang_floor_ms", "3000", "", agent, 0,
+        "hang_floor_ms", "2500", "", agent, 0,
         "A rank is never suspected to hang before it has made no progress for this time ([jit](jit.md))."),
     entry<&Options::hang_factor, Count<2, 1000>>(
         "hang_factor", "3", "", agent, 0,
