@@ -2,7 +2,7 @@
 
 It computes, and meets the other ranks three times in each iteration. A file FOLDER/COMMAND-RANK changes what it does:
 `spin` computes without end and holds the interpreter lock, `slow` computes ten times as long, `pause` waits in a pause
-while the file is there. It ends by itself when its parent has."""
+while the file is there. It ends with the iteration that FOLDER/end names, and when its parent has ended."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def main() -> None:
     engine = Engine(**options)
     engine.register("state", bytearray(10_000))
     iteration = engine.restore().next_iteration
-    while not has("end"):
+    end = folder / "end"
+    while not end.exists() or iteration < int(end.read_text()):
         for _ in range(MEETINGS):
             if has("spin"):
                 re.match(r"(a+)+b", "a" * 100)  # takes for ever, and lets no other thread in
