@@ -209,10 +209,11 @@ typedef struct ckpt_health_t {
   char reason[40];                /* one word for programs; docs/protection.md lists them */
   char text[512];                 /* the reason, for people */
   char advice[320];               /* what to do */
+  char suspicion[320];            /* which ranks hold training up, for people (docs/jit.md) */
 } ckpt_health_t;
-#define CKPT_HEALTH_INIT                                                                         \
-  {                                                                                              \
-    sizeof(ckpt_health_t), CKPT_PROTECTED, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, {0}, { 0 } \
+#define CKPT_HEALTH_INIT                                                                              \
+  {                                                                                                   \
+    sizeof(ckpt_health_t), CKPT_PROTECTED, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, {0}, {0}, { 0 } \
   }
 
 /* Receives the verdict on a thread of the engine. It must return soon and must not call ckpt_close(). `health` is valid
@@ -356,6 +357,13 @@ CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
 CKPT_API ckpt_status ckpt_comm_begin(ckpt_engine* engine, uint32_t channel, void* stream);
 CKPT_API ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t channel, void* stream);
 
+/* Training does something else than iterations until ckpt_resume(): an evaluation, the writing of a model. Meanwhile the
+ * agent does not suspect this rank to hang (docs/jit.md). `name` is for people; the engine keeps its first 32 bytes.
+ * Pauses may be nested: call ckpt_resume() once for each. Before ckpt_restore() these calls do nothing. They never block
+ * and make no system call. CKPT_ERR_INVALID: `name` is null, or no pause has begun. Nothing changes then. */
+CKPT_API ckpt_status ckpt_pause(ckpt_engine* engine, const char* name);
+CKPT_API ckpt_status ckpt_resume(ckpt_engine* engine);
+
 /* Stores in `*stage` how far the snapshot of `iteration` has come. Iterations are those of the incarnation that this
  * process restored last. Does not wait. */
 CKPT_API ckpt_status ckpt_snapshot_stage(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage);
@@ -377,8 +385,8 @@ CKPT_API ckpt_status ckpt_stats(ckpt_engine* engine, ckpt_stats_t* stats);
  * first; CKPT_HEALTH_INIT does. */
 CKPT_API ckpt_status ckpt_health(ckpt_engine* engine, ckpt_health_t* health);
 
-/* Sets the function that is called when the verdict changes, and once a minute while the job is degraded or not
- * protected. Null: no function. Changes that last less than two seconds are left out, unless the job was not protected.
+/* Sets the function that is called when the verdict or the suspicion changes, and once a minute while the job is degraded
+ * or not protected. Null: no function. Changes that last less than two seconds are left out, unless the job was not protected.
  * When this call returns, the earlier callback is not running, unless it made this call itself. */
 CKPT_API ckpt_status ckpt_on_health(ckpt_engine* engine, ckpt_health_callback callback, void* user);
 

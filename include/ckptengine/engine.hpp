@@ -228,6 +228,11 @@ class Engine {
     detail::check(ckpt_comm_end(engine_, channel, stream));
   }
 
+  // Training does something else than iterations in between. The class Pause, below, calls both. They throw Error only
+  // for wrong use. See ckpt_pause().
+  void pause(const char* name) { detail::check(ckpt_pause(engine_, name)); }
+  void resume() { detail::check(ckpt_resume(engine_)); }
+
   // Counters and latest measurements. Throws Error.
   [[nodiscard]] ckpt_stats_t stats() const {
     ckpt_stats_t stats = CKPT_STATS_INIT;
@@ -255,6 +260,23 @@ class Engine {
 
  private:
   ckpt_engine* engine_ = nullptr;
+};
+
+// A pause of training, from construction to the end of the scope:
+//   {
+//     const ckpt::Pause pause(engine, "eval");
+//     evaluate();
+//   }
+// The engine must outlive it and must not be moved meanwhile.
+class [[nodiscard]] Pause {
+ public:
+  Pause(Engine& engine, const char* name) : engine_(engine) { engine.pause(name); }
+  ~Pause() { ckpt_resume(engine_.handle()); }
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+
+ private:
+  Engine& engine_;
 };
 
 // Marks a communication of training, from construction to the end of the scope:

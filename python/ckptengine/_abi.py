@@ -210,6 +210,7 @@ class CHealth(_Growing):
         ("reason", c_char * 40),
         ("text", c_char * 512),
         ("advice", c_char * 320),
+        ("suspicion", c_char * 320),
     ]
 
 
@@ -240,6 +241,8 @@ _CALLS: dict[str, list] = {
 _INSTANT_CALLS: dict[str, list] = {
     "ckpt_comm_begin": [c_void_p, c_uint32, c_void_p],
     "ckpt_comm_end": [c_void_p, c_uint32, c_void_p],
+    "ckpt_pause": [c_void_p, c_char_p],
+    "ckpt_resume": [c_void_p],
 }
 
 

@@ -112,9 +112,11 @@ class Health:
     parity_wanted: int
     node: str  # the node that holds up commits; "" if no single one
     rank: int  # the rank that holds up commits; -1 if no single one
+    suspicion: str = ""  # which ranks hold training up, for people (docs/jit.md)
 
     def __str__(self) -> str:
-        sentences = [f"the job is {self.state!s}" + (f": {self.text}" if self.text else ""), self.advice]
+        verdict = f"the job is {self.state!s}" + (f": {self.text}" if self.text else "")
+        sentences = [verdict, self.advice, self.suspicion]
         if self.state is not Protection.PROTECTED:
             risk = f"{self.at_risk_iterations} iterations, {self.at_risk_ms / 1000:.1f} s of work are at risk"
             sentences.insert(1, risk)
@@ -403,6 +405,16 @@ class Engine:
         finally:
             self.comm_end(channel, stream)
 
+    @contextlib.contextmanager
+    def pause(self, name: str) -> Iterator[None]:
+        """Context for what is no iteration: an evaluation, the writing of a model. Meanwhile the agent does not suspect
+        this rank to hang (docs/jit.md). `name` is for people. Does nothing before restore()."""
+        self._check(self._library.ckpt_pause(self._open(), _c_text(name)))
+        try:
+            yield
+        finally:
+            self._check(self._library.ckpt_resume(self._open()))
+
     # ---- state ----
 
     def stage(self, iteration: int) -> Stage:
@@ -462,8 +474,11 @@ class Engine:
         self._last_status = status
 
 
+_HEALTH_TEXTS = ("node", "reason", "text", "advice", "suspicion")
+
+
 def _health_of(c: _abi.CHealth) -> Health:
-    texts = {name: getattr(c, name).decode("utf-8", "replace") for name in ("node", "reason", "text", "advice")}
+    texts = {name: getattr(c, name).decode("utf-8", "replace") for name in _HEALTH_TEXTS}
     numbers = {name: getattr(c, name) for name, _ in _abi.CHealth._fields_ if name not in texts}
     del numbers["struct_size"]
     return Health(**texts, **(numbers | {"state": Protection(c.state)}))
@@ -473,7 +488,8 @@ def _health_of(c: _abi.CHealth) -> Health:
 def _log_health(health: Any, _user: Any) -> None:
     """Runs on a thread of the engine at each change of the verdict, and once a minute while there is trouble."""
     told = _health_of(health.contents)
-    log.log(logging.INFO if told.state is Protection.PROTECTED else logging.WARNING, "%s", told)
+    is_fine = told.state is Protection.PROTECTED and not told.suspicion
+    log.log(logging.INFO if is_fine else logging.WARNING, "%s", told)
 
 
 @_abi.WarningCallback

@@ -10,6 +10,7 @@ from typing import NamedTuple
 BEGIN, END, ITERATION = 1, 2, 3
 _CAPTURING, _COMM, _CHANNELS, _EVENTS, _EVENTS_MAX = 144, 4096, 4096 + 64, 4096 + 128, 4096
 _ON_GPU, _ON_GPU_MAX = _EVENTS + 8 * _EVENTS_MAX, 1024
+_PAUSES = _ON_GPU + 8 * _ON_GPU_MAX
 
 
 class Event(NamedTuple):
@@ -41,6 +42,11 @@ class CommWords:
     def on_gpu(self) -> list[tuple[int, int]]:
         """Begun and ended, of each place for a communication on the GPU's timeline."""
         return [struct.unpack_from("<II", self._map, _ON_GPU + 8 * place) for place in range(_ON_GPU_MAX)]
+
+    def pauses(self) -> tuple[int, int, str]:
+        """Begun and ended, and the name of the newest."""
+        begun, ended, name = struct.unpack_from("<II32s", self._map, _PAUSES)
+        return begun, ended, name.rstrip(b"\0").decode()
 
     def events(self, since: int = 0) -> list[Event]:
         """Those from number `since` on, which must still be there."""

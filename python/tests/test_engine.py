@@ -259,6 +259,21 @@ def test_wrong_communication_calls_say_so_and_write_nothing(job):
     assert status_of(engine.comm_begin) == (Status.INVALID, "the engine is closed")
 
 
+def test_a_pause_is_told_with_its_name_and_ends_also_with_an_error(job):
+    with Engine(**job) as engine:
+        with engine.pause("before restore"):
+            pass
+        engine.restore()
+        words = CommWords(job)
+        with engine.pause("eval"):
+            assert words.pauses() == (1, 0, "eval")
+        with pytest.raises(ZeroDivisionError), engine.pause("save"):
+            assert words.pauses() == (2, 1, "save") and 1 / 0
+        assert words.pauses() == (2, 2, "save")
+    with pytest.raises(Error), engine.pause("closed"):
+        pass
+
+
 def test_threads_may_communicate_beside_each_other(job):
     with Engine(**job) as engine:
         engine.restore()

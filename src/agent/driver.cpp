@@ -35,12 +35,23 @@ core::Config core_config(const Options& options, bool has_sources, NodeId node, 
   config.lease_ms = options.lease_ms;
   config.node_wait_ms = options.node_wait_ms;
   config.unprotected_after_ms = options.unprotected_after_ms;
+  config.hang_factor = options.hang_factor;
   return config;
 }
 
 Segments::Limits segment_limits(const Options& options) {
   const core::Config config = core_config(options, false, 0, 0);
   return {options.arena_bytes, config.local_slots, config.local_slots_max, config.held_slots};
+}
+
+std::int64_t tick_ms(const Options& options) { return std::max<std::int64_t>(options.heartbeat_ms / 2, 1); }
+
+RankWatch::Limits watch_limits(const Options& options) {
+  RankWatch::Limits limits;
+  limits.deadline.floor_s = 1e-3 * static_cast<double>(options.hang_floor_ms);
+  limits.deadline.factor = options.hang_factor;
+  limits.look_every_ms = tick_ms(options);
+  return limits;
 }
 
 // Tells whether a part of the agent carries out effects of this kind, and whether it answers failed ones.
@@ -73,7 +84,7 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, const Gr
       transfers_({parts.options, parts.sources, parts.arena.directory(), segments_, parts.index, parts.digests,
                   parts.buffers, parts.queue, peers_, pieces_, space_, trainers_, event_log_, core_, *this}),
       trainers_({parts.arena.directory(), segments_, parts.index, parts.queue, event_log_, parts.scheduler, parts.trace,
-                 transfers_.replications(), *this, pieces_, space_},
+                 transfers_.replications(), *this, pieces_, space_, watch_limits(parts.options)},
                 granted),
       core_(core_config(parts.options, !parts.sources.empty(), node, parts.arena.arena_id()), agent_id,
             recover(granted)),
@@ -104,7 +115,6 @@ void Driver::use(net::Transport& transport, StorePoller& store) {
 }
 
 void Driver::run() {
-  const std::int64_t tick_ms = std::max<std::int64_t>(parts_.options.heartbeat_ms / 2, 1);
   Deadline next_tick = Deadline::in_ms(0);
   while (!parts_.queue.closed()) {
     const auto wanted_at = core_.tick_wanted_at();
@@ -116,7 +126,7 @@ void Driver::run() {
     if (!task && wanted_at && wanted.passed()) run_task([this] { handle(core::Tick{}); });
     run_task([this] { transfers_.replications().tick(); });
     if (!next_tick.passed()) continue;
-    next_tick = Deadline::in_ms(tick_ms);
+    next_tick = Deadline::in_ms(tick_ms(parts_.options));
     run_task([this] { tick(); });
     run_task([this] { arena_watch_.tick(); });
   }

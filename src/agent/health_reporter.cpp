@@ -33,6 +33,7 @@ bool may_be_a_wrong_token(Cause cause) {
 
 void HealthReporter::tick(bool coordination_fails) {
   log_alarm();
+  log_suspicion();
   observe(coordination_fails);
   const core::Health health = deps_.core.health(core_now_ms());
   if (may_be_a_wrong_token(health.cause)) deps_.members.probe_silent();
@@ -46,6 +47,44 @@ void HealthReporter::log_alarm() {
   if (alarm == logged_alarm_) return;
   logged_alarm_ = std::move(alarm);
   if (!logged_alarm_.empty()) deps_.event_log.note(logged_alarm_);
+}
+
+// Once for each change. Its times then are those of the change.
+void HealthReporter::log_suspicion() {
+  core::Suspicion suspicion = deps_.core.status().suspicion;
+  if (suspicion.says_the_same(logged_suspicion_)) return;
+  suspicion_text_ = explain(suspicion, [this](NodeId node) { return deps_.peers.name(node); });
+  if (suspicion_text_.empty())
+    deps_.log->info("no rank is suspected any more");
+  else
+    deps_.event_log.note("suspicion: " + suspicion_text_);
+  logged_suspicion_ = std::move(suspicion);
+}
+
+nlohmann::json HealthReporter::suspicion() const {
+  const core::Suspicion suspicion = deps_.core.status().suspicion;
+  if (suspicion.culprits.empty()) return nullptr;
+  const auto name = [this](NodeId node) { return deps_.peers.name(node); };
+  json culprits = json::array();
+  for (const auto& [node, standing] : suspicion.culprits)
+    culprits.push_back({{"rank", standing.rank},
+                        {"node", name(node)},
+                        {"trouble", trouble_name(standing.trouble)},
+                        {"process", standing.process == 0 ? "" : std::string(1, standing.process)},
+                        {"iteration", standing.iteration + 1},
+                        {"communications", standing.begun ? json(*standing.begun) : json(nullptr)},
+                        {"since_ms", standing.still_ms},
+                        {"computing_ms", standing.computing_ms}});
+  json awaited = nullptr;
+  if (suspicion.waiting != 0)
+    awaited = {{"iteration", suspicion.iteration + 1},
+               {"communication", suspicion.communication},
+               {"ranks_waiting", suspicion.waiting}};
+  return {{"text", explain(suspicion, name)},
+          {"culprits", std::move(culprits)},
+          {"count", suspicion.count},
+          {"everybody_waits", suspicion.is_everybody},
+          {"awaited", std::move(awaited)}};
 }
 
 void HealthReporter::observe(bool coordination_fails) {
@@ -86,6 +125,7 @@ void HealthReporter::notify(const core::Health& health) {
   news.node = health.node == core::no_node ? "" : deps_.peers.name(health.node);
   news.text = explain(health, name);
   news.advice = advice(health, name);
+  news.suspicion = suspicion_text_;
   deps_.trainers.notify(news);
 
   const bool is_news = !logged_health_ || logged_health_->standing != health.standing ||

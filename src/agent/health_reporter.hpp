@@ -1,6 +1,6 @@
-// HealthReporter brings the verdict on the job's health to all who need it. It tells the protocol's core what this
-// agent observes, tells the trainers and the log the core's verdict, and answers `ckptctl health`. Only the agent's
-// core thread uses it.
+// HealthReporter brings the verdict on the job's health, and the suspicion which ranks hold training up, to all who
+// need it. It tells the protocol's core what this agent observes, tells the trainers and the log the core's verdict,
+// and answers `ckptctl health`. Only the agent's core thread uses it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -35,9 +35,12 @@ class HealthReporter {
   void tick(bool coordination_fails);
 
   nlohmann::json report() const;
+  // Which ranks hold training up, for `ckptctl status`. Null: nobody is suspected.
+  nlohmann::json suspicion() const;
 
  private:
   void log_alarm();
+  void log_suspicion();
   void observe(bool coordination_fails);
   void notify(const core::Health& health);
 
@@ -45,6 +48,8 @@ class HealthReporter {
   core::Observed observed_;
   Clock::time_point observe_again_at_ = {};
   std::string logged_alarm_;
+  core::Suspicion logged_suspicion_;
+  std::string suspicion_text_;
   std::optional<core::Health> logged_health_;
 };
 

@@ -53,9 +53,9 @@ bool Process::exited() const {
   return ::poll(&entry, 1, 0) > 0;
 }
 
-bool Process::stopped() const {
+char Process::state() const {
   const auto stat = stat_of(pid_);
-  return stat && stat->start_time == start_time_ && (stat->state == 'T' || stat->state == 't');
+  return stat && stat->start_time == start_time_ ? stat->state : '\0';
 }
 
 bool is_process_stopped(std::int64_t pid) {

@@ -25,8 +25,10 @@ class Process {
 
   // True once it is certain that none of its threads runs any more.
   bool exited() const;
-  // Stopped by SIGSTOP or by a debugger.
-  bool stopped() const;
+  // The state of its main thread, as in /proc/PID/stat: R running, S sleeping, D waiting within the kernel, T stopped,
+  // t stopped by a debugger. 0: the process is gone.
+  char state() const;
+  bool stopped() const { return state() == 'T' || state() == 't'; }
   void kill() const;
 
  private:

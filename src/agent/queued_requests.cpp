@@ -8,8 +8,8 @@ void QueuedRequests::hello(const core::TrainerHello& hello, std::int64_t pid, Re
   queue_.post([this, hello, pid, respond = std::move(respond)] { trainers_.hello(hello, pid, respond); });
 }
 
-void QueuedRequests::exited(Asker asker) {
-  queue_.post([this, asker] { trainers_.exited(asker); });
+void QueuedRequests::exited(Asker asker, bool died) {
+  queue_.post([this, asker, died] { trainers_.exited(asker, died); });
 }
 
 void QueuedRequests::restore(Asker asker, const RestoreRequest& request, Respond respond) {

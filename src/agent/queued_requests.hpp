@@ -21,7 +21,7 @@ class QueuedRequests : public TrainerRequests {
       : queue_(queue), trainers_(trainers), arena_(arena), event_log_(event_log), agent_(agent), status_(status) {}
 
   void hello(const core::TrainerHello& hello, std::int64_t pid, Respond respond) override;
-  void exited(Asker asker) override;
+  void exited(Asker asker, bool died) override;
   void restore(Asker asker, const RestoreRequest& request, Respond respond) override;
   void restored(Asker asker, std::string no_replication, Respond respond) override;
   void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) override;

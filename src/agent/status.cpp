@@ -89,9 +89,12 @@ json ranks_json(const StatusSources& from, const core::NodeStatus& status) {
   for (const core::RankReport& rank : status.ranks) {
     const auto found = from.trainers.trainers().find(rank.rank);
     const TrainerManager::Trainer* trainer = found != from.trainers.trainers().end() ? &found->second : nullptr;
+    const std::optional<std::string> paused = from.trainers.watch().paused(rank.rank);
     ranks.push_back(
         {{"rank", rank.rank},
          {"pid", trainer != nullptr ? trainer->pid : 0},
+         {"paused", paused ? json(*paused) : json(nullptr)},
+         {"computing_ms", rank.computing_ms},
          {"stopped", trainer != nullptr && is_process_stopped(trainer->pid)},
          {"progress_age_ms",
           trainer != nullptr ? json(milliseconds_between(trainer->progress_at, Clock::now())) : json(nullptr)},
@@ -257,6 +260,7 @@ json status_json(const StatusSources& from) {
           {"parity_now", status.parity_now},
           {"alarm", alarm(from, status)},
           {"health", from.health.report()},
+          {"suspicion", from.health.suspicion()},
           {"coordination_trouble", store_trouble.empty() ? status.record_trouble : store_trouble},
           {"coordination_doubt", coordination_doubt(status, from.peers, from.options, from.local_store)},
           {"storage", storage_json(from, status)},

@@ -28,7 +28,8 @@ using SignedWord64 = std::atomic<std::int64_t>;
 using Word32 = std::atomic<std::uint32_t>;
 static_assert(Word64::is_always_lock_free && Word32::is_always_lock_free);
 
-inline constexpr std::uint32_t format_version = 4;
+inline constexpr std::uint32_t format_version = 4;          // of ReceiveBufferHeader
+inline constexpr std::uint32_t control_format_version = 5;  // of RankControl. Format 4 had no pauses and suspicions
 inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;            // "CKPTNE1"
 inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;         // "CKPTNT1"
 inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;         // "CKPTNG1"
@@ -71,7 +72,7 @@ struct NodeHeader {
 };
 static_assert(sizeof(NodeHeader) <= page_bytes);
 
-inline constexpr std::size_t health_words = 128;
+inline constexpr std::size_t health_words = 168;
 
 // The agent's verdict on the job's health, for one trainer. HealthPage reads and writes it.
 struct HealthWords {
@@ -115,6 +116,7 @@ static_assert(sizeof(RankControl) <= page_bytes);
 inline constexpr std::uint32_t comm_channels_max = 8;
 inline constexpr std::size_t comm_events_max = 4096;
 inline constexpr std::uint32_t comm_gpu_max = 1024;
+inline constexpr std::size_t pause_name_words = 4;
 
 // When a trainer communicates. Follows the control page in the same file. Any thread of the trainer writes it, and so
 // does the trainer's GPU. CommWriter and CommReader (comm_log.hpp) are the interface.
@@ -131,6 +133,14 @@ struct CommWords {
   // Communications on the GPU's timeline. The GPU writes number n, modulo 2^32, to `begun` and later to `ended` of
   // place n % comm_gpu_max. The host uses a place again only when both hold its last number.
   alignas(64) Channel on_gpu[comm_gpu_max];
+  // Pauses of training (ckpt_pause), modulo 2^32. Equal: there is none. The name of the newest is stored before it is
+  // counted, padded with zero bytes.
+  struct Pauses {
+    alignas(64) Word32 begun;
+    Word32 ended;
+    Word64 name[pause_name_words];
+  };
+  Pauses pauses;
 };
 inline constexpr std::size_t control_file_bytes =
     page_bytes + (sizeof(CommWords) + page_bytes - 1) / page_bytes * page_bytes;

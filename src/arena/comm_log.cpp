@@ -1,6 +1,8 @@
 #include "arena/comm_log.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <iterator>
 
 namespace ckpt::arena {
@@ -66,6 +68,21 @@ bool CommWriter::end(std::uint32_t channel, Clock::time_point now) {
 
 void CommWriter::iteration(Clock::time_point now) { store(CommKind::iteration, 0, now); }
 
+void CommWriter::pause(std::string_view name) {
+  std::array<std::uint64_t, pause_name_words> words{};
+  std::memcpy(words.data(), name.data(), std::min(name.size(), sizeof words));
+  for (std::size_t i = 0; i < words.size(); ++i) words_->pauses.name[i].store(words[i], std::memory_order_relaxed);
+  words_->pauses.begun.fetch_add(1, std::memory_order_release);
+}
+
+bool CommWriter::resume() {
+  CommWords::Pauses& pauses = words_->pauses;
+  const std::uint32_t ended = pauses.ended.load(std::memory_order_relaxed);
+  if (ended == pauses.begun.load(std::memory_order_relaxed)) return false;
+  pauses.ended.store(ended + 1, std::memory_order_release);
+  return true;
+}
+
 // ---- Reader ----
 
 CommReader::CommReader(const CommWords& words) : words_(&words), next_(words.written.load(std::memory_order_acquire)) {}
@@ -100,6 +117,21 @@ bool CommReader::is_busy() const {
   const auto busy = [](const CommWords::Channel& channel) { return arena::is_busy(channel); };
   return std::any_of(std::begin(words_->channels), std::end(words_->channels), busy) ||
          std::any_of(std::begin(words_->on_gpu), std::end(words_->on_gpu), busy);
+}
+
+std::optional<std::string> CommReader::paused() const {
+  const CommWords::Pauses& pauses = words_->pauses;
+  const std::uint32_t ended = pauses.ended.load(std::memory_order_acquire);
+  if (pauses.begun.load(std::memory_order_acquire) == ended) return std::nullopt;
+  std::array<char, pause_name_words * sizeof(std::uint64_t)> text;
+  for (std::size_t i = 0; i < pause_name_words; ++i) {
+    const std::uint64_t word = pauses.name[i].load(std::memory_order_relaxed);
+    std::memcpy(text.data() + i * sizeof word, &word, sizeof word);
+  }
+  std::string name(text.data(), ::strnlen(text.data(), text.size()));
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return name;
 }
 
 std::uint64_t CommReader::begun_total() const {

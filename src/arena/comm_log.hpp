@@ -10,6 +10,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "arena/arena_format.hpp"
@@ -41,6 +44,10 @@ class CommWriter {
   void begin(std::uint32_t channel, Clock::time_point now);
   // Returns false and writes nothing if everything that has begun on this channel has ended.
   bool end(std::uint32_t channel, Clock::time_point now);
+  // Training does something that is no iteration. Pauses may be nested. One thread at a time.
+  void pause(std::string_view name);
+  // Returns false and writes nothing if every pause has ended.
+  bool resume();
   // Records that an iteration ends and the next begins.
   void iteration(Clock::time_point now);
   // Records an earlier event on a GPU's timeline. The GPU itself drives the gate for it.
@@ -68,6 +75,8 @@ class CommReader {
   // True if any channel, or any communication on a GPU, is busy. False only if each of them was idle at some moment of
   // the call.
   bool is_busy() const;
+  // The name of the newest pause, if any has not ended. Unprintable characters read as '?'.
+  std::optional<std::string> paused() const;
   // This number changes with every begin.
   std::uint64_t begun_total() const;
 

@@ -72,7 +72,7 @@ Control Control::create(const std::string& directory, std::uint32_t rank) {
   }
   Mapping mapping(fd.get(), control_file_bytes, Mapping::Access::write, draft);
   Control control(std::move(fd), std::move(mapping));
-  control.words_->format = format_version;
+  control.words_->format = control_format_version;
   control.words_->rank = rank;
   control.words_->attempted.store(-1, std::memory_order_relaxed);
   control.words_->magic = control_magic;
@@ -86,7 +86,7 @@ Control Control::attach(UniqueFd fd, std::uint32_t rank) {
     refuse_page();
   Mapping mapping(fd.get(), control_file_bytes, Mapping::Access::write, "a rank's control page");
   const auto* words = reinterpret_cast<const RankControl*>(mapping.data());
-  if (words->magic != control_magic || words->format != format_version || words->rank != rank) refuse_page();
+  if (words->magic != control_magic || words->format != control_format_version || words->rank != rank) refuse_page();
   return Control(std::move(fd), std::move(mapping));
 }
 

@@ -12,8 +12,8 @@ using Record = std::array<std::uint64_t, health_words>;
 
 constexpr std::size_t texts_at = 10;  // word
 constexpr std::size_t texts_bytes = (health_words - texts_at) * 8;
-constexpr std::size_t reason_max = 32, node_max = 64, text_max = 512, advice_max = 320;
-static_assert(reason_max + node_max + text_max + advice_max + 4 <= texts_bytes);
+constexpr std::size_t reason_max = 32, node_max = 64, text_max = 512, advice_max = 320, suspicion_max = 320;
+static_assert(reason_max + node_max + text_max + advice_max + suspicion_max + 5 <= texts_bytes);
 
 std::uint64_t pair(std::uint32_t high, std::uint32_t low) { return std::uint64_t{high} << 32 | low; }
 std::uint32_t high(std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32); }
@@ -41,6 +41,7 @@ Record to_words(const HealthNews& news) {
   add(news.node, node_max);
   add(news.text, text_max);
   add(news.advice, advice_max);
+  add(news.suspicion, suspicion_max);
   std::memcpy(&words[texts_at], texts.data(), texts.size());
   return words;
 }
@@ -61,7 +62,7 @@ HealthNews from_words(const Record& words) {
   std::array<char, texts_bytes> texts;
   std::memcpy(texts.data(), &words[texts_at], texts.size());
   const char* at = texts.data();
-  for (std::string* text : {&news.reason, &news.node, &news.text, &news.advice}) {
+  for (std::string* text : {&news.reason, &news.node, &news.text, &news.advice, &news.suspicion}) {
     const std::size_t left = static_cast<std::size_t>(texts.data() + texts.size() - at);
     const std::size_t length = ::strnlen(at, left);
     text->assign(at, length);

@@ -28,6 +28,7 @@ struct HealthNews {
   std::string reason;  // a word
   std::string node;    // the node that delays commits, or ""
   std::string text, advice;
+  std::string suspicion;  // which ranks hold training up, or ""
 };
 
 class HealthPage {

@@ -69,6 +69,7 @@ std::string ago_text(const json& age_ms) { return age_ms.is_number() ? human_ms(
 
 std::string trainer_state_text(const json& rank) {
   if (rank.value("stopped", false)) return "stopped (SIGSTOP)";
+  if (const json paused = rank.value("paused", json()); paused.is_string()) return "paused (" + text_of(paused) + ")";
   return rank.at("restoring").get<bool>() ? "restoring" : "running";
 }
 
@@ -136,6 +137,8 @@ std::string agent_text(const json& agent) {
                      (agent.at("standby") == true && agent.at("ranks").empty() ? ", stands by" : "") + "\n";
   text += "  " + decision_text(agent) + "  " + committed_text(agent);
   if (!agent.at("alarm").get<std::string>().empty()) text += "  ALARM: " + text_of(agent.at("alarm")) + "\n";
+  if (const json suspicion = agent.value("suspicion", json()); !suspicion.is_null())
+    text += "  SUSPECTED: " + text_of(suspicion.at("text")) + "\n";
   if (const std::string trouble = agent.value("coordination_trouble", ""); !trouble.empty())
     text += "  COORDINATION FAILS: " + trouble + "\n";
   if (const json storage = agent.value("storage", json(nullptr)); !storage.is_null()) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "arena/comm_log.hpp"
@@ -48,6 +49,15 @@ class CommHooks {
   bool end(std::uint32_t channel) const {
     arena::CommWords* words = words_.load(std::memory_order_acquire);
     return words == nullptr || arena::CommWriter(*words).end(channel, Clock::now());
+  }
+  // One thread at a time.
+  void pause(std::string_view name) const {
+    if (arena::CommWords* words = words_.load(std::memory_order_acquire)) arena::CommWriter(*words).pause(name);
+  }
+  // False if every pause has ended.
+  bool resume() const {
+    arena::CommWords* words = words_.load(std::memory_order_acquire);
+    return words == nullptr || arena::CommWriter(*words).resume();
   }
   void iteration(Clock::time_point now) const {
     if (arena::CommWords* words = words_.load(std::memory_order_acquire)) arena::CommWriter(*words).iteration(now);

@@ -302,6 +302,18 @@ ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t channel, void* stream) {
   });
 }
 
+ckpt_status ckpt_pause(ckpt_engine* engine, const char* name) {
+  return on_engine(engine, [&](const auto& self) -> Outcome {
+    need(name != nullptr, "the pause's name");
+    self.pause(name);
+    return {};
+  });
+}
+
+ckpt_status ckpt_resume(ckpt_engine* engine) {
+  return on_engine(engine, [](const auto& self) { return self.resume(); });
+}
+
 ckpt_status ckpt_snapshot_stage(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage) {
   return on_engine(engine, [&](const auto& self) -> Outcome {
     need(stage != nullptr, "the place for the stage");

@@ -28,6 +28,7 @@ bool Engine::is_hopeless() const { return !link_.connected() || health().state =
 // too.
 void Engine::await_last_commit() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
+  pause("close");
   if (open_capture() && await_deferred(deadline)) release({}, deadline);
   if (!sealing_.wait(deadline)) return;
   const std::int64_t last = tickets_.newest_captured();
@@ -133,6 +134,11 @@ Outcome Engine::comm_end(std::uint32_t channel, device::Stream on) const {
   check_channel(channel);
   GpuComm* const gpu = gpu_hooks_.load(std::memory_order_acquire);
   return end_outcome(gpu == nullptr ? link_.comm().end(channel) : gpu->end(channel, on));
+}
+
+Outcome Engine::resume() const {
+  if (link_.comm().resume()) return {};
+  return {CKPT_ERR_INVALID, "resume() came without a pause(), and nothing was recorded; call them in pairs"};
 }
 
 ckpt_stats_t Engine::stats() const {

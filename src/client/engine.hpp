@@ -66,6 +66,10 @@ class Engine {
   void comm_begin(std::uint32_t channel, device::Stream on) const;
   Outcome comm_end(std::uint32_t channel, device::Stream on) const;
 
+  // Training does something else than iterations in between.
+  void pause(std::string_view name) const { link_.comm().pause(name); }
+  Outcome resume() const;
+
   ckpt_stage stage(std::int64_t iteration) const { return tickets_.stage(iteration); }
   Outcome wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const;
   ckpt_stats_t stats() const;

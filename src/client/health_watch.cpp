@@ -62,6 +62,7 @@ ckpt_health_t passed_on(const arena::HealthNews& news) {
   put(health.node, news.node);
   put(health.text, news.text);
   put(health.advice, news.advice);
+  put(health.suspicion, news.suspicion);
   return health;
 }
 
@@ -79,6 +80,7 @@ ckpt_health_t judge(const HealthFacts& facts) {
   const std::int64_t silence_ms = std::max(silence_least_ms, heartbeats_missed_max * facts.heartbeat_ms);
   const bool is_silent = facts.silent_ms > silence_ms;
   const bool is_overdue = facts.quiet_ms > health.allowed_ms;
+  if (is_silent || !facts.is_connected || facts.is_superseded) put(health.suspicion, "");  // nobody watches this rank
   if (is_silent) health.at_risk_ms = std::max(health.at_risk_ms, facts.quiet_ms);
   const auto of_this_node = [&](std::int64_t since_ms) {
     put(health.node, facts.node);
@@ -188,9 +190,11 @@ void HealthWatch::look() {
   health_ = health;
 }
 
-// Reports a change to the worst state at once, other changes when they have lasted, and a lasting state once a minute.
+// Reports suspicions and a change to the worst state at once, other changes when they have lasted, and a lasting state
+// once a minute.
 bool HealthWatch::is_due(const ckpt_health_t& health) {
   const auto now = Clock::now();
+  if (std::strcmp(health.suspicion, notified_ ? notified_->suspicion : "") != 0) return true;
   if (!notified_)
     return is_news_for_people(health) && (health.state == CKPT_NOT_PROTECTED || now - changed_at_ >= settled_after);
   if (!differ(health, *notified_)) return is_news_for_people(health) && now - notified_at_ >= notified_again_after;

@@ -106,6 +106,13 @@ struct Observed {
   bool operator==(const Observed&) const = default;
 };
 
+// What the agent's watch sees. The driver posts it at every change.
+struct RanksWatched {
+  std::vector<RankStanding> in_trouble;
+  std::vector<std::pair<Rank, std::uint32_t>> computing_ms;  // see RankReport
+  bool operator==(const RanksWatched&) const = default;
+};
+
 // The answer to ListStorage: the pieces of every complete checkpoint on storage. The driver did not read the pieces.
 struct StorageListed {
   std::vector<PieceInfo> pieces;
@@ -125,9 +132,10 @@ struct FinalizeEnded {
   std::string trouble;
 };
 
-using Event = std::variant<Tick, LeaderRecordRead, IncarnationRecordRead, AssignmentsRead, MessageArrived, TrainerHello,
-                           TrainerExited, RestoreAsked, RestoreDone, SegmentsReady, Progress, Captured, FetchEnded,
-                           SlotReleased, PieceCorrupt, StorageListed, WriteEnded, FinalizeEnded, Observed>;
+using Event =
+    std::variant<Tick, LeaderRecordRead, IncarnationRecordRead, AssignmentsRead, MessageArrived, TrainerHello,
+                 TrainerExited, RestoreAsked, RestoreDone, SegmentsReady, Progress, Captured, FetchEnded, SlotReleased,
+                 PieceCorrupt, StorageListed, WriteEnded, FinalizeEnded, Observed, RanksWatched>;
 
 // ---- Effects ----
 

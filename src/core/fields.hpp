@@ -88,6 +88,33 @@ void visit_fields(auto& v, Is<RankReport> auto& rank) {
   v.field("wants_gpu_replication", rank.wants_gpu_replication);
   v.field("is_stopped", rank.is_stopped);
   v.field("failed", rank.failed);
+  v.field("computing_ms", rank.computing_ms);
+}
+
+void visit_fields(auto& v, Is<RankStanding> auto& standing) {
+  v.field("rank", standing.rank);
+  v.field("incarnation", standing.incarnation);
+  v.field("trouble", standing.trouble);
+  v.field("process", standing.process);
+  v.field("iteration", standing.iteration);
+  v.field("begun", standing.begun);
+  v.field("still_ms", standing.still_ms);
+  v.field("computing_ms", standing.computing_ms);
+}
+
+void visit_fields(auto& v, Is<Culprit> auto& culprit) {
+  v.field("node", culprit.node);
+  v.field("standing", culprit.standing);
+}
+
+void visit_fields(auto& v, Is<Suspicion> auto& suspicion) {
+  v.field("culprits", suspicion.culprits);
+  v.field("count", suspicion.count);
+  v.field("waiting", suspicion.waiting);
+  v.field("iteration", suspicion.iteration);
+  v.field("communication", suspicion.communication);
+  v.field("is_everybody", suspicion.is_everybody);
+  v.field("usual_ms", suspicion.usual_ms);
 }
 
 void visit_fields(auto& v, Is<placement::Protection> auto& protection) {
@@ -144,6 +171,7 @@ void visit_fields(auto& v, Is<Report> auto& report) {
   v.field("newest_damaged", report.newest_damaged);
   v.field("newest_known_incarnation", report.newest_known_incarnation);
   v.field("ranks", report.ranks);
+  v.field("in_trouble", report.in_trouble);
   v.field("pieces", report.pieces);
   v.field("protection", report.protection);
   v.field("fetch_trouble", report.fetch_trouble);
@@ -252,6 +280,7 @@ void visit_fields(auto& v, Is<Directive> auto& directive) {
   v.field("stored_skipped", directive.stored_skipped);
   v.field("storage_trouble", directive.storage_trouble);
   v.field("health", directive.health);
+  v.field("suspicion", directive.suspicion);
 }
 
 void visit_fields(auto& v, Is<ReportBatch> auto& report_batch) { v.field("reports", report_batch.reports); }

@@ -11,7 +11,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "integers are copied as they lie in memory");
 
-constexpr std::uint8_t format = 8;
+constexpr std::uint8_t format = 9;
 constexpr std::size_t text_bytes_max = 64u << 10;
 
 class BinaryWriter {
@@ -96,6 +96,7 @@ class BinaryReader {
   }
   void field(const char*, Standing& standing) { read_enum(standing, Standing::unprotected); }
   void field(const char*, Cause& cause) { read_enum(cause, last_cause); }
+  void field(const char*, RankTrouble& trouble) { read_enum(trouble, last_trouble); }
   void field(const char*, FetchTrouble& trouble) { read_enum(trouble, FetchTrouble::corrupt); }
   void field(const char*, CheckpointId& checkpoint) { checkpoint = CheckpointId::from_word(get<std::uint64_t>()); }
   void field(const char*, std::string& text) {
@@ -131,6 +132,10 @@ class BinaryReader {
   void field(const char*, CodingInputs& coding_inputs) {
     visit_fields(*this, coding_inputs);
     good_ = good_ && is_valid(coding_inputs.parity_manifest);
+  }
+  void field(const char*, Suspicion& suspicion) {
+    visit_fields(*this, suspicion);
+    good_ = good_ && suspicion.culprits.size() <= culprits_max;
   }
   void field(const char*, Cut& cut) {
     visit_fields(*this, cut);

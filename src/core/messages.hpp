@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/health.hpp"
+#include "core/suspicions.hpp"
 #include "core/types.hpp"
 
 namespace ckpt::core {
@@ -31,6 +32,7 @@ struct RankReport {
   bool wants_gpu_replication = false;  // it wants its main shard copied from GPU to GPU
   bool is_stopped = false;             // its process is stopped (SIGSTOP, a debugger)
   std::uint8_t failed = 0;             // ckpt_status of its newest snapshot if that failed; a skip does not count
+  std::uint32_t computing_ms = 0;      // how long it computes in an iteration, roughly; 0: not known
   bool operator==(const RankReport&) const = default;
 };
 
@@ -62,8 +64,9 @@ struct Report {
   std::uint64_t newest_known_incarnation =
       0;  // newest decided incarnation that the agent knows of, from the store, a leader or a trainer
   std::vector<RankReport> ranks;
-  std::vector<PieceInfo> pieces;  // all whole pieces, each (shard, checkpoint) once
-  bool storage = false;           // as Config::storage
+  std::vector<RankStanding> in_trouble;  // the node's ranks that make no progress, also dead ones
+  std::vector<PieceInfo> pieces;         // all whole pieces, each (shard, checkpoint) once
+  bool storage = false;                  // as Config::storage
   Written written;
   std::vector<CheckpointId> damaged;  // checkpoints on storage that proved damaged when read
   std::string read_trouble;           // why reading from storage fails; "" while it succeeds
@@ -207,6 +210,7 @@ struct Directive {
   std::uint64_t stored_skipped = 0;       // due checkpoints that were not written because storage was busy
   std::string storage_trouble;            // "" if none
   Health health;                          // the leader's verdict, for the whole job
+  Suspicion suspicion;                    // which ranks hold training up
   bool operator==(const Directive&) const = default;
 };
 

@@ -76,6 +76,7 @@ struct Node::Parts {
   std::string reported_trouble;
   bool has_begun = false;
   HealthView health;
+  TimeMs suspected_at = 0;  // when the suspicion of the newest directive came
   Observed observed;
   TimeMs now = 0;
 };
@@ -126,6 +127,7 @@ void Node::Parts::dispatch(const Event& event, Effects& effects) {
                    if (leader) leader->on(ended, now);
                  },
                  [&](const PieceCorrupt& corrupt) { worker.on(corrupt, effects); },
+                 [&](const RanksWatched& watched) { worker.on(watched, now); },
                  [&](const Observed& news) {
                    observed = news;
                    worker.on(news);
@@ -214,7 +216,9 @@ bool Node::Parts::accept_report(NodeId from, const Report& report) {
 void Node::Parts::obey(const Directive& directive) {
   election.on_directive_of(directive.leader, directive.epoch, now);
   if (leader) leader->on_directive_of(directive.leader, now);
+  const Suspicion before = worker.directive().suspicion;
   if (election.on_higher_epoch(directive.epoch)) worker.on(directive);
+  if (worker.directive().suspicion != before) suspected_at = now;
 }
 
 void Node::Parts::reconcile(Effects& effects) {
@@ -308,6 +312,8 @@ NodeStatus Node::status() const {
   status.stored = directive.stored;
   status.stored_skipped = directive.stored_skipped;
   status.storage_trouble = directive.storage_trouble;
+  status.suspicion = directive.suspicion;
+  for (Culprit& each : status.suspicion.culprits) each.standing.still_ms += parts_->now - parts_->suspected_at;
   status.record_trouble = parts_->record_trouble();
   return status;
 }

@@ -47,6 +47,7 @@ struct Config {
   std::uint32_t pieces_per_ms = 256;   // pieces that the leader examines per ms; with few, it reconciles at every event
   std::uint32_t relay_from = 256;      // from this many nodes on, nodes report through relays
   TimeMs unprotected_after_ms = 5000;  // the job is not protected after at least this long without a commit
+  std::uint32_t hang_factor = 3;       // a rank that computes so many times as long as the others is a straggler
 };
 
 // A shard that a parity piece was computed from. A parity piece has one for each member of its group.

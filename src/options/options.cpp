@@ -444,6 +444,13 @@ const std::array keys = {
         "unprotected_after_ms", "5000", "", agent | engine, 0,
         "A job that commits nothing for this time, and for longer than four of its iterations, is *not protected* "
         "([protection](protection.md))."),
+    entry<&Options::hang_floor_ms, Milliseconds>(
+        "hang_floor_ms", "2500", "", agent, 0,
+        "A rank is never suspected to hang before it has made no progress for this time ([jit](jit.md))."),
+    entry<&Options::hang_factor, Count<2, 1000>>(
+        "hang_factor", "3", "", agent, 0,
+        "A rank is suspected to hang after this many times the longest time that it took before. A rank that computes "
+        "so many times as long as the others is a straggler ([jit](jit.md))."),
     entry<&Options::restore_timeout_ms, Milliseconds>("restore_timeout_ms", "60000", "", engine | agent, 0,
                                                       "Longest time for a whole restore."),
     entry<&Options::claim_timeout_ms, Milliseconds>(

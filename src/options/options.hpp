@@ -77,6 +77,8 @@ struct Options {
   std::int64_t lease_ms;
   std::int64_t node_wait_ms;
   std::int64_t unprotected_after_ms;
+  std::int64_t hang_floor_ms;
+  std::uint32_t hang_factor;
   std::int64_t restore_timeout_ms;
   std::int64_t claim_timeout_ms;
   std::int64_t close_timeout_ms;

@@ -159,6 +159,7 @@ std::string describe(const Event& event) {
             return text("observed: ", e.stopped.size(), " stopped, ", e.failed.size(), " failing, ",
                         e.distrusted.size(), " distrusted", e.coordination_fails ? ", the store fails" : "");
           },
+          [](const RanksWatched& e) { return text("ranks in trouble: ", e.in_trouble.size()); },
       },
       event);
 }

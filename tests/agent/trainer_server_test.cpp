@@ -26,7 +26,7 @@ class StubRequests : public TrainerRequests {
     hellos.put(hello);
     respond({});
   }
-  void exited(Asker asker) override { exits.put(asker); }
+  void exited(Asker asker, bool) override { exits.put(asker); }
   void restore(Asker, const RestoreRequest& request, Respond respond) override {
     restores.put({request.timeout_ms, respond});
   }

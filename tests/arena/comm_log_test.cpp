@@ -56,6 +56,40 @@ TEST_F(CommLogTest, WhatIsWrittenIsReadOnceAndInOrder) {
   EXPECT_EQ(appended, (Events{{1, CommKind::iteration, 0}, {40, CommKind::end, 7}, {50, CommKind::iteration, 0}}));
 }
 
+TEST_F(CommLogTest, APauseHasANameUntilTheLastOneHasEnded) {
+  EXPECT_EQ(reader_.paused(), std::nullopt);
+  EXPECT_FALSE(writer_.resume());
+  writer_.pause("eval");
+  EXPECT_EQ(reader_.paused(), "eval");
+  writer_.pause("");
+  EXPECT_EQ(reader_.paused(), "");
+  EXPECT_TRUE(writer_.resume());
+  EXPECT_NE(reader_.paused(), std::nullopt);
+  EXPECT_TRUE(writer_.resume());
+  EXPECT_EQ(reader_.paused(), std::nullopt);
+  EXPECT_FALSE(writer_.resume());
+}
+
+TEST_F(CommLogTest, ANameThatIsTooLongOrUnprintableReadsAsSomethingThatIsNot) {
+  writer_.pause(std::string(40, 'x'));
+  EXPECT_EQ(reader_.paused(), std::string(32, 'x'));
+  writer_.pause("a\n\x80");
+  EXPECT_EQ(reader_.paused(), "a??");
+}
+
+// Whoever dies between two stores leaves the earlier pause, or none, or the whole new one.
+TEST_F(CommLogTest, APauseCountsOnceItsNameIsThere) {
+  CommWords before{}, after{};
+  CommWriter(after).pause("an evaluation of training");
+  CommReader reader(before);
+  for (std::size_t word = 0; word < pause_name_words; ++word) {
+    before.pauses.name[word].store(after.pauses.name[word]);
+    EXPECT_EQ(reader.paused(), std::nullopt);
+  }
+  before.pauses.begun.store(after.pauses.begun);
+  EXPECT_EQ(reader.paused(), "an evaluation of training");
+}
+
 TEST_F(CommLogTest, TheWordsAreThoseOfTheDocumentation) {
   writer_.begin(5, at_us(0x123456789abc));
   writer_.end(5, at_us(0x123456789abd));

@@ -31,6 +31,7 @@ HealthNews some_news() {
   news.node = "n5";
   news.text = "why";
   news.advice = "what to do";
+  news.suspicion = "who is to blame";
   return news;
 }
 
@@ -53,6 +54,7 @@ TEST_F(HealthPageTest, WhatIsToldIsHeard) {
   EXPECT_EQ(read->node, "n5");
   EXPECT_EQ(read->text, "why");
   EXPECT_EQ(read->advice, "what to do");
+  EXPECT_EQ(read->suspicion, "who is to blame");
 }
 
 TEST_F(HealthPageTest, HeartbeatsCount) {

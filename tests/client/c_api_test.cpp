@@ -51,6 +51,8 @@ TEST_F(CApi, NullsAreRefusedWithASentence) {
   EXPECT_EQ(ckpt_stats(nullptr, nullptr), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_comm_begin(nullptr, 0, CKPT_NO_STREAM), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_comm_end(nullptr, 0, CKPT_NO_STREAM), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_pause(nullptr, "eval"), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_resume(nullptr), CKPT_ERR_INVALID);
   ckpt_close(nullptr);
   EXPECT_EQ(create({{"copies", nullptr}}), CKPT_ERR_INVALID);
 }

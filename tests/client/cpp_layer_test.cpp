@@ -42,6 +42,30 @@ TEST(CppLayer, ACommunicationLastsForItsScope) {
   EXPECT_EQ(words.written, 6u);
 }
 
+TEST(CppLayer, APauseLastsAsLongAsItsScope) {
+  const ckpt::test::TemporaryDirectory directory{ckpt::test::in_memory};
+  ckpt::client::FakeAgent agent(directory.path());
+  ckpt::Engine engine(ckpt::Options()
+                          .set("job", "job")
+                          .set("rank", 0)
+                          .set("world_size", 1)
+                          .set("node", "node")
+                          .set("agent", "attach")
+                          .set("arena_dir", directory.path()));
+  { const ckpt::Pause before_restore(engine, "nobody hears of it"); }
+  EXPECT_FALSE(engine.restore().found);
+  const ckpt::arena::CommReader words(agent.control().comm());
+  EXPECT_EQ(words.paused(), std::nullopt);
+  {
+    const ckpt::Pause pause(engine, "eval");
+    EXPECT_EQ(words.paused(), "eval");
+  }
+  EXPECT_EQ(words.paused(), std::nullopt);
+  EXPECT_THROW(engine.resume(), ckpt::Error);
+  EXPECT_THROW(engine.pause(nullptr), ckpt::Error);
+  EXPECT_EQ(words.paused(), std::nullopt);
+}
+
 TEST(CppLayer, ASkippedSnapshotIsAFalseResultThatIsNoErrorAndSaysWhy) {
   const ckpt::test::TemporaryDirectory directory{ckpt::test::in_memory};
   ckpt::client::FakeAgent agent(directory.path());

@@ -51,6 +51,17 @@ TEST(HealthJudge, AnAgentThatDoesNotHeartbeatIsNotBelieved) {
   EXPECT_EQ(judge(facts).state, CKPT_PROTECTED) << "that agent beats seldom";
 }
 
+TEST(HealthJudge, ASuspicionIsForgottenWhenNobodyWatchesAnyMore) {
+  HealthFacts facts = facts_of(0);
+  facts.news->suspicion = "rank 1 is stopped";
+  EXPECT_STREQ(judge(facts).suspicion, "rank 1 is stopped");
+  facts.silent_ms = 3000;
+  EXPECT_STREQ(judge(facts).suspicion, "");
+  facts.silent_ms = 0;
+  facts.is_connected = false;
+  EXPECT_STREQ(judge(facts).suspicion, "");
+}
+
 TEST(HealthJudge, WithoutAnAgentItIsNotProtectedWhenCommitsAreDue) {
   HealthFacts facts = facts_of(0);
   facts.is_connected = false;
@@ -158,6 +169,19 @@ TEST_F(WatchTest, TellsAtOnceThatAllIsWellAgain) {
   await_calls_for(2);
   await_calls_for(0);
   EXPECT_EQ(received_count(), 2u);
+}
+
+TEST_F(WatchTest, TellsEachSuspicionAtOnceAndItsEnd) {
+  watch.on_change(&receive, this);
+  for (const std::string suspicion : {"rank 1 is stopped", "rank 1 has ended", ""}) {
+    arena::HealthNews news = news_of(0);
+    news.suspicion = suspicion;
+    const std::size_t before = received_count();
+    control->health().publish(news);
+    await([&] { return received_count() > before; });
+    EXPECT_EQ(read.back().suspicion, suspicion);
+    EXPECT_EQ(read.back().state, CKPT_PROTECTED);
+  }
 }
 
 TEST_F(WatchTest, TellsWhatIsTheCaseToWhoeverComesLater) {

@@ -38,6 +38,9 @@ Report some_report() {
   report.fetch_source = 6;
   report.newest_known_incarnation = 17;
   report.coordination_fails = true;
+  report.ranks[1].computing_ms = 250;
+  report.in_trouble = {{0, 2, RankTrouble::stopped, 'T', 100, 7, 3200, 0},
+                       {1, 2, RankTrouble::dead, 0, -1, std::nullopt, INT64_MAX, 0}};
   return report;
 }
 
@@ -87,6 +90,7 @@ Directive some_directive() {
   directive.missing_nodes = {6};
   directive.copies_now = 2;
   directive.alarm = "ranks disagree";
+  directive.suspicion = {{{6, {3, 2, RankTrouble::slow, 'R', 40, 6, 0, 1000}}}, 17, 2, 40, 7, true, 200};
   return directive;
 }
 

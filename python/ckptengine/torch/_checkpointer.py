@@ -192,6 +192,11 @@ class Checkpointer:
         yield
         self.snapshot(iteration)
 
+    def pause(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Context for what is no iteration, e.g. an evaluation: `with checkpointer.pause("eval"): ...`. Meanwhile the
+        agent does not suspect this rank to hang (docs/jit.md)."""
+        return self.engine.pause(name)
+
     def stats(self) -> Stats:
         return self.engine.stats()
 

@@ -128,7 +128,7 @@ void Claims::disconnected(Rank rank, std::uint64_t instance) {
 std::vector<Claims::Retired> Claims::sweep() {
   std::vector<Retired> retired;
   for (const auto& [rank, holder] : holders_)
-    if (holder.process.exited() || holder.closed) retired.push_back({rank, holder.instance});
+    if (holder.process.exited() || holder.closed) retired.push_back({rank, holder.instance, !holder.closed});
   for (const Retired& gone : retired) retire(gone.rank);
   return retired;
 }

@@ -60,6 +60,7 @@ class Claims {
   struct Retired {
     core::Rank rank;
     std::uint64_t instance;
+    bool died;  // it never said that it is closed
   };
   // Removes the holders that are gone and returns them.
   std::vector<Retired> sweep();

@@ -39,7 +39,7 @@ std::string control_path(const std::string& directory, Rank rank) {
 }  // namespace
 
 TrainerManager::TrainerManager(Dependencies dependencies, std::map<Rank, OpenGrant> granted)
-    : deps_(std::move(dependencies)), granted_(std::move(granted)) {}
+    : deps_(std::move(dependencies)), granted_(std::move(granted)), watch_(deps_.limits) {}
 
 RankPort* TrainerManager::port_of(Rank rank) {
   const auto found = trainers_.find(rank);
@@ -76,6 +76,7 @@ void TrainerManager::hello(const core::TrainerHello& hello, std::int64_t pid, co
       known = port.get();
       trainers_[hello.rank] = {std::move(port), pid};
       deps_.scheduler.add(hello.rank, known->shared_control());
+      watch_.add(hello.rank, pid, known->shared_control(), hello.incarnation);
       deps_.core.handle(hello);
     }
     Reply reply;
@@ -88,11 +89,12 @@ void TrainerManager::hello(const core::TrainerHello& hello, std::int64_t pid, co
   }
 }
 
-void TrainerManager::exited(Asker asker) {
+void TrainerManager::exited(Asker asker, bool died) {
   if (RankPort* port = port_of(asker); port != nullptr) {
     port->fence(0);  // at the latest this stops a process that goes on without its engine
     unlink_same(control_path(deps_.directory, asker.rank), port->control().fd());
     trainers_.erase(asker.rank);
+    died ? watch_.died(asker.rank, Clock::now()) : watch_.remove(asker.rank);
     deps_.scheduler.remove(asker.rank);
     restores_.erase(asker.rank);
     served_.erase(asker.rank);
@@ -103,6 +105,7 @@ void TrainerManager::exited(Asker asker) {
     deps_.replications.gone(asker.rank);
   }
   deps_.core.handle(core::TrainerExited{asker.rank, asker.instance});
+  if (died) watch_ranks();
 }
 
 void TrainerManager::restore(Asker asker, const RestoreRequest& request, const Respond& respond) {
@@ -112,6 +115,7 @@ void TrainerManager::restore(Asker asker, const RestoreRequest& request, const R
 }
 
 void TrainerManager::await_restore(Rank rank, std::int64_t timeout_ms, const Respond& respond) {
+  watch_.joined(rank, 0);
   restores_.insert_or_assign(rank, PendingRestore{respond, Deadline::in_ms(timeout_ms), Clock::now()});
   deps_.core.handle(core::RestoreAsked{rank, trainers_.at(rank).wants_gpu_replication});
 }
@@ -154,6 +158,7 @@ const core::RestoreReady* TrainerManager::served(Rank rank) const {
 void TrainerManager::reserve(Asker asker, const ReserveRequest& request, const Respond& respond) {
   if (refuse_unknown(asker, respond)) return;
   trainers_.at(asker.rank).shortage = request.shortage;
+  watch_.interrupted(asker.rank, Clock::now());
   std::vector<std::pair<SegmentKey, SlotNeed>> needs;
   std::vector<std::string> shards;
   std::uint64_t rank_bytes = 0;
@@ -297,6 +302,7 @@ void TrainerManager::carry_out(const core::RestoreReady& ready) {
     served_.insert_or_assign(ready.rank, ready);
     trainers_.at(ready.rank).progress_at = Clock::now();
     trainers_.at(ready.rank).port->joined(ready.incarnation);
+    watch_.joined(ready.rank, ready.incarnation);
     pending->respond(std::move(reply));
   } catch (const Failure& failure) {
     pending->respond(refusal(failure.status(), failure.what()));
@@ -371,7 +377,14 @@ void TrainerManager::notify(const arena::HealthNews& news) {
   }
 }
 
-void TrainerManager::tick() { deps_.scheduler.listen(); }
+void TrainerManager::tick() {
+  deps_.scheduler.listen();
+  watch_ranks();
+}
+
+void TrainerManager::watch_ranks() {
+  if (auto news = watch_.look(Clock::now())) deps_.core.handle(std::move(*news));
+}
 
 bool TrainerManager::has_overdue_restore() const {
   return std::any_of(restores_.begin(), restores_.end(),

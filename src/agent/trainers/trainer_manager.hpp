@@ -14,6 +14,7 @@
 #include "agent/scheduler.hpp"
 #include "agent/space_forecast.hpp"
 #include "agent/trainers/rank_port.hpp"
+#include "agent/trainers/rank_watch.hpp"
 #include "agent/trainers/trainer_requests.hpp"
 #include "core/node.hpp"
 #include "gpu_replication/replication_manager.hpp"
@@ -35,13 +36,14 @@ class TrainerManager {
     EventSink& core;
     LocalPieces& pieces;
     const SpaceForecast& space;
+    RankWatch::Limits limits;
   };
   // `granted`: grants that living trainers may be using, by rank.
   TrainerManager(Dependencies dependencies, std::map<core::Rank, OpenGrant> granted);
 
   // ---- Requests ----
   void hello(const core::TrainerHello& hello, std::int64_t pid, const Respond& respond);
-  void exited(Asker asker);
+  void exited(Asker asker, bool died);
   void restore(Asker asker, const RestoreRequest& request, const Respond& respond);
   void restored(Asker asker, const std::string& no_replication, const Respond& respond);
   void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, const Respond& respond);
@@ -63,7 +65,7 @@ class TrainerManager {
   // Tells the trainers that this agent lives, and the job's health.
   void notify(const arena::HealthNews& news);
 
-  // Reads the hooks' events.
+  // Reads the hooks' events, and looks whether the trainers make progress.
   void tick();
   // Restores whose deadline has passed end as timed out. `why` tells people what they waited for.
   bool has_overdue_restore() const;
@@ -80,6 +82,7 @@ class TrainerManager {
     std::string slots_refused = {};  // why it got no further slot, though its captures wait for replication
   };
   const std::map<core::Rank, Trainer>& trainers() const { return trainers_; }
+  const RankWatch& watch() const { return watch_; }
   // The pieces that the rank last got to restore from, or null. A restarted agent does not know them.
   const core::RestoreReady* served(core::Rank rank) const;
 
@@ -95,6 +98,7 @@ class TrainerManager {
   bool refuse_unknown(Asker asker, const Respond& respond);
   core::SegmentsReady segments_of(core::Rank rank, const std::vector<std::string>& shards) const;
   void look(Asker asker);
+  void watch_ranks();
   void trace_capture(core::Rank rank, const RankPort::ControlChanges& changes);
   void await_restore(core::Rank rank, std::int64_t timeout_ms, const Respond& respond);
   std::optional<PendingRestore> take_pending(core::Rank rank);
@@ -105,6 +109,7 @@ class TrainerManager {
   const Dependencies deps_;
   std::map<core::Rank, OpenGrant> granted_;
   std::map<core::Rank, Trainer> trainers_;
+  RankWatch watch_;
   std::map<core::Rank, PendingRestore> restores_;
   std::map<core::Rank, core::RestoreReady> served_;  // what each rank last got to restore from
 };

@@ -60,8 +60,8 @@ class TrainerRequests {
 
   // This trainer now has the rank. Its earlier trainer is proven dead. `pid` is for people.
   virtual void hello(const core::TrainerHello& hello, std::int64_t pid, Respond respond) = 0;
-  // It is certain that the process or the engine is gone.
-  virtual void exited(Asker asker) = 0;
+  // It is certain that the process or the engine is gone. `died`: the process ended and never closed its engine.
+  virtual void exited(Asker asker, bool died) = 0;
   virtual void restore(Asker asker, const RestoreRequest& request, Respond respond) = 0;
   // `no_replication`: why the trainer cannot take part in GPU replication after all. "" if it can, or did not ask.
   virtual void restored(Asker asker, std::string no_replication, Respond respond) = 0;

@@ -215,7 +215,7 @@ void TrainerServer::settle_claims() {
     try {
       const std::int64_t pid = pending.claimant.process->pid();
       verdict = claims_.claim(pending.claimant);
-      if (verdict.retired_instance) requests_.exited({pending.hello.rank, *verdict.retired_instance});
+      if (verdict.retired_instance) requests_.exited({pending.hello.rank, *verdict.retired_instance}, false);
       if (verdict.verdict == Claims::Verdict::admitted) {
         connection.asker = Asker{pending.hello.rank, pending.hello.instance};
         const auto hello = pending.hello;
@@ -237,7 +237,7 @@ void TrainerServer::settle_claims() {
 
 void TrainerServer::sweep() {
   for (const Claims::Retired& gone : claims_.sweep()) {
-    requests_.exited({gone.rank, gone.instance});
+    requests_.exited({gone.rank, gone.instance}, gone.died);
     for (Connection& connection : connections_)  // a forked child may keep the connection open
       if (connection.asker && connection.asker->instance == gone.instance) connection.closing = true;
   }

@@ -28,6 +28,7 @@
 #include "core/leader/record_writer.hpp"
 #include "core/leader/restore_progress.hpp"
 #include "core/leader/storage.hpp"
+#include "core/leader/suspicions.hpp"
 #include "core/parity_pieces.hpp"
 
 namespace ckpt::core {
@@ -133,6 +134,7 @@ class Leader {
   CommitClock clock_;
   SnapshotInterval snapshot_interval_;
   Health health_;
+  Suspicions suspicions_;
   TimeMs standing_since_ = 0;
   std::vector<NodeId> distrusted_;
   // Times of one checkpoint on its way to the commit. They show which step is the slowest.

@@ -26,9 +26,11 @@ void Leader::send_directives(TimeMs now, Effects& effects) {
     directive.sequence = answer.last.sequence;  // equal, so that the comparison ignores it
     // Its times change at every look, so they travel only with other news.
     if (health_.says_the_same(answer.last.health)) directive.health = answer.last.health;
+    if (suspicions_.current().says_the_same(answer.last.suspicion)) directive.suspicion = answer.last.suspicion;
     if (directive == answer.last && !answer.is_due) continue;
     directive.sequence = ++directive_sequence_;
     directive.health = health_;
+    directive.suspicion = suspicions_.current();
     answer.last = directive;
     answer.is_due = false;
     batches[peer.via].items.push_back({node, std::move(directive)});
@@ -85,6 +87,7 @@ Directive Leader::common_directive() const {
   directive.epoch = view_.epoch;
   directive.incarnation = view_.record->incarnation;
   directive.health = health_;
+  directive.suspicion = suspicions_.current();
   directive.decision = view_.record->decision;
   directive.committed = commits_.committed();
   directive.abandoned = commits_.abandoned();

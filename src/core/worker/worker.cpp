@@ -160,6 +160,9 @@ std::vector<RankReport> Worker::rank_reports() const {
     for (const auto& [failing, status] : observed_.failed) {
       if (failing == rank) report.failed = status;
     }
+    for (const auto& [watched, computing_ms] : watched_.computing_ms) {
+      if (watched == rank) report.computing_ms = computing_ms;
+    }
     reports.push_back(std::move(report));
   }
   return reports;
@@ -593,6 +596,7 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.newest_damaged = newest_damaged_;
   report.newest_known_incarnation = newest_known_incarnation_;
   report.ranks = rank_reports();
+  report.in_trouble = watched_.in_trouble;
   report.pieces = slots_.whole_pieces();
   report.storage = config_.storage;
   report.written = written_;
@@ -617,6 +621,7 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.sequence = ++report_sequence_;
   last_report_ = report;
   last_report_at_ = now;
+  for (RankStanding& standing : report.in_trouble) standing.still_ms += now - watched_at_;  // that alone is no news
   return report;
 }
 

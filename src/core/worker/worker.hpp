@@ -33,6 +33,10 @@ class Worker {
   void on(const PieceCorrupt& corrupt, Effects& effects);
   void on(const WriteEnded& ended);
   void on(const Observed& observed) { observed_ = observed; }
+  void on(const RanksWatched& watched, TimeMs now) {
+    watched_ = watched;
+    watched_at_ = now;
+  }
   void on(const Directive& directive);
   void on_epoch(std::uint64_t epoch);  // a newer leader's epoch: from now on the node obeys nothing older
   void on_decided_incarnation(std::uint64_t incarnation) {
@@ -147,6 +151,8 @@ class Worker {
   };
   std::map<std::string, LastFailure> fetch_failures_;  // by shard, until a piece of it arrives
   Observed observed_;
+  RanksWatched watched_;
+  TimeMs watched_at_ = 0;
   std::uint64_t next_fetch_ = 1;
   std::optional<Writing> writing_;
   Written written_;

@@ -1,0 +1,83 @@
+// Suspicions: which ranks hold training up, and what their processes do. Pure.
+//
+// Every agent watches its ranks' marks and processes, and reports the ranks that are in trouble (RankStanding). The
+// leader compares all of them and names the culprits. A rank that only waits in a communication is no culprit while
+// some other rank may still come: that one is within its own deadline, or paused, or in trouble itself.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/health.hpp"
+#include "core/types.hpp"
+
+namespace ckpt::core {
+
+// The numbers go over the wire.
+enum class RankTrouble : std::uint8_t {
+  slow = 0,         // it makes progress, and computes much longer than the others
+  waiting = 1,      // in a communication, past its deadline
+  computing = 2,    // between communications, past its deadline
+  unreachable = 3,  // its node does not answer; only the leader says so
+  stopped = 4,      // its process is stopped (SIGSTOP, a debugger)
+  dead = 5,         // its process ended, and did not close its engine
+};
+inline constexpr RankTrouble last_trouble = RankTrouble::dead;
+// For programs.
+const char* trouble_name(RankTrouble trouble);
+
+// A rank in trouble, as its agent sees it.
+struct RankStanding {
+  Rank rank = 0;
+  std::uint64_t incarnation = 0;
+  RankTrouble trouble = RankTrouble::waiting;
+  char process = 0;                         // state of its main thread, as in /proc/PID/stat; 0: not known
+  std::int64_t iteration = -1;              // the last one that it offered to snapshot(); -1: none
+  std::optional<std::uint32_t> begun = {};  // communications that have begun since then
+  TimeMs still_ms = 0;                      // since its last mark, when this was reported
+  std::uint32_t computing_ms = 0;           // with `slow`: mean of an iteration
+  bool operator==(const RankStanding&) const = default;
+};
+
+struct Culprit {
+  NodeId node = no_node;
+  RankStanding standing;
+  bool operator==(const Culprit&) const = default;
+};
+
+inline constexpr std::size_t culprits_max = 16;
+
+struct Suspicion {
+  std::vector<Culprit> culprits;    // by rank, at most culprits_max; empty: nobody is suspected
+  std::uint32_t count = 0;          // of all culprits
+  std::uint32_t waiting = 0;        // ranks that wait for the culprits in a communication
+  std::int64_t iteration = -1;      // of that communication, as in RankStanding
+  std::uint32_t communication = 0;  // its number in the iteration, from 1
+  bool is_everybody = false;        // the culprits are all ranks, at the same place: no rank is to blame
+  std::uint32_t usual_ms = 0;       // with slow culprits: how long the other ranks compute
+  // True if both read the same to a person, but for the times.
+  bool says_the_same(const Suspicion& other) const;
+  bool operator==(const Suspicion&) const = default;
+};
+
+// The culprits among all ranks in trouble. They are those that are dead or stopped. Else those that have not joined the
+// communication in which others wait. Else those that have come least far.
+Suspicion find_culprits(std::vector<Culprit> in_trouble, std::uint32_t world_size);
+
+// How long a rank computes in an iteration.
+struct ComputingTime {
+  NodeId node = no_node;
+  Rank rank = 0;
+  std::uint32_t computing_ms = 0;  // 0: not known
+};
+// The ranks that compute more than `factor` times as long as the median of all ranks. Nobody if one of them is not
+// known.
+Suspicion find_stragglers(const std::vector<ComputingTime>& times, std::uint32_t world_size, std::uint32_t factor);
+
+// A sentence, "" if nobody is suspected.
+std::string explain(const Suspicion& suspicion, const NameOf& name_of);
+
+}  // namespace ckpt::core

@@ -1,0 +1,145 @@
+#include "schedule/deadline.hpp"
+
+#include <gtest/gtest.h>
+
+namespace ckpt::schedule {
+namespace {
+
+using Kind = Mark::Kind;
+
+constexpr DeadlineOptions limits{2, 3, 4};  // a floor of 2 s, three times the slowest, after four iterations
+
+// A rank whose iterations of 10 s compute for 4 s, communicate for 1 s, and compute for 5 s.
+class WatchedRank {
+ public:
+  WatchedRank() { mark(Kind::iteration, 0); }
+
+  void iterations(int count) {
+    for (int i = 0; i < count; ++i) iteration(4, 1, 5);
+  }
+  void iteration(double before_s, double communicating_s, double after_s) {
+    mark(Kind::begin, before_s);
+    mark(Kind::end, communicating_s);
+    mark(Kind::iteration, after_s);
+  }
+  void mark(Kind kind, double after_s) {
+    now_s += after_s;
+    deadline.observe({kind, now_s});
+  }
+  // Seconds from now.
+  std::optional<double> due_in_s() const {
+    const auto due_s = deadline.due_s();
+    return due_s ? std::optional(*due_s - now_s) : std::nullopt;
+  }
+
+  LearnedDeadline deadline{limits};
+  double now_s = 1000;
+};
+
+// Its first mark ends no iteration, and the iteration after it does not count.
+constexpr int unknown = 4, known = 5;
+
+TEST(LearnedDeadline, ThereIsNoneBeforeSomeIterationsAreKnown) {
+  WatchedRank rank;
+  rank.iterations(unknown);
+  EXPECT_EQ(rank.due_in_s(), std::nullopt);
+  rank.iterations(known - unknown);
+  EXPECT_NE(rank.due_in_s(), std::nullopt);
+}
+
+TEST(LearnedDeadline, IsAMultipleOfTheSlowestTimeApartForComputingAndCommunicating) {
+  WatchedRank rank;
+  rank.iterations(known);
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 15);  // three times 5 s of computing
+  rank.mark(Kind::begin, 4);
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 3);  // three times 1 s of communication
+  rank.mark(Kind::end, 0.1);
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 15);
+}
+
+TEST(LearnedDeadline, IsNeverBelowTheFloor) {
+  WatchedRank rank;
+  for (int i = 0; i < known; ++i) rank.iteration(0.1, 0.1, 0.1);
+  EXPECT_NEAR(*rank.due_in_s(), 2, 1e-9);
+  rank.mark(Kind::begin, 0.1);
+  EXPECT_NEAR(*rank.due_in_s(), 1.9, 1e-9);  // of the whole iteration, which also has 2 s
+}
+
+TEST(LearnedDeadline, AnIterationMayMakeManyMarksAndStillBeLate) {
+  WatchedRank rank;
+  rank.iterations(known);
+  for (int i = 0; i < 6; ++i) {
+    rank.mark(Kind::begin, 4);
+    rank.mark(Kind::end, 0.5);
+  }
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 3);  // of three times 10 s, 27 have passed
+}
+
+TEST(LearnedDeadline, ForgetsWhatWasSlowLongAgo) {
+  WatchedRank rank;
+  rank.iterations(known);
+  rank.iteration(4, 1, 10);
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 30);
+  rank.iterations(40);
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 15);
+}
+
+TEST(LearnedDeadline, AHangTeachesNothingUnlessTrainingStaysThatSlow) {
+  WatchedRank rank;
+  rank.iterations(known);
+  for (int i = 0; i < 3; ++i) {
+    rank.iteration(4, 1, 100);
+    EXPECT_DOUBLE_EQ(*rank.due_in_s(), 15) << i;
+  }
+  rank.iteration(4, 1, 100);
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 300);
+}
+
+TEST(LearnedDeadline, APauseSuspendsItUntilTheNextIterationAndTeachesNothing) {
+  WatchedRank rank;
+  rank.iterations(known);
+  rank.deadline.pause(rank.now_s + 1);
+  EXPECT_EQ(rank.due_in_s(), std::nullopt);
+  rank.deadline.resume(rank.now_s + 1000);
+  EXPECT_EQ(rank.due_in_s(), std::nullopt);
+  rank.mark(Kind::iteration, 2000);
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 15);
+  rank.iteration(4, 1, 12);  // the first iteration after it does not count either
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 15);
+  rank.iteration(4, 1, 12);
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 36);
+}
+
+TEST(LearnedDeadline, LostMarksLeaveThePositionUnknownUntilTheNextIteration) {
+  WatchedRank rank;
+  rank.iterations(known);
+  rank.mark(Kind::begin, 4);
+  EXPECT_EQ(rank.deadline.begun(), 1u);
+  rank.deadline.lost_marks(rank.now_s + 1);
+  EXPECT_EQ(rank.due_in_s(), std::nullopt);
+  EXPECT_EQ(rank.deadline.begun(), std::nullopt);
+  rank.mark(Kind::iteration, 5);
+  EXPECT_EQ(rank.deadline.begun(), 0u);
+  EXPECT_NE(rank.due_in_s(), std::nullopt);
+}
+
+TEST(LearnedDeadline, TheRankGetsItsWholeTimeAgainWhenTheObserverSlept) {
+  WatchedRank rank;
+  rank.iterations(known);
+  rank.mark(Kind::begin, 4);
+  rank.deadline.wait_again(rank.now_s + 100);
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 103);
+  EXPECT_EQ(rank.deadline.begun(), 1u);
+}
+
+TEST(LearnedDeadline, CountsTheRanksOwnComputing) {
+  WatchedRank rank;
+  EXPECT_EQ(rank.deadline.computing_s(), std::nullopt);
+  rank.iterations(20);
+  EXPECT_DOUBLE_EQ(*rank.deadline.computing_s(), 9);
+  for (int i = 0; i < 8; ++i) rank.iteration(1, 2, 1);
+  EXPECT_DOUBLE_EQ(*rank.deadline.computing_s(), 2);
+}
+
+}  // namespace
+}  // namespace ckpt::schedule
