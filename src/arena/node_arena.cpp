@@ -115,7 +115,7 @@ void make_node_directory(const std::string& path) {
   struct stat directory {};
   if (::stat(path.c_str(), &directory) != 0 || directory.st_uid != ::geteuid())
     throw Failure(CKPT_ERR_INVALID,
-                  "the arena " + path + " belongs to another user; set arena_dir to a directory of your own");
+                  "the arena " + path + " belongs to another user; set arena_dir to a directory that belongs to this user");
 }
 
 NodeArena::NodeArena(std::string directory, const std::string& job, const std::string& node)

@@ -23,7 +23,8 @@ bool is_ours(const struct stat& info) { return info.st_uid == ::geteuid() || inf
 
 void require(bool holds, const std::string& path, const char* what, const char* option) {
   if (!holds)
-    throw Failure(CKPT_ERR_INVALID, path + what + "; set the option " + option + " to a directory of your own");
+    throw Failure(CKPT_ERR_INVALID,
+                  path + what + "; set the option " + option + " to a directory that belongs to this user");
 }
 
 void require_own(const struct stat& info, const std::string& path, const char* option) {

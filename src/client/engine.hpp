@@ -1,7 +1,7 @@
 // Engine is what a trainer uses: it captures, restores and reports for one rank. The C interface (ckptengine.h) calls
 // it, and that file's rules apply.
 //
-// Only the training thread uses it, but any thread may call the const functions. It throws Failure. It owns everything
+// The training thread calls it. Other threads may call only the const functions. It throws Failure. It owns everything
 // except the tensors' memory, which belongs to the caller.
 #pragma once
 

@@ -4,7 +4,7 @@
 //
 // Files of the record "incarnation":
 //   incarnation@17            revision 17. It is complete from the moment it has this name, and never changes
-//   incarnation@0             marks that revisions were removed; empty. It stays
+//   incarnation@0             an empty file that stays: revisions were removed, so a reader that finds none lists again
 //   .incarnation@18.<id>.new  a draft of revision 18; <id> is unique
 //   incarnation               the record as written by earlier versions of this store; its first line has the revision
 // The revision with the largest number is the record.
@@ -14,17 +14,18 @@
 //   2. Write the draft of n+1 and sync it.
 //   3. List the directory again. Revision n must still be the newest.
 //   4. link(draft, "incarnation@<n+1>"). Only one writer can make that name. Whoever makes it has won.
-//   5. Sync the directory. It must still have the name by which it was opened. Otherwise somebody is removing the job's
-//      records, and nobody knows whether they saw this one.
-//   6. Sweep as the winner of M = n+1: list the directory; make incarnation@0; unlink all drafts of revisions up to M;
-//      then unlink the revisions below M, the lowest first.
+//   5. Sync the directory. The directory must still have the name by which it was opened. Otherwise somebody is
+//      removing the job's records, and may or may not have removed the new one, too.
+//   6. Sweep. The sweep of revision M, which is n+1 here, is: list the directory; make incarnation@0; unlink all drafts
+//      of revisions up to M; then unlink the revisions below M, the lowest first.
 //
 // Why a removed revision is never made again, however long a writer pauses between 3 and 4. Suppose writer W links r
 // after r was removed. Consider all sweeps that removed r or anything newer before W's link. A sweep that listed the
 // directory after W's draft existed saw the draft. It unlinked the draft before it removed anything, so W's link would
-// have failed with ENOENT. Therefore each of those sweeps began to list before W's draft existed. Its M existed even
-// earlier, and so before step 3 of W began. None of them removed the largest such M, so W saw it in step 3. M is larger
-// than r, so W gave up in step 3: a contradiction. This needs no more of readdir() than POSIX promises: an entry that
+// have failed with ENOENT. Therefore each of those sweeps began to list before W's draft existed. Take the sweep with
+// the largest M. Revision M existed before its sweep began, and so before step 3 of W. No sweep had removed M by then,
+// because only a sweep of a larger revision does. So W saw M in step 3. M is larger than r, so W gave up in step 3: a
+// contradiction. This needs no more of readdir() than POSIX promises: an entry that
 // exists from before the listing until after it is listed.
 //
 // Why a reader gets the newest revision. It lists the directory, opens the newest revision n, finds that n+1 does not
@@ -32,10 +33,11 @@
 // would have removed n first. A listing may find no revision at all while writers replace one by another. It then finds
 // incarnation@0, and the reader lists again.
 //
-// Crashes: the sweep of its revision unlinks a draft that has lost its writer. The next sweep removes revisions that a
-// sweep left. At each moment the newest revision is complete. NFS may say that a link failed although it was made: the
-// inode of the new name decides whether it is the draft. All steps use one open directory. A writer that slept while
-// the job's records were removed and made again therefore cannot touch the new ones.
+// Crashes: if a writer dies, the sweep of the same or a later revision unlinks the draft that it left. If a sweep dies,
+// the next one removes the revisions that it left. At each moment the newest revision is complete. NFS may say that a
+// link failed although it was made: the inode of the new name decides whether it is the draft. All steps use one open
+// directory. A writer that slept while the job's records were removed and made again therefore cannot touch the new
+// ones.
 //
 // Safe to use from several threads and processes. Throws Failure.
 #pragma once

@@ -1,14 +1,15 @@
-// ProgressThread does the work of CudaReplicator on a thread of its own, the progress thread. Other threads ask for
-// exchanges, and the progress thread issues them in run(). If that thread cannot end, this object outlives the
-// replicator.
+// ProgressThread issues CudaReplicator's exchanges from GPU to GPU, on a thread of its own: the progress thread. Other
+// threads only ask for exchanges.
 //
-// It ends in three steps. First NCCL's abort begins. Then a thread waits until nothing reads or writes the memory given
-// to begin(). Then everything is freed. Each step may hang, so one deadline limits the waiting for all of them.
+// To end, it first begins NCCL's abort. Then it waits until nothing reads or writes the memory given to begin(). Then
+// it frees everything. Each of the three may hang, so one deadline limits all of them. If the progress thread does not
+// end until then, the ProgressThread object stays when the replicator is destroyed.
 //
-// The progress thread may also hang earlier, in the driver: training may hold a lock of the driver while it waits for
-// one of our chunks. So nobody waits for it without a deadline. Deadlines limit how long members take to meet, an
-// allowed step to arrive, the abort to begin, and the end to be reported. A watchdog keeps them, and calls neither the
-// driver nor NCCL. If a deadline passes, the watchdog has another thread begin the abort, and reports the end itself.
+// The progress thread may also hang in a call of the driver: training may hold the driver's lock while it waits for
+// bytes that the progress thread must send. So a second thread, the watchdog, limits four times: until all ranks of the
+// group have joined, until a step that all of them agreed on has ended, until the abort has begun, and until the
+// replicator's owner has been told of the end. It calls neither the driver nor NCCL. If a time limit passes, a third
+// thread begins the abort, and the watchdog tells the owner.
 #pragma once
 
 #include <utility>

@@ -84,7 +84,8 @@ void ShardReader::read_leaves(ByteRange range, std::byte* destination) {
   const std::uint64_t length = manifest_.length_bytes;
   if (range.offset_bytes > length || range.size_bytes > length - range.offset_bytes)
     throw Failure(CKPT_ERR_INVALID, "shard " + manifest_.shard + " has " + std::to_string(length) +
-                                        " bytes; the range to read goes beyond them");
+                                        " bytes, and a read of " + std::to_string(range.size_bytes) +
+                                        " bytes at byte " + std::to_string(range.offset_bytes) + " goes beyond them");
   const std::uint64_t end = range.offset_bytes + range.size_bytes;
   std::uint64_t next = range.offset_bytes / kernels::leaf_size_bytes * kernels::leaf_size_bytes;
   if (range.size_bytes == 0) return;

@@ -1,5 +1,5 @@
-// Runs one node on the real core. The store answers at once. The test plays all other nodes, and ends all transfers.
-// cluster.hpp runs several nodes.
+// Runs one node on the real core. The store answers at once. The test plays all other nodes, and decides how each
+// transfer ends. cluster.hpp runs several nodes.
 #pragma once
 
 #include <map>

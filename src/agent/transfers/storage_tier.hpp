@@ -1,6 +1,6 @@
 // StorageTier is the agent's access to persistent storage. It carries out the orders of the protocol's core on threads
-// of its own and answers through the CoreQueue. Checkpoints may also lie in other places that all nodes reach. The core
-// sees all of them as one storage. If several have a piece, the first one counts.
+// of its own and answers through the CoreQueue. It writes to the option `storage`, and reads from there and from the
+// places in `others`. The core sees all of them as one storage. If several have a piece, the option's comes first.
 //
 // Only the agent's core thread uses it. The destructor stops what is under way, within 100 ms.
 #pragma once
