@@ -141,6 +141,9 @@ struct CommWords {
     Word64 name[pause_name_words];
   };
   Pauses pauses;
+  // The last iteration offered to snapshot(), plus 1; 0: none. Stored before the event of that iteration. A capture may
+  // begin later, and RankControl::attempted changes only then.
+  alignas(64) Word64 offered;
 };
 inline constexpr std::size_t control_file_bytes =
     page_bytes + (sizeof(CommWords) + page_bytes - 1) / page_bytes * page_bytes;

@@ -48,6 +48,10 @@ class CommWriter {
   void pause(std::string_view name);
   // Returns false and writes nothing if every pause has ended.
   bool resume();
+  // Tells which iteration ends with the next call of iteration().
+  void offered(std::int64_t iteration) {
+    words_->offered.store(static_cast<std::uint64_t>(iteration) + 1, std::memory_order_release);
+  }
   // Records that an iteration ends and the next begins.
   void iteration(Clock::time_point now);
   // Records an earlier event on a GPU's timeline. The GPU itself drives the gate for it.
@@ -75,6 +79,10 @@ class CommReader {
   // True if any channel, or any communication on a GPU, is busy. False only if each of them was idle at some moment of
   // the call.
   bool is_busy() const;
+  // The last iteration offered to snapshot(); -1: none. Do not trust it: a trainer may write anything.
+  std::int64_t offered() const {
+    return static_cast<std::int64_t>(words_->offered.load(std::memory_order_acquire)) - 1;
+  }
   // The name of the newest pause, if any has not ended. Unprintable characters read as '?'.
   std::optional<std::string> paused() const;
   // This number changes with every begin.

@@ -59,6 +59,9 @@ class CommHooks {
     arena::CommWords* words = words_.load(std::memory_order_acquire);
     return words == nullptr || arena::CommWriter(*words).resume();
   }
+  void offered(std::int64_t iteration) const {
+    if (arena::CommWords* words = words_.load(std::memory_order_acquire)) arena::CommWriter(*words).offered(iteration);
+  }
   void iteration(Clock::time_point now) const {
     if (arena::CommWords* words = words_.load(std::memory_order_acquire)) arena::CommWriter(*words).iteration(now);
   }

@@ -284,6 +284,7 @@ void Engine::mark_iteration(Clock::time_point now, device::Stream stream) const 
 Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
   const auto called_at = Clock::now();
   check_order(iteration);
+  link_.comm().offered(iteration);
   mark_iteration(called_at, stream);
   snapshot_called_at_ = called_at;
   Outcome outcome;

@@ -56,6 +56,14 @@ TEST_F(CommLogTest, WhatIsWrittenIsReadOnceAndInOrder) {
   EXPECT_EQ(appended, (Events{{1, CommKind::iteration, 0}, {40, CommKind::end, 7}, {50, CommKind::iteration, 0}}));
 }
 
+TEST_F(CommLogTest, TheLastIterationThatWasOfferedIsKnown) {
+  EXPECT_EQ(reader_.offered(), -1);
+  writer_.offered(0);
+  EXPECT_EQ(reader_.offered(), 0);
+  writer_.offered(41);
+  EXPECT_EQ(reader_.offered(), 41);
+}
+
 TEST_F(CommLogTest, APauseHasANameUntilTheLastOneHasEnded) {
   EXPECT_EQ(reader_.paused(), std::nullopt);
   EXPECT_FALSE(writer_.resume());

@@ -352,9 +352,9 @@ TEST(Control, PagesOfAnotherFormatOrLengthAreRefused) {
     return [bytes](const std::string& path) { std::filesystem::resize_file(path, bytes); };
   };
   EXPECT_TRUE(attaches([](const std::string&) {}));
-  EXPECT_TRUE(attaches(with_format(format_version)));
-  EXPECT_FALSE(attaches(with_format(format_version - 1)));
-  EXPECT_FALSE(attaches(with_format(format_version + 1)));
+  EXPECT_TRUE(attaches(with_format(control_format_version)));
+  EXPECT_FALSE(attaches(with_format(control_format_version - 1)));
+  EXPECT_FALSE(attaches(with_format(control_format_version + 1)));
   EXPECT_TRUE(attaches(resized_to(control_file_bytes)));
   EXPECT_FALSE(attaches(resized_to(page_bytes)));  // all that format 1 had
   EXPECT_FALSE(attaches(resized_to(control_file_bytes - 1)));

@@ -105,7 +105,7 @@ std::optional<RankStanding> RankWatch::judge(Rank rank, Watched& watched, Clock:
   standing.rank = rank;
   standing.incarnation = watched.incarnation;
   standing.process = state;
-  standing.iteration = watched.control->attempted();
+  standing.iteration = watched.log.offered();
   standing.begun = deadline.begun();
   if (deadline.marked_at_s() != 0)
     standing.still_ms = static_cast<core::TimeMs>(1e3 * std::max(0.0, now_s - deadline.marked_at_s()));
