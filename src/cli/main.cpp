@@ -11,6 +11,7 @@
 #include "base/error.hpp"
 #include "cli/commands.hpp"
 #include "cli/placement/placement_command.hpp"
+#include "cli/plan/plan_command.hpp"
 #include "cli/read_options.hpp"
 #include "cli/storage/storage_command.hpp"
 #include "cli/versions.hpp"
@@ -159,6 +160,8 @@ int main(int argc, char** argv) {
   CLI::App* list = app.add_subcommand("options", "List all options of trainers, agents and tools");
   list->add_flag("--json", line.json, "Print JSON");
   const CLI::App* placement = cli::add_placement_command(app, placement_options, line.json);
+  cli::PlanOptions plan_options;
+  const CLI::App* plan = cli::add_plan_command(app, plan_options, line.json);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -175,6 +178,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     if (placement->parsed()) return print(cli::show_placement(placement_options), line.json);
+    if (plan->parsed()) return print(cli::show_plan(plan_options), line.json);
     if (token->parsed()) return print(cli::make_token(token_path), line.json);
     if (storage.parsed()) return print(storage.run(), line.json);
     if (hook->parsed()) {

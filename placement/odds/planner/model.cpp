@@ -1,0 +1,141 @@
+#include "placement/odds/planner/model.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace ckpt::planner {
+namespace {
+
+struct Totals {
+  double failures_per_s = 0;
+  BySource<double> by_source = {};
+  // Means over all failures, in seconds.
+  double detection_s = 0;
+  double restart_s = 0;
+  double lag_s = 0;
+  double redone_s = 0;  // half an interval
+  double chain_s = 0;   // down, with the failures that strike while it is down
+};
+
+void add(Totals& totals, const Behavior& what, Fault fault, Source source, double rate_per_s) {
+  totals.failures_per_s += rate_per_s;
+  totals.by_source[index(source)] += rate_per_s;
+  totals.detection_s += rate_per_s * what.detection_s;
+  totals.restart_s += rate_per_s * what.restart_s[index(fault)][index(source)];
+  totals.lag_s += rate_per_s * what.lag_s[index(source)];
+  totals.redone_s += rate_per_s * what.every_s[index(source)] / 2;
+}
+
+// A failure while the job is down begins the recovery anew: with q the odds of that, the mean time down of a chain of
+// failures is q / (rate * (1 - q)).
+double chain_s(const Behavior& what, const Rates& rates, double failures_per_s) {
+  double interrupted = 0;
+  for (const Fault fault : {Fault::process, Fault::node, Fault::domain}) {
+    for (std::size_t source = 0; source < source_count; ++source) {
+      const double down_s = what.detection_s + what.restart_s[index(fault)][source];
+      interrupted += rates[index(fault)][source] / failures_per_s * -std::expm1(-failures_per_s * down_s);
+    }
+  }
+  return interrupted < 1 ? interrupted / (failures_per_s * (1 - interrupted)) : never_s;
+}
+
+Totals totals_of(const Behavior& what, const Rates& rates) {
+  Totals totals;
+  for (const Fault fault : {Fault::process, Fault::node, Fault::domain})
+    for (const Source source : {Source::replica, Source::memory, Source::storage})
+      add(totals, what, fault, source, rates[index(fault)][index(source)]);
+  if (totals.failures_per_s > 0) {
+    for (double* sum : {&totals.detection_s, &totals.restart_s, &totals.lag_s, &totals.redone_s})
+      *sum /= totals.failures_per_s;
+    totals.chain_s = chain_s(what, rates, totals.failures_per_s);
+  }
+  return totals;
+}
+
+double steady_share(const Behavior& what) {
+  return what.slowdown_share + (what.capture_every_s > 0 ? what.stall_s / what.capture_every_s : 0);
+}
+
+double first_order_wasted(const Behavior& what, const Totals& totals) {
+  const double w = steady_share(what) +
+                   totals.failures_per_s * (totals.detection_s + totals.restart_s + totals.lag_s + totals.redone_s);
+  return w / (1 + w);
+}
+
+// An interval of training that fails or not. Failures of its own source, and of newer ones, begin it again; failures of
+// older sources leave it.
+struct Interval {
+  double log_success = 0;  // of the odds to end without a failure that leaves it
+  double spent_s = 0;      // mean time until it ends or is left
+};
+
+// `count` intervals in a row, as one interval of a source. `own_share`: of the failures that leave the small ones,
+// those that begin the whole row again.
+Interval row_of(const Interval& small, double count, double own_share) {
+  const double log_all = count * small.log_success;
+  const double left = -std::expm1(log_all);
+  const double spent_s = small.log_success == 0 ? count * small.spent_s
+                                                : small.spent_s * std::expm1(log_all) / std::expm1(small.log_success);
+  const double kept = 1 - left * std::min(1.0, own_share);
+  return {log_all - std::log(kept), spent_s / kept};
+}
+
+// The share of the elapsed time that trains.
+double effective_time(const Behavior& what, const Totals& totals) {
+  const double wall_per_s = 1 + steady_share(what);
+  double every_s = 0, left_per_s = totals.failures_per_s;
+  Interval interval;
+  for (std::size_t source = 0; source < source_count; ++source) {
+    const double own_per_s = totals.by_source[source];
+    if (what.every_s[source] <= 0) {
+      if (own_per_s > 0) return 0;  // nothing is left to go on from
+      continue;
+    }
+    if (every_s == 0) {
+      every_s = what.every_s[source];
+      const double run = left_per_s * every_s * wall_per_s;
+      const double down_s = left_per_s * (totals.chain_s + totals.lag_s);
+      interval = {-run, left_per_s > 0 ? -std::expm1(-run) / left_per_s * (1 + down_s) : every_s * wall_per_s};
+      interval = row_of(interval, 1, left_per_s > 0 ? own_per_s / left_per_s : 0);
+    } else if (left_per_s > 0 && own_per_s > 0) {
+      interval = row_of(interval, what.every_s[source] / every_s, own_per_s / left_per_s);
+      every_s = what.every_s[source];
+    }
+    left_per_s = std::max(0.0, left_per_s - own_per_s);
+    if (left_per_s < 1e-12 * totals.failures_per_s) left_per_s = 0;
+  }
+  return interval.spent_s > 0 && std::isfinite(interval.spent_s) ? every_s / interval.spent_s : 0;
+}
+
+Split split_of(const Behavior& what, const Totals& totals, double effective_time) {
+  Split split;
+  const double down_s = totals.detection_s + totals.restart_s;
+  const double per_run = totals.failures_per_s * totals.chain_s;
+  const double down =
+      std::isfinite(per_run) ? per_run / (1 + totals.failures_per_s * (totals.chain_s + totals.lag_s)) : 1;
+  split.detection = down_s > 0 ? down * totals.detection_s / down_s : 0;
+  split.restart = down_s > 0 ? down * totals.restart_s / down_s : 0;
+  split.steady = effective_time * steady_share(what);
+  split.redone = std::max(0.0, 1 - effective_time - split.steady - split.detection - split.restart);
+  return split;
+}
+
+}  // namespace
+
+double best_frequency_per_s(double failures_per_s, double overhead_s) {
+  return std::sqrt(failures_per_s / (2 * overhead_s));
+}
+
+Appraisal appraise(const Behavior& what, const Rates& rates) {
+  const Totals totals = totals_of(what, rates);
+  Appraisal found;
+  found.effective_time = effective_time(what, totals);
+  found.split = split_of(what, totals, found.effective_time);
+  found.first_order_wasted = first_order_wasted(what, totals);
+  found.failures_per_s = totals.failures_per_s;
+  found.storage_losses_per_s = totals.by_source[index(Source::storage)];
+  return found;
+}
+
+}  // namespace ckpt::planner

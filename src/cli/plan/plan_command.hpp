@@ -1,0 +1,36 @@
+// `ckptctl plan` says what failures will cost a job, and which protection to take. It needs no agent, except with
+// --job.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cli/commands.hpp"
+#include "placement/odds/planner/inputs.hpp"
+
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's
+class App;
+}
+
+namespace ckpt::cli {
+
+struct PlanOptions {
+  planner::Inputs inputs;  // with the defaults
+  // As on the command line; they go into `inputs`.
+  std::string rates = "llama3";
+  std::optional<double> gpu_mtbf_hours;
+  std::optional<double> node_share;
+  std::string state, memory, pcie, network, storage_rate;  // bytes; "": the default
+  bool domains_unnamed = false;
+  double repair_hours = 24;
+  std::string protection;  // "": compare all
+};
+
+// Declares the subcommand `plan`. Its arguments are stored in `options`, which must outlive `app`.
+CLI::App* add_plan_command(CLI::App& app, PlanOptions& options, bool& json);
+
+// Throws Failure or std::invalid_argument with one sentence.
+Result show_plan(const PlanOptions& options);
+
+}  // namespace ckpt::cli
