@@ -98,16 +98,25 @@ Behavior in_memory(const Inputs& in, const Setting& setting) {
   return what;
 }
 
-// Failures of further nodes before memory is protected again make a chain. Returns the rate of chains that memory does
-// not survive.
-double loss_rate_per_s(double node_failures_per_s, double window_s, const Holdings& holdings, Source newest) {
+// Failures of further nodes before memory is protected again make a chain. Returns the rate of failures that find too
+// many nodes of their chain lost.
+double chain_losses_per_s(double node_failures_per_s, double window_s, const Holdings& holdings, Source newest) {
   const double next = -std::expm1(-node_failures_per_s * window_s);
-  double chains_per_s = node_failures_per_s * (1 - next);
+  double nth_per_s = node_failures_per_s * (1 - next);
   double lost_per_s = 0;
-  for (std::uint32_t lost = 1; lost <= Holdings::loss_odds_count; ++lost, chains_per_s *= next) {
-    lost_per_s += chains_per_s * (holdings.loss_odds(newest, lost) - holdings.loss_odds(newest, lost - 1));
-  }
-  return lost_per_s;
+  for (std::uint32_t lost = 1; lost < Holdings::loss_odds_count; ++lost, nth_per_s *= next)
+    lost_per_s += nth_per_s * holdings.loss_odds(newest, lost);
+  return lost_per_s + nth_per_s / (1 - next);  // in longer chains all is lost
+}
+
+// Also a domain and then a node, or a node and then a domain.
+double node_losses_per_s(const Inputs& in, const Holdings& holdings, const Behavior& what, Source newest) {
+  const double window_s = what.detection_s + what.restart_s[index(Fault::node)][index(newest)] + what.refetch_s;
+  const double nodes_per_s = node_failures_per_s(in), domains_per_s = domain_failures_per_s(in);
+  const double pairs_per_s =
+      domains_per_s * -std::expm1(-nodes_per_s * window_s) + nodes_per_s * -std::expm1(-domains_per_s * window_s);
+  const double further_loss = std::max(0.0, holdings.domain_and_node_loss(newest) - holdings.domain_loss(newest));
+  return chain_losses_per_s(nodes_per_s, window_s, holdings, newest) + pairs_per_s * further_loss;
 }
 
 std::string gib(double bytes) {
@@ -133,21 +142,23 @@ Source newest_source(const Behavior& what) {
 
 ByFault<BySource<double>> failure_rates(const Inputs& in, const Holdings& holdings, const Behavior& what) {
   const Source newest = newest_source(what);
-  const bool is_replica = newest == Source::replica;
-  const double nodes_per_s = node_failures_per_s(in), domains_per_s = domain_failures_per_s(in);
-  const double window_s = what.detection_s + what.restart_s[index(Fault::node)][index(newest)] + what.refetch_s;
-  const double beyond_per_s =
-      newest == Source::storage ? nodes_per_s : loss_rate_per_s(nodes_per_s, window_s, holdings, newest);
-  const double domains_beyond_per_s = domains_per_s * (newest == Source::storage ? 1 : holdings.memory_domain_loss());
-  const double to_memory_per_s =
-      is_replica ? domains_per_s * holdings.replica_domain_loss() * (1 - holdings.memory_domain_loss()) : 0;
   ByFault<BySource<double>> rates = {};
   rates[index(Fault::process)][index(newest)] = process_failures_per_s(in);
-  rates[index(Fault::node)][index(newest)] += nodes_per_s - beyond_per_s;
-  rates[index(Fault::node)][index(Source::storage)] += beyond_per_s;
-  rates[index(Fault::domain)][index(Source::storage)] += domains_beyond_per_s;
-  rates[index(Fault::domain)][index(Source::memory)] += to_memory_per_s;
-  rates[index(Fault::domain)][index(newest)] += domains_per_s - domains_beyond_per_s - to_memory_per_s;
+  auto& node = rates[index(Fault::node)];
+  auto& domain = rates[index(Fault::domain)];
+  if (newest == Source::storage) {
+    node[index(newest)] = node_failures_per_s(in);
+    domain[index(newest)] = domain_failures_per_s(in);
+    return rates;
+  }
+  const double beyond_per_s = std::min(node_failures_per_s(in), node_losses_per_s(in, holdings, what, newest));
+  node[index(Source::storage)] = beyond_per_s;
+  node[index(newest)] += node_failures_per_s(in) - beyond_per_s;
+  // What replicas do not survive, memory may.
+  const double of_replicas = holdings.domain_loss(newest), of_memory = holdings.domain_loss(Source::memory);
+  domain[index(Source::storage)] = domain_failures_per_s(in) * std::min(of_replicas, of_memory);
+  domain[index(Source::memory)] += domain_failures_per_s(in) * std::max(0.0, of_replicas - of_memory);
+  domain[index(newest)] += domain_failures_per_s(in) * (1 - of_replicas);
   return rates;
 }
 

@@ -12,7 +12,6 @@
 
 namespace ckpt::planner {
 
-inline constexpr std::size_t source_count = 3;
 enum class Fault : std::uint8_t { process, node, domain };
 inline constexpr std::size_t fault_count = 3;
 
@@ -21,7 +20,6 @@ using BySource = std::array<Value, source_count>;
 template <class Value>
 using ByFault = std::array<Value, fault_count>;
 
-constexpr std::size_t index(Source source) { return static_cast<std::size_t>(source); }
 constexpr std::size_t index(Fault fault) { return static_cast<std::size_t>(fault); }
 
 struct Behavior {

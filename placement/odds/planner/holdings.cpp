@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "placement/odds/bounds.hpp"
+#include "placement/odds/sampling.hpp"
 #include "placement/odds/survival.hpp"
 #include "placement/parity_groups.hpp"
 
@@ -20,11 +21,10 @@ using placement::Protection;
 using placement::Shape;
 using placement::Strategy;
 
-Domains domains_of(const Inputs& in) {
+std::optional<Domains> domains_of(const Inputs& in) {
+  if (in.failures.domain_nodes == 0) return std::nullopt;
   std::vector<std::uint32_t> domain_of(in.cluster.nodes());
-  for (std::uint32_t node = 0; node < domain_of.size(); ++node) {
-    domain_of[node] = in.failures.domain_nodes == 0 ? node : node / in.failures.domain_nodes;
-  }
+  for (std::uint32_t node = 0; node < domain_of.size(); ++node) domain_of[node] = node / in.failures.domain_nodes;
   return Domains::flat(domain_of);
 }
 
@@ -55,6 +55,12 @@ std::vector<Cell> parity_cells(const std::vector<std::vector<std::uint32_t>>& gr
   return cells;
 }
 
+void lose_domain(const Inputs& in, std::uint32_t first, LostNodes& lost) {
+  lost.clear();
+  const std::uint32_t end = std::min(in.cluster.nodes(), first + in.failures.domain_nodes);
+  for (std::uint32_t node = first; node < end; ++node) lost.add(node);
+}
+
 }  // namespace
 
 std::string why_not(const Inputs& in, const Scheme& scheme) {
@@ -74,14 +80,15 @@ Holdings::Holdings(const Inputs& in, const Scheme& scheme)
       protection_(scheme.protection),
       has_memory_(scheme.capture != Capture::stop_and_write) {
   if (const std::string why = why_not(in, scheme); !why.empty()) throw std::invalid_argument(why);
-  const Domains domains = domains_of(in);
-  const Domains* known = in.failures.domains_named ? &domains : nullptr;
+  const std::optional<Domains> domains = domains_of(in);
+  const Domains* all = domains ? &*domains : nullptr;
+  const Domains* known = in.failures.domains_named ? all : nullptr;
   const std::uint32_t copies = protection_.copies;
   copies_ =
       placement::place({.strategy = strategy_of(in, copies), .nodes = nodes_, .copies = copies, .domains = known});
   if (in.job.replicas > 1) {
-    replicas_ = placement::place(
-        {.strategy = Strategy::group, .nodes = nodes_, .copies = in.job.replicas, .domains = &domains});
+    replicas_ =
+        placement::place({.strategy = Strategy::group, .nodes = nodes_, .copies = in.job.replicas, .domains = all});
   }
   if (protection_.has_parity()) {
     groups_ = placement::parity_groups(nodes_, protection_.members, protection_.rows, known).groups;
@@ -114,18 +121,34 @@ double Holdings::loss_odds(Source source, std::uint32_t lost) const {
   return source != Source::storage && lost < odds.size() ? odds[lost] : 1;
 }
 
+bool Holdings::survives(Source source, const LostNodes& lost) const {
+  return source == Source::replica ? replicas_survive(lost) : memory_survives(lost);
+}
+
 void Holdings::try_domains(const Inputs& in) {
   if (in.failures.domain_nodes == 0) return;
-  std::uint32_t domains = 0, memory_lost = 0, replicas_lost = 0;
+  double domains = 0;
   LostNodes lost(nodes_);
   for (std::uint32_t first = 0; first < nodes_; first += in.failures.domain_nodes, ++domains) {
-    lost.clear();
-    for (std::uint32_t node = first; node < std::min(nodes_, first + in.failures.domain_nodes); ++node) lost.add(node);
-    memory_lost += memory_survives(lost) ? 0 : 1;
-    replicas_lost += replicas_survive(lost) ? 0 : 1;
+    lose_domain(in, first, lost);
+    for (const Source source : {Source::replica, Source::memory})
+      domain_loss_[index(source)] += survives(source, lost) ? 0 : 1;
   }
-  memory_domain_loss_ = double(memory_lost) / domains;
-  replica_domain_loss_ = double(replicas_lost) / domains;
+  for (double& loss : domain_loss_) loss /= domains;
+  try_domains_and_nodes(in);
+}
+
+void Holdings::try_domains_and_nodes(const Inputs& in) {
+  constexpr int trials = 400;
+  placement::Random random(1);
+  LostNodes lost(nodes_);
+  for (int trial = 0; trial < trials; ++trial) {
+    const std::uint32_t node = placement::random_below(random, nodes_);
+    lose_domain(in, node - node % in.failures.domain_nodes, lost);
+    lost.add(placement::random_below(random, nodes_));
+    for (const Source source : {Source::replica, Source::memory})
+      domain_and_node_loss_[index(source)] += survives(source, lost) ? 0 : 1.0 / trials;
+  }
 }
 
 bool Holdings::has_copy(std::uint32_t node, const LostNodes& lost) const {

@@ -2,6 +2,7 @@
 // O(nodes) time and memory.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -31,9 +32,10 @@ class Holdings {
   static constexpr std::uint32_t loss_odds_count = 9;
   double loss_odds(Source source, std::uint32_t lost) const;
 
-  // The shares of the failure domains whose loss memory, or live replicas, do not survive.
-  double memory_domain_loss() const { return memory_domain_loss_; }
-  double replica_domain_loss() const { return replica_domain_loss_; }
+  // The odds that memory, or live replicas, do not survive the loss of a failure domain; and of a domain and a node.
+  // The latter are sampled.
+  double domain_loss(Source source) const { return domain_loss_[index(source)]; }
+  double domain_and_node_loss(Source source) const { return domain_and_node_loss_[index(source)]; }
 
  private:
   bool is_decodable(std::uint32_t node, const placement::LostNodes& lost) const;
@@ -41,6 +43,8 @@ class Holdings {
   double memory_loss_odds(const Inputs& inputs, std::uint32_t lost) const;
   double replica_loss_odds(const Inputs& inputs, std::uint32_t lost) const;
   void try_domains(const Inputs& inputs);
+  void try_domains_and_nodes(const Inputs& inputs);
+  bool survives(Source source, const placement::LostNodes& lost) const;
 
   std::uint32_t nodes_;
   placement::Protection protection_;
@@ -51,8 +55,8 @@ class Holdings {
   std::vector<std::uint32_t> group_of_;
   std::vector<double> memory_loss_odds_;
   std::vector<double> replica_loss_odds_;
-  double memory_domain_loss_ = 0;
-  double replica_domain_loss_ = 0;
+  std::array<double, 2> domain_loss_ = {};  // of replicas, of memory
+  std::array<double, 2> domain_and_node_loss_ = {};
 };
 
 }  // namespace ckpt::planner

@@ -88,8 +88,6 @@ double failures_per_s(const Inputs& inputs) { return inputs.cluster.gpus / input
 
 }  // namespace
 
-std::span<const PublishedRate> published_rates() { return known_rates; }
-
 const PublishedRate& published_rate(std::string_view name) {
   std::string names;
   for (const PublishedRate& rate : known_rates) {

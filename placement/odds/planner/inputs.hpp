@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 
 namespace ckpt::planner {
@@ -63,7 +62,6 @@ struct PublishedRate {
   double node_share = 0;
   std::string_view source;
 };
-std::span<const PublishedRate> published_rates();
 const PublishedRate& published_rate(std::string_view name);  // throws std::invalid_argument, listing the names
 
 // Throws std::invalid_argument with a sentence that names the first input out of its range.

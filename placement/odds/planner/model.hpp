@@ -2,8 +2,8 @@
 // constant rate. Pure.
 //
 // Two forms. The first-order form adds up what each failure costs (the formulas of the JIT paper, with our terms). The
-// renewal form also counts failures during recovery and during work that is redone; it is exact for the Markov chain of
-// intervals between states, except that `lag_s` counts as time that failures do not strike.
+// renewal form also counts failures during recovery and during work that is redone. It is exact for a single source.
+// For several, it takes their intervals as nested.
 #pragma once
 
 #include "placement/odds/planner/behavior.hpp"
@@ -16,11 +16,10 @@ struct Split {
   double detection = 0;  // from a failure until somebody acts
   double restart = 0;    // until training goes on
   double redone = 0;     // work done again
-  double wasted() const { return steady + detection + restart + redone; }
 };
 
 struct Appraisal {
-  double effective_time = 0;        // share of the elapsed time that trains; 1 - split.wasted()
+  double effective_time = 0;        // share of the elapsed time that trains; the rest is wasted
   Split split;                      // the renewal form
   double first_order_wasted = 0;    // the first-order form, w / (1 + w)
   double failures_per_s = 0;        // of all kinds

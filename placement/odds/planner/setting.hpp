@@ -1,6 +1,7 @@
 // The ways to protect a job that a plan compares, as a table, and a setting of one of them. Pure values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -12,6 +13,8 @@ namespace ckpt::planner {
 
 // Where the state comes back from after a failure. Later ones are older.
 enum class Source : std::uint8_t { replica, memory, storage };
+inline constexpr std::size_t source_count = 3;
+constexpr std::size_t index(Source source) { return static_cast<std::size_t>(source); }
 
 enum class Capture : std::uint8_t {
   stop_and_write,  // training stands still until the checkpoint is on storage

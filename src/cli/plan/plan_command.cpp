@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/plan/byte_count.hpp"
+#include "cli/plan/plan_numbers.hpp"
+#include "cli/plan/plan_simulation.hpp"
 #include "cli/plan/plan_text.hpp"
 #include "placement/odds/planner/planner.hpp"
 
@@ -15,11 +17,17 @@ void set_bytes(double& to, const char* name, const std::string& text) {
   if (!text.empty()) to = byte_count(name, text);
 }
 
-Inputs inputs_of(const PlanOptions& options) {
-  Inputs in = options.inputs;
+void set_rates(Inputs& in, const PlanOptions& options, const std::optional<PlanTrace>& trace) {
   const auto& rate = planner::published_rate(options.rates);
-  in.failures.gpu_mtbf_s = options.gpu_mtbf_hours ? *options.gpu_mtbf_hours * 3600 : rate.gpu_mtbf_s;
-  in.failures.node_share = options.node_share.value_or(rate.node_share);
+  in.failures.gpu_mtbf_s =
+      trace ? planner::trace_gpu_mtbf_s(trace->trace, trace->nodes, in.cluster.gpus_per_node) : rate.gpu_mtbf_s;
+  if (options.gpu_mtbf_hours) in.failures.gpu_mtbf_s = *options.gpu_mtbf_hours * 3600;
+  in.failures.node_share = options.node_share.value_or(trace ? 1 : rate.node_share);
+}
+
+Inputs inputs_of(const PlanOptions& options, const std::optional<PlanTrace>& trace) {
+  Inputs in = options.inputs;
+  set_rates(in, options, trace);
   in.failures.domains_named = !options.domains_unnamed;
   in.cluster.repair_s = options.repair_hours * 3600;
   set_bytes(in.job.state_bytes, "state", options.state);
@@ -30,7 +38,10 @@ Inputs inputs_of(const PlanOptions& options) {
   return in;
 }
 
-std::string rates_source(const PlanOptions& options) {
+std::string rates_source(const PlanOptions& options, const std::optional<PlanTrace>& trace) {
+  if (trace && !options.gpu_mtbf_hours)
+    return "the trace: " + std::to_string(trace->trace.faults.size()) + " faults of " + std::to_string(trace->nodes) +
+           " nodes in " + rounded(trace->trace.span_days, 0) + " days";
   return options.gpu_mtbf_hours ? "as given" : std::string(planner::published_rate(options.rates).source);
 }
 
@@ -107,6 +118,19 @@ void add_job_options(CLI::App& command, PlanOptions& options) {
       ->capture_default_str();
 }
 
+void add_simulation_options(CLI::App& command, PlanOptions& options) {
+  command.add_option("--simulate", options.simulated_days, "Also simulate so many days")->capture_default_str();
+  command.add_option("--seed", options.seed, "Seed of the simulation")->capture_default_str();
+  command
+      .add_option("--weibull", options.weibull_shape,
+                  "Simulate nodes whose time between failures has a Weibull distribution of this shape")
+      ->capture_default_str();
+  command.add_option("--trace", options.trace_path,
+                     "Take the failures from a fault trace (format of InfiniteHBD), and simulate its time");
+  command.add_option("--trace-nodes", options.trace_nodes,
+                     "Nodes of the cluster that the trace was taken from (default: those that failed)");
+}
+
 }  // namespace
 
 CLI::App* add_plan_command(CLI::App& app, PlanOptions& options, bool& json) {
@@ -116,19 +140,23 @@ CLI::App* add_plan_command(CLI::App& app, PlanOptions& options, bool& json) {
   add_cluster_options(*command, options);
   add_failure_options(*command, options);
   add_job_options(*command, options);
+  add_simulation_options(*command, options);
   return command;
 }
 
 Result show_plan(const PlanOptions& options) {
-  const Inputs inputs = inputs_of(options);
+  const std::optional<PlanTrace> trace = read_trace(options);
+  const Inputs inputs = inputs_of(options, trace);
   const planner::Planner planner(inputs, schemes_of(options));
-  const PlanView view{inputs,
-                      rates_source(options),
-                      planner.plan(),
-                      planner.plan(with_failures(inputs, 3)),
-                      planner.plan(with_failures(inputs, 1.0 / 3)),
-                      planner.levers()};
+  PlanView view{inputs,
+                rates_source(options, trace),
+                planner.plan(),
+                planner.plan(with_failures(inputs, 3)),
+                planner.plan(with_failures(inputs, 1.0 / 3)),
+                planner.levers(),
+                {}};
   check_asked(options, view.plan);
+  view.simulated = simulate_rows(options, trace, inputs, planner, view.plan);
   return {plan_text(view), plan_json(view)};
 }
 

@@ -25,6 +25,12 @@ struct PlanOptions {
   bool domains_unnamed = false;
   double repair_hours = 24;
   std::string protection;  // "": compare all
+  // Simulation.
+  double simulated_days = 0;  // 0: none, or with a trace its length
+  std::uint64_t seed = 1;
+  double weibull_shape = 1;
+  std::string trace_path;
+  std::uint32_t trace_nodes = 0;  // 0: as many as failed
 };
 
 // Declares the subcommand `plan`. Its arguments are stored in `options`, which must outlive `app`.

@@ -47,6 +47,21 @@ json row_json(const Inputs& in, const Candidate& row) {
   return found;
 }
 
+json simulated_json(const planner::Simulated& found) {
+  const auto& split = found.split;
+  return {{"effective_time", found.effective_time},
+          {"wasted",
+           {{"all", 1 - found.effective_time},
+            {"steady", split.steady},
+            {"detection", split.detection},
+            {"restart", split.restart},
+            {"redone", split.redone}}},
+          {"days", found.elapsed_s / 86'400},
+          {"failures", found.failures},
+          {"storage_losses", found.storage_losses},
+          {"waited_for_standby_s", found.waited_s}};
+}
+
 json best_json(const Inputs& in, const Plan& plan) {
   if (!plan.recommended) return nullptr;
   const Candidate& row = plan.rows[*plan.recommended];
@@ -88,7 +103,11 @@ json inputs_json(const PlanView& view) {
 
 json plan_json(const PlanView& view) {
   json found = {{"inputs", inputs_json(view)}, {"strategies", json::array()}};
-  for (const Candidate& row : view.plan.rows) found["strategies"].push_back(row_json(view.inputs, row));
+  for (std::size_t i = 0; i < view.plan.rows.size(); ++i) {
+    found["strategies"].push_back(row_json(view.inputs, view.plan.rows[i]));
+    if (!view.simulated.empty() && view.simulated[i])
+      found["strategies"].back()["simulated"] = simulated_json(*view.simulated[i]);
+  }
   found["recommended"] = best_json(view.inputs, view.plan);
   found["sensitivity"] = {{"failures_x3", best_json(view.inputs, view.more_failures)},
                           {"failures_div3", best_json(view.inputs, view.fewer_failures)}};

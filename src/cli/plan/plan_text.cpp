@@ -29,10 +29,15 @@ std::string frequency_text(const Inputs& in, const planner::Candidate& row) {
   return iterations < 1.5 ? "iteration" : rounded(std::round(iterations), 0) + " iterations";
 }
 
+std::string simulated_text(const PlanView& view, std::size_t row) {
+  if (view.simulated.empty() || !view.simulated[row]) return "";
+  const planner::Simulated& found = *view.simulated[row];
+  return percent(found.effective_time) + (found.waited_s > 0 ? ", waited " + duration(found.waited_s) : "");
+}
+
 Row shown_row(const Inputs& in, const planner::Candidate& row, bool is_recommended) {
   const std::string name = (is_recommended ? "* " : "  ") + row.setting.scheme.name;
-  if (row.setting.own_slots == 0)
-    return {name, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", row.why_not};
+  if (row.setting.own_slots == 0) return {name, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"};
   const Costs cost = costs(in, row);
   const auto& split = row.appraisal.split;
   return {name,
@@ -48,16 +53,19 @@ Row shown_row(const Inputs& in, const planner::Candidate& row, bool is_recommend
           grouped(cost.wasted_per_month),
           decimal_bytes(row.behavior.memory_bytes_per_node),
           row.behavior.every_s[planner::index(planner::Source::memory)] > 0 ? percent(cost.memory_lost_odds_per_month)
-                                                                            : "-",
-          obstacle(row)};
+                                                                            : "-"};
 }
 
 std::string rows_table(const PlanView& view) {
   std::vector<Row> rows = {{"  strategy", "snapshot every", "storage every", "effective", "wasted", "steady",
                             "detection", "restart", "redone", "GPU-h/day", "cost/month", "memory/node",
-                            "memory lost/month", ""}};
-  for (std::size_t i = 0; i < view.plan.rows.size(); ++i)
+                            "memory lost/month"}};
+  if (!view.simulated.empty()) rows.front().emplace_back("simulated");
+  for (std::size_t i = 0; i < view.plan.rows.size(); ++i) {
     rows.push_back(shown_row(view.inputs, view.plan.rows[i], view.plan.recommended == i));
+    if (!view.simulated.empty()) rows.back().push_back(simulated_text(view, i));
+    rows.back().push_back(obstacle(view.plan.rows[i]));
+  }
   return table(rows);
 }
 

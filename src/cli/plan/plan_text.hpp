@@ -2,10 +2,12 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "placement/odds/planner/planner.hpp"
+#include "placement/odds/planner/simulation.hpp"
 
 namespace ckpt::cli {
 
@@ -17,6 +19,7 @@ struct PlanView {
   planner::Plan more_failures;   // three times as many
   planner::Plan fewer_failures;  // a third
   std::vector<planner::Lever> levers;
+  std::vector<std::optional<planner::Simulated>> simulated;  // by row; empty if nobody asked for it
 };
 
 std::string plan_text(const PlanView& view);
