@@ -4,6 +4,7 @@
 
 #include "cli/plan/byte_count.hpp"
 #include "cli/plan/plan_numbers.hpp"
+#include "cli/plan/plan_paper.hpp"
 #include "cli/plan/plan_simulation.hpp"
 #include "cli/plan/plan_text.hpp"
 #include "placement/odds/planner/planner.hpp"
@@ -137,6 +138,7 @@ CLI::App* add_plan_command(CLI::App& app, PlanOptions& options, bool& json) {
   CLI::App* command = app.add_subcommand("plan", "Say what failures will cost a job, and which protection to take");
   command->add_flag("--json", json, "Print JSON");
   command->add_option("--protection", options.protection, "Only this protection, as the option of this name takes it");
+  command->add_flag("--paper", options.papers, "Show what three papers printed beside their formulas and ours");
   add_cluster_options(*command, options);
   add_failure_options(*command, options);
   add_job_options(*command, options);
@@ -145,6 +147,7 @@ CLI::App* add_plan_command(CLI::App& app, PlanOptions& options, bool& json) {
 }
 
 Result show_plan(const PlanOptions& options) {
+  if (options.papers) return show_papers();
   const std::optional<PlanTrace> trace = read_trace(options);
   const Inputs inputs = inputs_of(options, trace);
   const planner::Planner planner(inputs, schemes_of(options));

@@ -25,6 +25,7 @@ struct PlanOptions {
   bool domains_unnamed = false;
   double repair_hours = 24;
   std::string protection;  // "": compare all
+  bool papers = false;     // show the papers' numbers instead of a plan
   // Simulation.
   double simulated_days = 0;  // 0: none, or with a trace its length
   std::uint64_t seed = 1;
