@@ -2,12 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 
 #include "cli/plan/byte_count.hpp"
+#include "cli/plan/plan_job.hpp"
+#include "cli/plan/plan_plot.hpp"
 #include "options/options.hpp"
 #include "placement/odds/planner/setting.hpp"
 
@@ -117,6 +122,135 @@ TEST(PlanCommand, SaysSoIfNothingFits) {
 TEST(PlanCommand, TakesTwoSlotsWhereThreeDoNotFit) {
   const auto json = show_plan(with([](PlanOptions& to) { to.memory = "28GB"; })).json;
   EXPECT_EQ(json.at("recommended").at("options").at("own_slots"), "2");
+}
+
+// ---- A running job ----
+
+nlohmann::json status_of_node(const std::string& node) {
+  auto status = nlohmann::json::parse(R"--({"protection": "copies(2)", "storage": null,
+    "nodes_present": ["a", "b", "c", "d"], "health": {"iteration_ms": 700},
+    "ranks": [{"rank": 0, "main_shard": "rank0", "own_slots": {"count": 3, "bytes": 300}}],
+    "segments": [{"kind": "local", "slot_capacity_bytes": 900, "slots": [{"bytes": 0}, {"bytes": 800}]},
+                 {"kind": "local", "slot_capacity_bytes": 100, "slots": [{"bytes": 0}]},
+                 {"kind": "held", "slot_capacity_bytes": 900, "slots": [{"bytes": 900}]}],
+    "schedule": {"ranks": [{"state": "learned", "iteration_ms": 500, "idle_ms": 200}], "link": {"bytes_per_s": 1e9}},
+    "arena": {"budget_bytes": 0, "bytes": 4000, "left_bytes": 6000}})--");
+  status["node"] = node;
+  return status;
+}
+
+JobFindings find(const JobReport& report, const std::string& given = "") {
+  PlanOptions options;
+  options.inputs.failures.gpu_mtbf_s = 1e8;
+  return job_findings(report, options.inputs, [&](const char* name) { return given == name; });
+}
+
+TEST(PlanOfAJob, TakesWhatItsAgentsMeasured) {
+  const JobFindings found = find({"demo", {status_of_node("a")}});
+  EXPECT_EQ(found.inputs.cluster.gpus, 4u);
+  EXPECT_EQ(found.inputs.cluster.gpus_per_node, 1u);
+  EXPECT_EQ(found.inputs.job.replicas, 1u);
+  EXPECT_EQ(found.inputs.job.state_bytes, 4 * (800 + 100));
+  EXPECT_EQ(found.inputs.job.iteration_s, 0.5);
+  EXPECT_EQ(found.inputs.job.idle_share, 0.4);
+  EXPECT_EQ(found.inputs.cluster.network_bytes_per_s, 1e9);
+  EXPECT_EQ(found.inputs.cluster.memory_bytes_per_node, 10'000);
+  EXPECT_THAT(found.assumed, testing::Contains("restart"));
+}
+
+TEST(PlanOfAJob, KeepsWhatTheCommandLineSays) {
+  EXPECT_EQ(find({"demo", {status_of_node("a")}}, "iteration").inputs.job.iteration_s, planner::Job{}.iteration_s);
+}
+
+TEST(PlanOfAJob, CountsNodesOfASharedShardAsReplicasAndItsPartsAsOneState) {
+  auto status = status_of_node("a");
+  status["ranks"][0]["main_shard"] = "all_ranks";
+  const JobFindings found = find({"demo", {status}});
+  EXPECT_EQ(found.inputs.job.replicas, 4u);
+  EXPECT_EQ(found.inputs.job.state_bytes, 2 * (800 + 100));  // each of four nodes captures a half
+}
+
+TEST(PlanOfAJob, WithoutLearnedRanksTakesTheIterationOfItsHealth) {
+  auto status = status_of_node("a");
+  status["schedule"] = nullptr;
+  const JobFindings found = find({"demo", {status}});
+  EXPECT_EQ(found.inputs.job.iteration_s, 0.7);
+  EXPECT_THAT(found.assumed, testing::IsSupersetOf({"idle", "network"}));
+}
+
+TEST(PlanOfAJob, SaysWhichOptionItWouldChange) {
+  JobFindings found = find({"demo", {status_of_node("a")}});
+  found.inputs.job.state_bytes = 1e9;
+  found.inputs.cluster.memory_bytes_per_node = 1e12;
+  found.protection = {1, 0, 0};
+  const JobComparison compared = compare_job(found, planner::Planner(found.inputs).plan());
+  std::vector<std::string> options;
+  for (const JobChange& change : compared.changes) options.push_back(change.option);
+  EXPECT_THAT(options, testing::IsSupersetOf({"protection", "storage_interval_s"}));
+  EXPECT_EQ(compared.effective_time_now, 0);  // no copies and no storage: a lost node ends it
+}
+
+TEST(PlanOfAJob, RefusesAgentsThatKnowNothingYetOrAnswerOddly) {
+  auto status = status_of_node("a");
+  status["ranks"] = nlohmann::json::array();
+  EXPECT_THROW(find({"demo", {status}}), Failure);
+  EXPECT_THROW(find({"demo", {nlohmann::json{{"node", "a"}}}}), Failure);
+}
+
+// ---- Traces ----
+
+TEST(PlanOfATrace, RefusesTracesThatSayNothing) {
+  const auto path = std::filesystem::temp_directory_path() / ("plan_command_test." + std::to_string(getpid()));
+  for (const char* text : {"", "[]", "{}", "null", R"([{"node_id": "a"}])",
+                           R"([{"node_id": "a", "event_time": -1, "event_type": "fault_start"}])",
+                           R"([{"node_id": "a", "event_time": "soon", "event_type": "fault_start"}])",
+                           R"([{"node_id": "a", "event_time": 1, "event_type": "fault_end"}])",
+                           R"([{"node_id": "a", "event_time": 1, "event_type": "fault_start"}])"}) {
+    std::ofstream(path) << text;
+    EXPECT_NE(refusal(with([&](PlanOptions& to) { to.trace_path = path; })), "") << text;
+  }
+  std::filesystem::remove(path);
+  EXPECT_THAT(refusal(with([&](PlanOptions& to) { to.trace_path = path; })), HasSubstr("cannot read"));
+}
+
+TEST(PlanOfASimulation, AddsAFigureToEachStrategyThatTheClusterCanHave) {
+  const auto json = show_plan(with([](PlanOptions& to) { to.simulated_days = 30; })).json;
+  for (const auto& strategy : json.at("strategies"))
+    EXPECT_EQ(strategy.contains("simulated"), strategy.contains("effective_time")) << strategy.at("name");
+}
+
+TEST(PlanOfASimulation, RefusesWhatWouldNotEnd) {
+  EXPECT_THAT(refusal(with([](PlanOptions& to) { to.simulated_days = -1; })), HasSubstr("simulate must be from 0"));
+  EXPECT_THAT(refusal(with([](PlanOptions& to) { to.simulated_days = std::nan(""); })), HasSubstr("not nan"));
+  EXPECT_THAT(refusal(with([](PlanOptions& to) {
+                to.simulated_days = 1e6;
+                to.gpu_mtbf_hours = 0.1;
+              })),
+              HasSubstr("simulate fewer days"));
+  EXPECT_THAT(refusal(with([](PlanOptions& to) {
+                to.simulated_days = 1;
+                to.weibull_shape = -1;
+              })),
+              HasSubstr("weibull must be a shape"));
+}
+
+TEST(PlanPlot, DrawsThreePanelsWithACurveForEachStrategy) {
+  PlanOptions options;
+  options.inputs.failures.gpu_mtbf_s = 2e8;
+  options.inputs.cluster.gpus = 512;
+  const planner::Planner planner(options.inputs);
+  const std::string script = plan_plot_script(options.inputs, planner.plan(), "plan.svg");
+  for (const char* text : {"nodes lost at once", "failures per day", "'GPUs'", "'every iteration'", "'storage'"})
+    EXPECT_THAT(script, HasSubstr(text));
+  EXPECT_EQ(script.find("nan"), std::string::npos);
+  EXPECT_EQ(script.find("inf"), std::string::npos);
+  EXPECT_THAT(refusal(with([](PlanOptions& to) { to.plot_path = "plan.pdf"; })), HasSubstr(".png or .svg"));
+}
+
+TEST(PlanPapers, EndWithOneLineThatSaysOk) {
+  const auto result = show_plan(with([](PlanOptions& to) { to.papers = true; }));
+  EXPECT_TRUE(result.good);
+  EXPECT_THAT(result.text, testing::EndsWith("\npaper: table8=ok fig8=ok fig15=ok\n"));
 }
 
 TEST(ByteCount, ReadsPlainNumbersAndUnits) {

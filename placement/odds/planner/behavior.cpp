@@ -29,7 +29,8 @@ Volumes volumes(const Inputs& in, const Scheme& scheme) {
   volume.sent = copies_sent + protection.rows / replicas;
   volume.stored_for_others = copies_sent;
   if (protection.has_parity())
-    volume.stored_for_others += double(protection.rows) / (protection.members - protection.rows) / replicas;
+    volume.stored_for_others +=
+        extra_stored(placement::Protection::of_parity(protection.members, protection.rows)) / replicas;
   if (scheme.capture == Capture::gradients) volume.captured *= gradient_share, volume.sent = 0;
   return volume;
 }

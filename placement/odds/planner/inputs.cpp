@@ -1,6 +1,8 @@
 #include "placement/odds/planner/inputs.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <stdexcept>
 #include <string>
@@ -115,5 +117,19 @@ double domain_failures_per_s(const Inputs& in) {
 double process_failures_per_s(const Inputs& in) { return failures_per_s(in) * (1 - in.failures.node_share); }
 
 double node_state_bytes(const Inputs& in) { return in.job.state_bytes * in.job.replicas / in.cluster.nodes(); }
+
+// The nodes in repair have a Poisson distribution. Its tail, term by term.
+std::uint32_t standby_nodes_needed(const Inputs& in) {
+  const double domain_nodes = std::min(in.failures.domain_nodes, in.cluster.nodes());
+  const double mean = (node_failures_per_s(in) + domain_failures_per_s(in) * domain_nodes) * in.cluster.repair_s;
+  double log_term = -mean, within = std::exp(log_term);
+  std::uint32_t nodes = 0;
+  while (within < 0.999 && nodes < in.cluster.nodes()) {
+    ++nodes;
+    log_term += std::log(mean / nodes);
+    within += std::exp(log_term);
+  }
+  return nodes;
+}
 
 }  // namespace ckpt::planner

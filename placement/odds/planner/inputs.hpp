@@ -73,4 +73,7 @@ double domain_failures_per_s(const Inputs& inputs);   // of all domains
 double process_failures_per_s(const Inputs& inputs);  // of all processes
 double node_state_bytes(const Inputs& inputs);        // on the GPUs of one node
 
+// How many standby nodes last 99.9 % of the time, if lost nodes take repair_s each. For failures that come one by one.
+std::uint32_t standby_nodes_needed(const Inputs& inputs);
+
 }  // namespace ckpt::planner

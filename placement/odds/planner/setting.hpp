@@ -35,7 +35,8 @@ struct Scheme {
   std::string what;
 };
 
-// From the simplest to the dearest; those that are not there yet come last.
+// The first ones are preferred where several are equally good: the default, then others. Those that are not there yet
+// come last.
 std::vector<Scheme> all_schemes();
 // Captures overlapped, with this protection, at the best frequency.
 Scheme scheme_of(const placement::Protection& protection);

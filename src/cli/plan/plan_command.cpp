@@ -2,9 +2,12 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/gnuplot.hpp"
 #include "cli/plan/byte_count.hpp"
+#include "cli/plan/plan_job.hpp"
 #include "cli/plan/plan_numbers.hpp"
 #include "cli/plan/plan_paper.hpp"
+#include "cli/plan/plan_plot.hpp"
 #include "cli/plan/plan_simulation.hpp"
 #include "cli/plan/plan_text.hpp"
 #include "placement/odds/planner/planner.hpp"
@@ -94,6 +97,8 @@ void add_failure_options(CLI::App& command, PlanOptions& options) {
   command.add_option("--domain-share", failures.domain_share, "Share of lost nodes that take their domain along")
       ->capture_default_str();
   command.add_flag("--domains-unnamed", options.domains_unnamed, "The option domain is not set");
+  command.add_flag("--domains-unplanned", options.domains_unplanned,
+                   "Plan as if nodes failed one by one; whole domains fail in the simulation alone");
 }
 
 void add_job_options(CLI::App& command, PlanOptions& options) {
@@ -132,6 +137,12 @@ void add_simulation_options(CLI::App& command, PlanOptions& options) {
                      "Nodes of the cluster that the trace was taken from (default: those that failed)");
 }
 
+void add_job(const JobReport& report, const JobFindings& findings, const planner::Plan& plan, Result& result) {
+  const JobComparison comparison = compare_job(findings, plan);
+  result.text = job_text(report, findings, comparison, plan) + result.text;
+  result.json["job"] = job_json(report, findings, comparison);
+}
+
 }  // namespace
 
 CLI::App* add_plan_command(CLI::App& app, PlanOptions& options, bool& json) {
@@ -139,6 +150,10 @@ CLI::App* add_plan_command(CLI::App& app, PlanOptions& options, bool& json) {
   command->add_flag("--json", json, "Print JSON");
   command->add_option("--protection", options.protection, "Only this protection, as the option of this name takes it");
   command->add_flag("--paper", options.papers, "Show what three papers printed beside their formulas and ours");
+  command->add_option("--plot", options.plot_path, "Also draw it: a .png or .svg file (needs gnuplot)");
+  command->add_option("--job", options.job, "Take what the agents of this running job measured (default: the only one)")
+      ->expected(0, 1);
+  options.is_given = [command](const char* name) { return command->count(std::string("--") + name) > 0; };
   add_cluster_options(*command, options);
   add_failure_options(*command, options);
   add_job_options(*command, options);
@@ -146,10 +161,20 @@ CLI::App* add_plan_command(CLI::App& app, PlanOptions& options, bool& json) {
   return command;
 }
 
-Result show_plan(const PlanOptions& options) {
+Result show_plan(const PlanOptions& options, const Scope& scope) {
   if (options.papers) return show_papers();
+  if (!options.plot_path.empty()) gnuplot_output(options.plot_path, 0, 0);  // throws if it is neither .png nor .svg
   const std::optional<PlanTrace> trace = read_trace(options);
-  const Inputs inputs = inputs_of(options, trace);
+  Inputs inputs = inputs_of(options, trace);
+  std::optional<JobReport> report;
+  std::optional<JobFindings> findings;
+  if (options.is_given("job")) {
+    report = ask_job(scope);
+    findings = job_findings(*report, inputs, options.is_given);
+    inputs = findings->inputs;
+  }
+  const Inputs simulated = inputs;
+  if (options.domains_unplanned) inputs.failures.domain_share = 0;
   const planner::Planner planner(inputs, schemes_of(options));
   PlanView view{inputs,
                 rates_source(options, trace),
@@ -159,8 +184,15 @@ Result show_plan(const PlanOptions& options) {
                 planner.levers(),
                 {}};
   check_asked(options, view.plan);
-  view.simulated = simulate_rows(options, trace, inputs, planner, view.plan);
-  return {plan_text(view), plan_json(view)};
+  view.simulated = simulate_rows(options, trace, simulated, planner, view.plan);
+  Result result{plan_text(view), plan_json(view)};
+  if (findings) add_job(*report, *findings, view.plan, result);
+  if (!options.plot_path.empty()) {
+    draw_plan(inputs, view.plan, options.plot_path);
+    result.text += "\nplot: " + options.plot_path + "\n";
+    result.json["plot"] = options.plot_path;
+  }
+  return result;
 }
 
 }  // namespace ckpt::cli

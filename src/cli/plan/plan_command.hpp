@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -23,9 +24,16 @@ struct PlanOptions {
   std::optional<double> node_share;
   std::string state, memory, pcie, network, storage_rate;  // bytes; "": the default
   bool domains_unnamed = false;
+  bool domains_unplanned = false;  // whole domains fail in the simulation alone
   double repair_hours = 24;
   std::string protection;  // "": compare all
   bool papers = false;     // show the papers' numbers instead of a plan
+  std::string plot_path;
+  // A running job.
+  std::string job;  // with is_given("job"): "" is the only one here
+  std::function<bool(const char*)> is_given = [](const char*) {
+    return false;
+  };  // on the command line: is_given("gpus")
   // Simulation.
   double simulated_days = 0;  // 0: none, or with a trace its length
   std::uint64_t seed = 1;
@@ -37,7 +45,7 @@ struct PlanOptions {
 // Declares the subcommand `plan`. Its arguments are stored in `options`, which must outlive `app`.
 CLI::App* add_plan_command(CLI::App& app, PlanOptions& options, bool& json);
 
-// Throws Failure or std::invalid_argument with one sentence.
-Result show_plan(const PlanOptions& options);
+// `scope`: the agents to ask, with --job. Throws Failure or std::invalid_argument with one sentence.
+Result show_plan(const PlanOptions& options, const Scope& scope = {});
 
 }  // namespace ckpt::cli

@@ -52,8 +52,14 @@ std::vector<std::string> things_to_do(const Inputs& in, const Candidate& row) {
     things.push_back(in.failures.domains_named ? "Set domain on each node: this plan counts on it."
                                                : "Set domain on each node: without it, a domain may take both copies.");
   }
-  if (in.cluster.standby_nodes > 0)
-    things.push_back("Start " + std::to_string(in.cluster.standby_nodes) + " agents with standby=true.");
+  if (in.cluster.standby_nodes > 0) {
+    const std::uint32_t needed = planner::standby_nodes_needed(in);
+    things.push_back(
+        "Start " + std::to_string(std::max(needed, in.cluster.standby_nodes)) + " agents with standby=true." +
+        (needed > in.cluster.standby_nodes ? " " + std::to_string(in.cluster.standby_nodes) +
+                                                 " would run out, and this plan counts on one for each lost node."
+                                           : ""));
+  }
   return things;
 }
 
@@ -68,7 +74,7 @@ std::string why(const Plan& plan, const Candidate& row) {
   const double ahead = row.appraisal.effective_time - next->appraisal.effective_time;
   if (ahead > 2e-4)
     return "It trains " + percent(ahead) + " more of the time than the next, " + next->setting.scheme.name + ".";
-  return "Nothing that can be set trains more than 0.02 % more of the time, and it is the simplest of these.";
+  return "Nothing that can be set trains more than 0.02 % more of the time.";
 }
 
 std::string obstacle(const Candidate& row) {
