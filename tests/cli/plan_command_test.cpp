@@ -41,7 +41,6 @@ TEST(PlanCommand, EveryStrategyHasEffectiveTimeWastedTimeAndOptions) {
   EXPECT_EQ(json.at("strategies").size(), planner::all_schemes().size());
   for (const auto& strategy : json.at("strategies")) {
     EXPECT_TRUE(strategy.contains("options"));
-    if (strategy.at("name") == "jit") continue;  // it needs replicas
     EXPECT_NEAR(strategy.at("effective_time").get<double>() + strategy.at("wasted").at("all").get<double>(), 1, 1e-12);
     double parts = 0;
     for (const char* part : {"steady", "detection", "restart", "redone"})
@@ -75,6 +74,25 @@ TEST(PlanCommand, NeverRecommendsWhatThisVersionDoesNotHave) {
   EXPECT_TRUE(json.at("recommended").at("available").get<bool>());
 }
 
+TEST(PlanCommand, AStrategyThatTheClusterCannotHaveHasNoFiguresAndSaysWhy) {
+  const auto json = show_plan(with([](PlanOptions& to) { to.inputs.job.replicas = 1; })).json;
+  for (const auto& strategy : json.at("strategies")) {
+    if (strategy.at("name") != "jit") continue;
+    EXPECT_TRUE(strategy.at("effective_time").is_null());
+    EXPECT_TRUE(strategy.at("wasted").is_null());
+    EXPECT_EQ(strategy.at("obstacle"), "jit needs replicas of the state");
+  }
+}
+
+TEST(PlanCommand, SaysWhatNamingTheFailureDomainsWouldBring) {
+  const auto result = show_plan(with([](PlanOptions& to) {
+    to.inputs.failures.domain_nodes = 16;
+    to.inputs.failures.domain_share = 0.05;
+    to.domains_unnamed = true;
+  }));
+  EXPECT_THAT(result.text, HasSubstr("set domain on every node"));
+}
+
 TEST(PlanCommand, ReachesNinetySevenPercentOnTenThousandGpusWithPublishedFailureRates) {
   for (const char* rates : {"llama3", "bytedance"}) {
     const auto json = show_plan(with([&](PlanOptions& to) { to.rates = rates; })).json;
@@ -103,11 +121,13 @@ TEST(PlanCommand, RefusesAProtectionThatDoesNotFit) {
   EXPECT_EQ(refusal(with([](PlanOptions& to) {
               to.protection = "copies(3)";
               to.memory = "10GiB";
+              to.inputs.job.replicas = 1;
             })),
             "copies(3) takes 33.9 GiB of each node's memory, and 10 GiB are there");
   EXPECT_EQ(refusal(with([](PlanOptions& to) {
               to.protection = "copies(3)";
               to.inputs.cluster.gpus = 8;
+              to.inputs.job.replicas = 1;
             })),
             "copies(3) needs 3 nodes, and there are 1");
   EXPECT_THAT(refusal(with([](PlanOptions& to) { to.protection = "xor(1)"; })), HasSubstr("not 'xor(1)'"));
@@ -120,14 +140,17 @@ TEST(PlanCommand, SaysSoIfNothingFits) {
 }
 
 TEST(PlanCommand, TakesTwoSlotsWhereThreeDoNotFit) {
-  const auto json = show_plan(with([](PlanOptions& to) { to.memory = "28GB"; })).json;
+  const auto json = show_plan(with([](PlanOptions& to) {
+                      to.memory = "28GB";
+                      to.inputs.job.replicas = 1;
+                    })).json;
   EXPECT_EQ(json.at("recommended").at("options").at("own_slots"), "2");
 }
 
 // ---- A running job ----
 
 nlohmann::json status_of_node(const std::string& node) {
-  auto status = nlohmann::json::parse(R"--({"protection": "copies(2)", "storage": null,
+  auto status = nlohmann::json::parse(R"--({"is_leader": true, "protection": "copies(2)", "storage": null,
     "nodes_present": ["a", "b", "c", "d"], "health": {"iteration_ms": 700},
     "ranks": [{"rank": 0, "main_shard": "rank0", "own_slots": {"count": 3, "bytes": 300}}],
     "segments": [{"kind": "local", "slot_capacity_bytes": 900, "slots": [{"bytes": 0}, {"bytes": 800}]},
@@ -156,6 +179,25 @@ TEST(PlanOfAJob, TakesWhatItsAgentsMeasured) {
   EXPECT_EQ(found.inputs.cluster.network_bytes_per_s, 1e9);
   EXPECT_EQ(found.inputs.cluster.memory_bytes_per_node, 10'000);
   EXPECT_THAT(found.assumed, testing::Contains("restart"));
+}
+
+TEST(PlanOfAJob, CountsNodesAsTheLeaderSeesThemWithoutStandbyNodes) {
+  auto follower = status_of_node("b"), standby = status_of_node("d");
+  follower["is_leader"] = false;
+  follower["nodes_present"] = {"b"};
+  standby["is_leader"] = false;
+  standby["ranks"] = nlohmann::json::array();
+  EXPECT_EQ(find({"demo", {follower, status_of_node("a"), standby}}).inputs.cluster.gpus, 3u);
+  // Without the leader's agent, those that have registered.
+  follower["nodes"] = {"a", "b", "c", "d", "e"};
+  EXPECT_EQ(find({"demo", {follower}}).inputs.cluster.gpus, 5u);
+}
+
+TEST(PlanOfAJob, OfOneNodeHasOneCopyWhateverItsProtectionSays) {
+  auto status = status_of_node("a");
+  status["nodes_present"] = {"a"};
+  const JobFindings found = find({"demo", {status}});
+  EXPECT_EQ(compare_job(found, planner::Planner(found.inputs).plan()).effective_time_now, 0);  // it has no storage
 }
 
 TEST(PlanOfAJob, KeepsWhatTheCommandLineSays) {
@@ -216,7 +258,7 @@ TEST(PlanOfATrace, RefusesTracesThatSayNothing) {
 TEST(PlanOfASimulation, AddsAFigureToEachStrategyThatTheClusterCanHave) {
   const auto json = show_plan(with([](PlanOptions& to) { to.simulated_days = 30; })).json;
   for (const auto& strategy : json.at("strategies"))
-    EXPECT_EQ(strategy.contains("simulated"), strategy.contains("effective_time")) << strategy.at("name");
+    EXPECT_EQ(strategy.contains("simulated"), !strategy.at("effective_time").is_null()) << strategy.at("name");
 }
 
 TEST(PlanOfASimulation, RefusesWhatWouldNotEnd) {

@@ -71,7 +71,7 @@ std::vector<Difference> differences(const Cell& cell) {
   const Planner planner(in);
   std::vector<Difference> found;
   for (const Candidate& each : planner.plan().rows) {
-    if (each.setting.own_slots == 0) continue;  // this cluster cannot have it
+    if (!each.has_figures()) continue;  // this cluster cannot have it
     const auto failures = exponential_failures(in, 1);
     const auto simulated = simulate(in, planner.holdings(each.setting.scheme), each.behavior, *failures,
                                     failures_simulated / each.appraisal.failures_per_s);

@@ -30,6 +30,7 @@ struct Bench {
   Behavior what;
   Bench() {
     in.cluster.gpus = 32;
+    in.job.replicas = 1;
     what.every_s = {0, 10, 100};
     what.capture_every_s = 10;
     what.lag_s = {0, 2, 30};

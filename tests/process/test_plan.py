@@ -20,18 +20,25 @@ def plan(cluster, *words: object) -> subprocess.CompletedProcess:
     return subprocess.run(list(map(str, command)), check=False, capture_output=True, text=True, timeout=60)
 
 
+def iterate(job: Job, iteration: int) -> list:
+    tickets = []
+    for engine in job.engines:
+        for _ in range(2):
+            with engine.communication():
+                pass
+        engine.before_update()
+        tickets.append(engine.snapshot(iteration))
+    return tickets
+
+
 def train_until_committed(job: Job) -> None:
+    tickets: list = []
     for iteration in range(ITERATIONS_MAX):
-        tickets = []
-        for engine in job.engines:
-            for _ in range(2):
-                with engine.communication():
-                    pass
-            engine.before_update()
-            tickets.append(engine.snapshot(iteration))
-        if iteration > 2 * LEARNED_AFTER and all(ticket.taken for ticket in tickets):
-            if all(together(*(lambda t=ticket: t.wait(Stage.COMMITTED, 1000) for ticket in tickets))):
-                return
+        taken = iterate(job, iteration)
+        if all(ticket.taken for ticket in taken):
+            tickets = taken
+        if tickets and all(together(*(lambda t=ticket: t.wait(Stage.COMMITTED, 50) for ticket in tickets))):
+            return
     raise AssertionError("nothing is committed")
 
 

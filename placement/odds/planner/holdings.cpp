@@ -78,18 +78,14 @@ std::string why_not(const Inputs& in, const Scheme& scheme) {
 Holdings::Holdings(const Inputs& in, const Scheme& scheme)
     : nodes_(in.cluster.nodes()),
       protection_(scheme.protection),
-      has_memory_(scheme.capture != Capture::stop_and_write) {
+      has_memory_(scheme.capture != Capture::stop_and_write),
+      replicas_(in.job.replicas) {
   if (const std::string why = why_not(in, scheme); !why.empty()) throw std::invalid_argument(why);
   const std::optional<Domains> domains = domains_of(in);
-  const Domains* all = domains ? &*domains : nullptr;
-  const Domains* known = in.failures.domains_named ? all : nullptr;
+  const Domains* known = domains && in.failures.domains_named ? &*domains : nullptr;
   const std::uint32_t copies = protection_.copies;
   copies_ =
       placement::place({.strategy = strategy_of(in, copies), .nodes = nodes_, .copies = copies, .domains = known});
-  if (in.job.replicas > 1) {
-    replicas_ =
-        placement::place({.strategy = Strategy::group, .nodes = nodes_, .copies = in.job.replicas, .domains = all});
-  }
   if (protection_.has_parity()) {
     groups_ = placement::parity_groups(nodes_, protection_.members, protection_.rows, known).groups;
     group_of_.resize(nodes_);
@@ -173,8 +169,18 @@ bool Holdings::memory_survives(const LostNodes& lost) const {
                      [&](std::uint32_t node) { return has_copy(node, lost) || is_decodable(node, lost); });
 }
 
+// Replicas are far apart: neighbours hold different shards.
 bool Holdings::replicas_survive(const LostNodes& lost) const {
-  return replicas_ && placement::survives(*replicas_, lost);
+  if (replicas_ < 2) return false;
+  if (lost.list().size() < replicas_) return true;
+  const std::uint32_t shards = nodes_ / replicas_;
+  std::vector<std::uint32_t> lost_of(shards, 0);
+  for (const std::uint32_t node : lost.list()) ++lost_of[node % shards];
+  return std::all_of(lost.list().begin(), lost.list().end(), [&](std::uint32_t node) {
+    const std::uint32_t shard = node % shards;
+    const std::uint32_t holders = (nodes_ - shard + shards - 1) / shards;
+    return lost_of[shard] < holders;
+  });
 }
 
 }  // namespace ckpt::planner

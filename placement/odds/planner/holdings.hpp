@@ -29,7 +29,7 @@ class Holdings {
 
   // The odds that `lost` random nodes are too many for memory or for live replicas, for 0 <= lost < loss_odds_count. 1
   // beyond.
-  static constexpr std::uint32_t loss_odds_count = 9;
+  static constexpr std::uint32_t loss_odds_count = 7;
   double loss_odds(Source source, std::uint32_t lost) const;
 
   // The odds that memory, or live replicas, do not survive the loss of a failure domain; and of a domain and a node.
@@ -50,7 +50,7 @@ class Holdings {
   placement::Protection protection_;
   bool has_memory_;
   std::optional<placement::Placement> copies_;
-  std::optional<placement::Placement> replicas_;
+  std::uint32_t replicas_;
   std::vector<std::vector<std::uint32_t>> groups_;  // of parity
   std::vector<std::uint32_t> group_of_;
   std::vector<double> memory_loss_odds_;

@@ -31,7 +31,7 @@ struct Failures {
 
 struct Job {
   double state_bytes = 6.5e12;  // one replica of the state, over all its ranks
-  std::uint32_t replicas = 1;   // how many nodes hold each shard on their GPUs
+  std::uint32_t replicas = 4;   // how many nodes hold each shard on their GPUs
   double iteration_s = 10;
   double idle_share = 0.25;  // of an iteration in which the network is idle
   double detection_s = 15;

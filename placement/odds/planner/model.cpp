@@ -55,6 +55,7 @@ class Chain {
     double ends_s = 0, again = 0;
     for (const Fault fault : all_faults) {
       for (std::size_t source = 0; source < source_count; ++source) {
+        if (odds(fault, source) == 0) continue;
         const double further = struck(fault, std::max(source, oldest));
         ends_s += odds(fault, source) * further / failures_per_s_;
         if (source > oldest) ends_s += odds(fault, source) * further * down_s_[source];

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 
 namespace ckpt::planner {
@@ -50,6 +51,12 @@ double reached(const Plan& plan) {
   return plan.recommended ? plan.rows[*plan.recommended].appraisal.effective_time : 0;
 }
 
+// Schemes with the same pieces in memory share what is worked out.
+bool hold_alike(const Scheme& a, const Scheme& b) {
+  const bool a_stops = a.capture == Capture::stop_and_write, b_stops = b.capture == Capture::stop_and_write;
+  return a.protection == b.protection && a_stops == b_stops;
+}
+
 struct Change {
   const char* text;
   std::function<void(Inputs&)> apply;
@@ -74,9 +81,13 @@ std::vector<Change> changes(const Inputs& in) {
 
 Planner::Planner(const Inputs& inputs, std::vector<Scheme> schemes) : inputs_(inputs), schemes_(std::move(schemes)) {
   check(inputs);
-  for (const Scheme& scheme : schemes_) {
-    holdings_.emplace_back();
-    if (why_not(inputs, scheme).empty()) holdings_.back().emplace(inputs, scheme);
+  for (std::size_t i = 0; i < schemes_.size(); ++i) {
+    std::shared_ptr<const Holdings> found;
+    const bool is_possible = why_not(inputs, schemes_[i]).empty();
+    for (std::size_t j = 0; j < i && is_possible && found == nullptr; ++j)
+      if (hold_alike(schemes_[i], schemes_[j])) found = holdings_[j];
+    if (is_possible && found == nullptr) found = std::make_shared<const Holdings>(inputs, schemes_[i]);
+    holdings_.push_back(std::move(found));
   }
 }
 
@@ -152,6 +163,11 @@ std::vector<Lever> Planner::levers() const {
     Inputs changed = inputs_;
     change.apply(changed);
     found.push_back({change.text, reached(plan(changed))});
+  }
+  if (inputs_.failures.domain_nodes > 0 && !inputs_.failures.domains_named) {
+    Inputs named = inputs_;
+    named.failures.domains_named = true;
+    found.push_back({"set domain on every node", reached(Planner(named, schemes_).plan())});
   }
   std::stable_sort(found.begin(), found.end(),
                    [](const Lever& a, const Lever& b) { return a.effective_time > b.effective_time; });

@@ -1,6 +1,7 @@
 // Finds the best setting of every scheme on a cluster, and the one to recommend. Pure.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ struct Candidate {
   Appraisal appraisal;
   std::string why_not;  // why it cannot be set on this cluster; "" if it can
   bool fits() const { return why_not.empty(); }
+  bool has_figures() const { return setting.own_slots != 0; }  // not if the cluster cannot have the scheme at all
 };
 
 struct Plan {
@@ -53,7 +55,7 @@ class Planner {
 
   Inputs inputs_;
   std::vector<Scheme> schemes_;
-  std::vector<std::optional<Holdings>> holdings_;  // by scheme; none if the cluster cannot have it
+  std::vector<std::shared_ptr<const Holdings>> holdings_;  // by scheme; null if the cluster cannot have it
 };
 
 // The settings of a scheme that are worth trying: how often to capture, and how often to write to storage.

@@ -21,6 +21,7 @@ class Run {
         period_s_(what.stall_s + what.capture_every_s * slow_) {}
 
   double began_at() const { return began_at_; }
+  double began_s() const { return began_s_; }
 
   double position(double now_s) const {
     const double left_s = now_s - began_s_ - (first_ - began_at_) * slow_;
@@ -68,9 +69,9 @@ class Stored {
     if (every_ <= 0) return;
     const double first = (std::floor(run.began_at() / every_ + 1e-9) + 1) * every_;
     const double last = std::floor(position / every_ + 1e-9) * every_;
-    // Only the newest ones matter: everything older is whole before them.
-    const double from = std::max(first, last - every_ * (2 + std::ceil(lag_s_ / every_)));
-    for (double each = from; each <= last + every_ / 2; each += every_) {
+    // What the run passed that long ago is whole, and only the newest of it matters.
+    const double settled = std::floor(run.position(std::max(run.began_s(), now_s - lag_s_)) / every_) * every_;
+    for (double each = std::max(first, settled); each <= last + every_ / 2; each += every_) {
       if (each > run.began_at() && each <= position) writing_.push_back({each, run.passes_s(each) + lag_s_});
     }
     finish(now_s);
@@ -153,7 +154,7 @@ class Simulation {
     do {
       const double at_s = failure->at_s;
       for (const std::uint32_t node : failure->nodes) lost_.add(node);
-      source = std::max(source, source_left());
+      if (source != Source::storage) source = std::max(source, source_left());
       const double ready_s = standby_.take(failure->nodes.size(), at_s, failure->repaired_at_s);
       const double acted_s = std::max(at_s + what_.detection_s, ready_s);
       all_ready_s = std::max(all_ready_s, ready_s);
@@ -180,11 +181,14 @@ class Simulation {
 
   void account(double position, double elapsed_s) {
     Split& split = result_.split;
-    const double stalls = what_.capture_every_s > 0 ? what_.stall_s / what_.capture_every_s : 0;
+    const double stalled_s =
+        what_.capture_every_s > 0 ? std::floor(position / what_.capture_every_s + 1e-9) * what_.stall_s : 0;
     split.detection /= elapsed_s;
-    split.restart = down_s_ / elapsed_s - split.detection;
-    split.steady = position * (what_.slowdown_share + stalls) / elapsed_s;
-    split.redone = 1 - result_.effective_time - split.detection - split.restart - split.steady;
+    split.restart = std::max(0.0, down_s_ / elapsed_s - split.detection);
+    const double rest = std::max(0.0, 1 - result_.effective_time - split.detection - split.restart);
+    // The last stall may not be over.
+    split.steady = std::min(rest, (position * what_.slowdown_share + stalled_s) / elapsed_s);
+    split.redone = rest - split.steady;
   }
 
   const Holdings& holdings_;

@@ -61,6 +61,17 @@ std::uint32_t replicas_of(const JobReport& report, std::uint32_t nodes) {
   return static_cast<std::uint32_t>(std::min<std::size_t>(found, nodes));
 }
 
+// The leader knows which nodes are there; other agents know who has registered. Standby nodes have no ranks.
+double nodes_with_ranks(const JobReport& report) {
+  double leader_sees = 0, registered = 0, here = 0, standby = 0;
+  for (const json& status : report.statuses) {
+    if (status.value("is_leader", false)) leader_sees = double(status.at("nodes_present").size());
+    registered = std::max(registered, double(status.value("nodes", json::array()).size()));
+    (status.at("ranks").empty() ? standby : here) += 1;
+  }
+  return std::max(here, (leader_sees > 0 ? leader_sees : registered) - standby);
+}
+
 class Finder {
  public:
   Finder(const JobReport& report, const Inputs& inputs, const std::function<bool(const char*)>& is_given)
@@ -72,7 +83,7 @@ class Finder {
     const json& first = report_.statuses.front();
     found_.protection = placement::protection_named(first.at("protection").get<std::string>());
     found_.has_storage = first.at("storage").is_object();
-    find_nodes(first);
+    find_nodes();
     find_slots();
     find_state();
     find_times();
@@ -94,14 +105,13 @@ class Finder {
     found_.measured.push_back(std::string(name) + " " + text(value));
   }
 
-  void find_nodes(const json& first) {
+  void find_nodes() {
     const double ranks = most(report_, [](const json& status) { return double(status.at("ranks").size()); });
     if (ranks == 0)
       throw Failure(CKPT_ERR_INVALID, "the agents of job " + report_.job +
                                           " have no ranks: nothing is measured yet. Start the trainers, and ask again");
-    const double nodes = std::max(1.0, double(first.at("nodes_present").size()));
     take("gpus-per-node", found_.inputs.cluster.gpus_per_node, ranks, grouped);
-    take("gpus", found_.inputs.cluster.gpus, found_.inputs.cluster.gpus_per_node * nodes, grouped);
+    take("gpus", found_.inputs.cluster.gpus, found_.inputs.cluster.gpus_per_node * nodes_with_ranks(report_), grouped);
   }
 
   void find_slots() {
@@ -201,6 +211,8 @@ JobComparison compare_job(const JobFindings& findings, const planner::Plan& plan
   const planner::Candidate& best = plan.rows[*plan.recommended];
   planner::Setting now = {planner::scheme_of(findings.protection), 1, best.setting.storage_every_s, findings.own_slots};
   if (!findings.has_storage) now.storage_every_s = planner::never_s;
+  // What the nodes cannot give: they hold one copy.
+  if (!why_not(findings.inputs, now.scheme).empty()) now.scheme = planner::scheme_of({1, 0, 0});
   const planner::Planner planner(findings.inputs, {now.scheme});
   comparison.effective_time_now = planner.candidate(findings.inputs, now).appraisal.effective_time;
   for (const auto& [key, value] : options_to_set(best)) {

@@ -25,7 +25,10 @@ json row_json(const Inputs& in, const Candidate& row) {
                 {"available", row.setting.scheme.availability == planner::Availability::option && row.fits()},
                 {"obstacle", obstacle(row)},
                 {"options", options_json_of(row)}};
-  if (row.setting.own_slots == 0) return found;
+  if (!row.has_figures()) {
+    found.update({{"effective_time", nullptr}, {"wasted", nullptr}});
+    return found;
+  }
   const auto& split = row.appraisal.split;
   const Costs cost = costs(in, row);
   found.update({{"effective_time", row.appraisal.effective_time},

@@ -79,7 +79,7 @@ void add_points(std::vector<PlanCurve>& curves, const Plan& plan, double x) {
     const auto same = [&](const PlanCurve& curve) { return curve.title == row.setting.scheme.name; };
     auto curve = std::find_if(curves.begin(), curves.end(), same);
     if (curve == curves.end()) curve = curves.insert(curve, {row.setting.scheme.name, {}});
-    if (row.setting.own_slots != 0) curve->points.emplace_back(x, 100 * row.appraisal.effective_time);
+    if (row.has_figures()) curve->points.emplace_back(x, 100 * row.appraisal.effective_time);
   }
 }
 

@@ -10,7 +10,7 @@ namespace ckpt::cli {
 namespace {
 
 constexpr double seconds_per_day = 86'400;
-constexpr double most_failures = 1e7;  // some seconds of simulation for each row
+constexpr double most_failures = 2e6;  // about a second of simulation for each row
 
 double elapsed_s(const PlanOptions& options, const std::optional<PlanTrace>& trace, const planner::Inputs& in) {
   const double days = options.simulated_days == 0 && trace ? trace->trace.span_days : options.simulated_days;
@@ -49,7 +49,7 @@ std::vector<std::optional<planner::Simulated>> simulate_rows(const PlanOptions& 
   std::vector<std::optional<planner::Simulated>> found;
   for (const planner::Candidate& row : plan.rows) {
     found.emplace_back();
-    if (row.setting.own_slots == 0) continue;
+    if (!row.has_figures()) continue;
     const auto failures = failures_for(options, trace, in);
     found.back() = simulate(in, planner.holdings(row.setting.scheme), row.behavior, *failures, simulated_s);
   }

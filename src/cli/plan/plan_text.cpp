@@ -37,7 +37,7 @@ std::string simulated_text(const PlanView& view, std::size_t row) {
 
 Row shown_row(const Inputs& in, const planner::Candidate& row, bool is_recommended) {
   const std::string name = (is_recommended ? "* " : "  ") + row.setting.scheme.name;
-  if (row.setting.own_slots == 0) return {name, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"};
+  if (!row.has_figures()) return {name, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"};
   const Costs cost = costs(in, row);
   const auto& split = row.appraisal.split;
   return {name,
