@@ -11,6 +11,7 @@
 #include "base/error.hpp"
 #include "cli/commands.hpp"
 #include "cli/placement/placement_command.hpp"
+#include "cli/plan/plan_command.hpp"
 #include "cli/read_options.hpp"
 #include "cli/storage/storage_command.hpp"
 #include "cli/versions.hpp"
@@ -47,15 +48,19 @@ cli::Scope scope_of(const CommandLine& line) {
   return {options.arena_dir, coord::StoreLocation(options), options.job, node_given ? options.node : ""};
 }
 
-CLI::App* add_command(CLI::App& app, CommandLine& line, const char* name, const char* help) {
-  CLI::App* command = app.add_subcommand(name, help);
-  command->add_flag("--json", line.json, "Print JSON");
-  command->add_option("--job", line.job, "Only this job");
+void add_scope_options(CLI::App* command, CommandLine& line) {
   command->add_option("--node", line.node, "Only this node");
   command->add_option("--arena-dir,--arena_dir", line.arena_dir,
                       "Directory of the arenas (default: /dev/shm/ckptengine-<uid>)");
   command->add_option("--coordination", line.coordination,
                       "Coordination store: a directory or etcd://host:port (default: /tmp/ckptengine-<uid>)");
+}
+
+CLI::App* add_command(CLI::App& app, CommandLine& line, const char* name, const char* help) {
+  CLI::App* command = app.add_subcommand(name, help);
+  command->add_flag("--json", line.json, "Print JSON");
+  command->add_option("--job", line.job, "Only this job");
+  add_scope_options(command, line);
   command->add_option("OPTION", line.words, "Options as KEY=VALUE, e.g. job=demo");
   return command;
 }
@@ -159,6 +164,9 @@ int main(int argc, char** argv) {
   CLI::App* list = app.add_subcommand("options", "List all options of trainers, agents and tools");
   list->add_flag("--json", line.json, "Print JSON");
   const CLI::App* placement = cli::add_placement_command(app, placement_options, line.json);
+  cli::PlanOptions plan_options;
+  CLI::App* plan = cli::add_plan_command(app, plan_options, line.json);
+  add_scope_options(plan, line);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -175,6 +183,11 @@ int main(int argc, char** argv) {
       return 0;
     }
     if (placement->parsed()) return print(cli::show_placement(placement_options), line.json);
+    if (plan->parsed()) {
+      line.job = plan_options.job;
+      const bool asks_agents = plan_options.is_given("job");
+      return print(cli::show_plan(plan_options, asks_agents ? scope_of(line) : cli::Scope{}), line.json);
+    }
     if (token->parsed()) return print(cli::make_token(token_path), line.json);
     if (storage.parsed()) return print(storage.run(), line.json);
     if (hook->parsed()) {

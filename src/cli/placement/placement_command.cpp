@@ -4,12 +4,10 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <limits>
 #include <optional>
-#include <sstream>
 
-#include "base/error.hpp"
+#include "cli/files.hpp"
 #include "cli/placement/placement_plot.hpp"
 #include "cli/placement/placement_trace.hpp"
 #include "cli/table.hpp"
@@ -26,13 +24,6 @@ using placement::Placement;
 using placement::Strategy;
 
 constexpr std::uint32_t most_rows = 64;  // of a map, on a terminal
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) throw Failure(CKPT_ERR_INVALID, "cannot read " + path);
-  return text.str();
-}
 
 // With enough digits to tell it from 0 and from 100 %.
 std::string percent(double share, double rest) {

@@ -1,0 +1,20 @@
+// Reads whole files that a user names.
+#pragma once
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "base/error.hpp"
+
+namespace ckpt::cli {
+
+// Throws Failure.
+inline std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) throw Failure(CKPT_ERR_INVALID, "cannot read " + path);
+  return text.str();
+}
+
+}  // namespace ckpt::cli
