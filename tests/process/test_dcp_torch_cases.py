@@ -16,6 +16,8 @@ from test_frameworks import ranks
 
 __all__ = ["ranks"]
 
+pytestmark = pytest.mark.xdist_group("dcp_torch_cases")  # each worker would run all cases of a world size
+
 
 @pytest.fixture(scope="module")
 def told(ranks, tmp_path_factory):
