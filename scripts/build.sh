@@ -11,7 +11,7 @@ check_preset() {
   [[ " $presets " == *" $1 "* ]] || usage_error "there is no preset '$1' (presets: ${presets// /, })"
 }
 
-# ThreadSanitizer of clang 14 cannot run where the kernel scatters mappings over more than 28 bits;
+# ThreadSanitizer of GCC 12 and 13 cannot run where the kernel scatters mappings over more than 28 bits;
 # its programs run without address randomization where that is allowed (also while the build asks them for their tests).
 preset_prefix() {
   if [[ $1 == tsan ]] && setarch -R true 2>/dev/null; then echo "setarch -R"; fi
@@ -25,7 +25,7 @@ configure() {
 }
 
 # compiler_group PRESET: the group of packages with its compiler, where that is not g++.
-compiler_group() { [[ $1 != asan && $1 != tsan ]] || echo clang; }
+compiler_group() { [[ $1 != asan ]] || echo clang; }
 
 # In front of a build that goes on beside something more urgent.
 build_priority=()
