@@ -15,7 +15,7 @@ constexpr std::int64_t slept_least_ms = 1000;            // without a look: this
 constexpr std::int64_t looks_missed_max = 4;
 
 core::TimeMs since_ms(Clock::time_point from, Clock::time_point now) {
-  return std::max<std::int64_t>(0, milliseconds_between(from, now));
+  return std::max<std::int64_t>(0, static_cast<std::int64_t>(milliseconds_between(from, now)));
 }
 
 // A mean varies a little all the time, and that is no news.
@@ -64,7 +64,7 @@ std::optional<std::string> RankWatch::paused(Rank rank) const {
 
 std::optional<core::RanksWatched> RankWatch::look(Clock::time_point now) {
   const std::int64_t slept_after_ms = std::max(slept_least_ms, looks_missed_max * limits_.look_every_ms);
-  const bool has_slept = looked_at_ && milliseconds_between(*looked_at_, now) > slept_after_ms;
+  const bool has_slept = looked_at_ && milliseconds_between(*looked_at_, now) > static_cast<double>(slept_after_ms);
   looked_at_ = now;
   core::RanksWatched seen;
   for (auto& [rank, watched] : ranks_) {
