@@ -138,7 +138,7 @@ def test_no_shard_can_be_called_like_parity(cluster, shard):
 
 def test_room_for_parity_is_asked_for_before_the_first_snapshot(cluster):
     """Groups are as large as there are nodes, however large they may be: parity takes a third of the state here."""
-    job = Job(cluster, False, protection="xor(16)", arena_bytes=int(2.55 * 2**20))
+    job = Job(cluster, False, protection="xor(16)", arena_bytes=int(1.77 * 2**20))
     job.start()
     job.restore()
     errors = together(*(lambda engine=engine: snapshot_error(engine) for engine in job.engines))

@@ -12,6 +12,7 @@ from small_job import BYTES, Job
 RANKS = 4  # of a small job
 LEARNED_AFTER = 2
 ITERATIONS_MAX = 200
+COMMIT_MS = 1_000
 
 
 def plan(cluster, *words: object) -> subprocess.CompletedProcess:
@@ -32,12 +33,11 @@ def iterate(job: Job, iteration: int) -> list:
 
 
 def train_until_committed(job: Job) -> None:
-    tickets: list = []
     for iteration in range(ITERATIONS_MAX):
-        taken = iterate(job, iteration)
-        if all(ticket.taken for ticket in taken):
-            tickets = taken
-        if tickets and all(together(*(lambda t=ticket: t.wait(Stage.COMMITTED, 50) for ticket in tickets))):
+        tickets = iterate(job, iteration)
+        for engine in job.engines:
+            engine.before_update()
+        if all(together(*(lambda t=ticket: t.wait(Stage.COMMITTED, COMMIT_MS) for ticket in tickets))):
             return
     raise AssertionError("nothing is committed")
 

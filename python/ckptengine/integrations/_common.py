@@ -6,10 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from .._engine import Error, Status
+from .._engine import Error, Stage, Status
 from ..torch._replicas import is_distributed, this_rank
 
 log = logging.getLogger("ckptengine")
+
+SLOT_MS = 1_000  # that the last snapshot of an epoch or a run may wait for its slot
 
 # What to use instead of a framework's way to spread state that no adapter captures.
 INSTEAD = {
@@ -79,6 +81,13 @@ class Wrapped:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+
+
+def finish_capture(checkpointer: Any) -> None:
+    """Where before_update() could skip the last snapshot of a run, which still waits for a slot: first waits for it."""
+    if checkpointer.ticket is not None:
+        checkpointer.ticket.wait(Stage.CAPTURING, SLOT_MS)
+    checkpointer.before_update()
 
 
 def say_where(found: bool, where: str) -> None:

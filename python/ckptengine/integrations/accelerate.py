@@ -27,6 +27,7 @@ from ..torch import Checkpointer as TorchCheckpointer
 from ..torch import _rng
 from ._common import (
     Wrapped,
+    finish_capture,
     one_or_all,
     refuse,
     refuse_distribution,
@@ -98,7 +99,7 @@ class Checkpointer:
         for batch in position.iterate(loader):
             yield batch
             self._snapshot()
-        self.before_update()  # evaluation may change weights for a while
+        finish_capture(self.inner)  # evaluation may change weights for a while
 
     def before_update(self) -> bool:
         """Finishes the pending capture. optimizer.step() calls it, too."""

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from ..torch import Checkpointer, _rng
-from ._common import Wrapped, one_or_all, refuse, refuse_forgotten_scheduler, say_where, with_rank
+from ._common import Wrapped, finish_capture, one_or_all, refuse, refuse_forgotten_scheduler, say_where, with_rank
 
 # By name, because a strategy of another kind may be a subclass.
 _STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy")
@@ -114,7 +114,7 @@ class CheckpointCallback(framework.Callback):
         self._snapshot(in_epoch=False)
 
     def _around_end(self, original: Any) -> None:
-        self.checkpointer.before_update()
+        finish_capture(self.checkpointer)
         original()
 
     # ---- inside ----
