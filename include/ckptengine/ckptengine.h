@@ -357,10 +357,11 @@ CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
 CKPT_API ckpt_status ckpt_comm_begin(ckpt_engine* engine, uint32_t channel, void* stream);
 CKPT_API ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t channel, void* stream);
 
-/* Training does something else than iterations until ckpt_resume(): an evaluation, the writing of a model. Meanwhile the
- * agent does not suspect this rank to hang (docs/jit.md). `name` is for people; the engine keeps its first 32 bytes.
- * Pauses may be nested: call ckpt_resume() once for each. Before ckpt_restore() these calls do nothing. They never block
- * and make no system call. CKPT_ERR_INVALID: `name` is null, or no pause has begun. Nothing changes then. */
+/* Training does something else than iterations until ckpt_resume(): an evaluation, the writing of a model. Meanwhile
+ * the agent does not suspect this rank to hang (docs/jit.md). `name` is for people; the engine keeps its first 32
+ * bytes. Pauses may be nested: call ckpt_resume() once for each. Before ckpt_restore() these calls do nothing. They
+ * never block and make no system call. CKPT_ERR_INVALID: `name` is null, or no pause has begun. Nothing changes then.
+ */
 CKPT_API ckpt_status ckpt_pause(ckpt_engine* engine, const char* name);
 CKPT_API ckpt_status ckpt_resume(ckpt_engine* engine);
 
@@ -385,9 +386,9 @@ CKPT_API ckpt_status ckpt_stats(ckpt_engine* engine, ckpt_stats_t* stats);
  * first; CKPT_HEALTH_INIT does. */
 CKPT_API ckpt_status ckpt_health(ckpt_engine* engine, ckpt_health_t* health);
 
-/* Sets the function that is called when the verdict or the suspicion changes, and once a minute while the job is degraded
- * or not protected. Null: no function. Changes that last less than two seconds are left out, unless the job was not protected.
- * When this call returns, the earlier callback is not running, unless it made this call itself. */
+/* Sets the function that is called when the verdict or the suspicion changes, and once a minute while the job is
+ * degraded or not protected. Null: no function. Changes that last less than two seconds are left out, unless the job
+ * was not protected. When this call returns, the earlier callback is not running, unless it made this call itself. */
 CKPT_API ckpt_status ckpt_on_health(ckpt_engine* engine, ckpt_health_callback callback, void* user);
 
 #ifdef __cplusplus

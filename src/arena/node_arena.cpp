@@ -114,8 +114,9 @@ void make_node_directory(const std::string& path) {
   make_own_directory(path, "arena_dir", 2);  // the job's directory, and the one of all arenas above it
   struct stat directory {};
   if (::stat(path.c_str(), &directory) != 0 || directory.st_uid != ::geteuid())
-    throw Failure(CKPT_ERR_INVALID,
-                  "the arena " + path + " belongs to another user; set arena_dir to a directory that belongs to this user");
+    throw Failure(
+        CKPT_ERR_INVALID,
+        "the arena " + path + " belongs to another user; set arena_dir to a directory that belongs to this user");
 }
 
 NodeArena::NodeArena(std::string directory, const std::string& job, const std::string& node)
