@@ -148,7 +148,8 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
   }
   // The next iteration that all ranks take.
   std::int64_t capture() {
-    const Deadline deadline = Deadline::in_ms(std::chrono::milliseconds(testing::wait_limit).count());
+    // Twice: under ThreadSanitizer on a busy machine, the commits before it may take that long.
+    const Deadline deadline = Deadline::in_ms(2 * std::chrono::milliseconds(testing::wait_limit).count());
     while (!deadline.passed()) {
       ++iteration_;
       const auto taken = on_all(trainers_, [&](Trainer& trainer) { return trainer.snapshot(iteration_); });
