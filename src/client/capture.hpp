@@ -86,8 +86,8 @@ class Capture {
   std::array<WrittenLayouts, core::captures_max> written_layouts_{};  // by segment
 };
 
-// Tells the training thread whether a capture is still being sealed on a thread of the device. Until that ends, the
-// training thread leaves the capture alone.
+// Says whether a thread of the device is still sealing a capture. The training thread must not touch the capture
+// before that has ended.
 class Sealing {
  public:
   // Training thread. Call begin() before the capture is released, and none() if it was not released after all.

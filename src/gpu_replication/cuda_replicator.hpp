@@ -3,7 +3,7 @@
 //
 // Only its progress thread issues work, so all members issue in one order. It runs one exchange after the other. The
 // first failure ends it: it gives up what is under way, reports once and retries nothing. A watchdog keeps the thread's
-// deadlines. If the thread hangs in the driver, the watchdog gives up in its place.
+// deadlines. If that thread hangs in the driver, the watchdog ends the replicator.
 //
 // Thread-safe. Only wait_to_meet() and the destructor wait for the GPU or for other members; the destructor waits for
 // at most `end_timeout_ms`. What NCCL and the driver have not released by then is freed as soon as possible.

@@ -68,8 +68,8 @@ enum class Reach {
 };
 
 // The receiver of a fetch. The transport's thread calls begin() at most once, then received() for each chunk. It calls
-// ended() exactly once, even without begin(). After ended() the transport no longer touches the memory. Until then the
-// slot is in use.
+// ended() exactly once, even if it never called begin(). The transport may write to the slot until it calls ended(),
+// and not afterwards.
 class Sink {
  public:
   virtual ~Sink() = default;

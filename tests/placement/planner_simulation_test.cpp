@@ -1,4 +1,4 @@
-// The simulation with failures at known moments, and where failures come from.
+// Tests the simulation with failures at chosen moments, and the three sources of failures.
 #include <gtest/gtest.h>
 
 #include <cmath>

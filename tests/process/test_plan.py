@@ -8,6 +8,7 @@ import subprocess
 from ckptengine import Stage
 from conftest import build_file_of, together
 from small_job import BYTES, Job
+from test_trace import iterate
 
 RANKS = 4  # of a small job
 LEARNED_AFTER = 2
@@ -19,17 +20,6 @@ def plan(cluster, *words: object) -> subprocess.CompletedProcess:
     where = ["--arena-dir", cluster.arena, "--coordination", cluster.coordination]
     command = [build_file_of("ckptctl"), "plan", "--json", *words, *where]
     return subprocess.run(list(map(str, command)), check=False, capture_output=True, text=True, timeout=60)
-
-
-def iterate(job: Job, iteration: int) -> list:
-    tickets = []
-    for engine in job.engines:
-        for _ in range(2):
-            with engine.communication():
-                pass
-        engine.before_update()
-        tickets.append(engine.snapshot(iteration))
-    return tickets
 
 
 def train_until_committed(job: Job) -> None:

@@ -6,7 +6,7 @@
 // takes it fetches the piece. TransferOrders::use() makes the list of sources; a new source joins that list.
 //
 // Threads. Only the agent's core thread calls these functions, `done` and `damaged`. Neither callback comes within
-// start(). A source may work on other threads, and comes back through the CoreQueue.
+// start(). A source may work on threads of its own. They post its results to the CoreQueue.
 //
 // Ownership. The FetchDestination in the request is the only way to the slot. From start() until `done`, only the
 // source touches it. The caller keeps the RunningFetch until `done`.

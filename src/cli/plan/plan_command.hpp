@@ -30,7 +30,7 @@ struct PlanOptions {
   bool papers = false;     // show the papers' numbers instead of a plan
   std::string plot_path;
   // A running job.
-  std::string job;  // with is_given("job"): "" is the only one here
+  std::string job;  // if is_given("job"): its name, or "" for the only job on this machine
   std::function<bool(const char*)> is_given = [](const char*) {
     return false;
   };  // on the command line: is_given("gpus")

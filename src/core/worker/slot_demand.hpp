@@ -1,8 +1,8 @@
 // SlotDemand says when a rank needs a third slot for its captures.
 //
-// With two slots, a capture can begin only after the checkpoint before it was committed: that frees a slot. If
-// replication is often that late, a third slot lets captures go on meanwhile. A rare delay does not count. Neither does
-// a long delay, which would fill any number of slots.
+// With two slots, a capture can begin only once the checkpoint before it is committed, because that commit frees a
+// slot. If commits often come too late for this, captures need a third slot. A rare late commit is no reason for one. A
+// commit that takes very long is none either, because it would fill any number of slots.
 #pragma once
 
 #include <bit>
