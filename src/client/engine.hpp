@@ -97,6 +97,7 @@ class Engine {
   bool wait_for_freed_slot();
   void defer(std::int64_t iteration, Clock::time_point called_at, const RankState& state);
   bool begin_deferred();
+  std::optional<arena::Grant> unused_grant();
   bool give_up_deferred(ckpt_status why);
   bool await_deferred(Deadline deadline);
   void not_taken(std::int64_t iteration, ckpt_status why);

@@ -194,17 +194,25 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
     throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
 
   if (iteration < capture_.session().control->resume_at()) return {CKPT_SKIPPED, waits_for_copies};
-  auto grant = capture_.unused_grant();
+  auto grant = unused_grant();
   if (!grant && device_->can_start_late() && DeferredCapture::fits(state)) {
     defer(iteration, called_at, state);
     return {};
   }
-  if (!grant && wait_for_freed_slot()) grant = capture_.unused_grant();
+  if (!grant && wait_for_freed_slot()) grant = unused_grant();
   if (!grant) return {CKPT_SKIPPED, waits_for_copies};
   tickets_.taken(iteration, called_at);
   capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
   pass_on_news_of_path();
   return {};
+}
+
+// A restarted agent grants slots of its own before this process has mapped them. Connection and session are looked at
+// after the grant: the connection was lost before the next agent could grant anything.
+std::optional<arena::Grant> Engine::unused_grant() {
+  const auto grant = capture_.unused_grant();
+  const bool is_for_these_slots = link_.connected() && link_.session_number() == session_number_;
+  return is_for_these_slots ? grant : std::nullopt;
 }
 
 // The agent tells of a commit first, and grants the slot that it frees right afterwards. Waits for that grant, once for
@@ -234,7 +242,7 @@ bool Engine::begin_deferred() try {
   if (!follow_session(Deadline::in_ms(0)) || !capture_.session().slots || capture_.misfit(*state)) return false;
   const arena::Control& control = *capture_.session().control;
   if (control.fenced() != 0 || checkpoint.iteration() < control.resume_at()) return false;
-  const auto grant = capture_.unused_grant();
+  const auto grant = unused_grant();
   if (!grant) return false;
   tickets_.taken(checkpoint.iteration(), called_at);
   capture_.begin(*grant, checkpoint, *state, nullptr, &deferred_.private_plan());

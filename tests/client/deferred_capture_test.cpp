@@ -285,6 +285,17 @@ TEST_F(Deferred, ASnapshotThatWaitsTakesTheSlotThatTheNextAgentGrants) {
   EXPECT_EQ(stored("rng", CheckpointId(1, 1)), kept);
 }
 
+// The agent may have made other slots. Only its answer tells.
+TEST_F(Deferred, AGrantOfTheNextAgentWaitsUntilItsSlotsAreMapped) {
+  snapshot_defers(1);
+  agent_->hold_reserve();
+  agent_->hang_up();
+  while (agent_->reserves() < 2) std::this_thread::yield();
+  agent_->grant();
+  EXPECT_EQ(engine_->before_update().status, CKPT_SKIPPED);
+  agent_->let_reserve();
+}
+
 // Grants come at any moment. Whatever was captured has the state of its call.
 TEST_F(Deferred, GrantsAtAnyMomentTearNoSnapshot) {
   const std::jthread granting([&](const std::stop_token& stop) {

@@ -44,7 +44,8 @@ TEST(Wire, TheBytesAreLittleEndianWithoutHoles) {
   ASSERT_EQ(bytes_of(request).size(), sizeof expected_request);
   EXPECT_EQ(std::memcmp(bytes_of(request).data(), expected_request, sizeof expected_request), 0);
   const Hello hello;
-  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), "CKPN\12\0\0\0", 8), 0);
+  const unsigned char expected_hello[] = {'C', 'K', 'P', 'N', 11, 0, 0, 0};  // magic, version
+  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), expected_hello, sizeof expected_hello), 0);
 }
 
 template <class T>
