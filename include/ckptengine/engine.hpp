@@ -9,7 +9,7 @@
 //     engine.snapshot(k);
 //   }
 //
-// Threads: one thread at a time uses an Engine. Any thread may call its const members.
+// Threads: one thread at a time may call members that are not const. Any thread may call const members at any time.
 //
 // Errors: set-up calls that fail throw ckpt::Error. snapshot() and before_update() throw only for wrong use
 // (CKPT_ERR_INVALID), so a snapshot that fails never ends training. Both return a Result, which says what happened. You

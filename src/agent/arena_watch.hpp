@@ -1,6 +1,7 @@
 // ArenaWatch notices if files of the node's arena are removed. Any process of the same user can do that, and
-// systemd-logind does it when the user logs out (RemoveIPC). The agent still has the files mapped, so it loses nothing.
-// The watch makes the arena again and raises an alarm. Only the agent's core thread uses it.
+// systemd-logind does it when the user logs out (RemoveIPC). The agent still has the files mapped, so it loses no
+// data, but no new process can open them. The watch makes the files again and raises an alarm. Only the agent's core
+// thread uses it.
 #pragma once
 
 #include <string>

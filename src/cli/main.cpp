@@ -134,6 +134,9 @@ int main(int argc, char** argv) {
       "ckptctl");
   app.set_version_flag("--version", cli::versions_text(CKPT_VERSION));
   app.require_subcommand(0, 1);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return "ckptctl: " + std::string(error.what()) + " (--help shows what there is)\n";
+  });
   app.footer(
       "Options may also come from the environment: CKPTENGINE_JOB, CKPTENGINE_ARENA_DIR and so on.\n"
       "Exit status: 0; or 1 if something failed or is in a bad state. Standard error says why.\n"

@@ -1,11 +1,12 @@
-// GpuComm tells the agent when training's communications begin and end on the GPU's streams. The GPU itself writes each
-// mark when it gets there, so the times in the log (arena/comm_log.hpp) are the GPU's. The time at which the host
-// enqueued the work would not show when the network is idle.
+// GpuComm tells the agent when training's communications begin and end on the GPU's streams. The GPU itself writes when
+// a communication begins and when it ends, so the times in the log (arena/comm_log.hpp) are the GPU's. The time at
+// which the host enqueued the work would not show when the network is idle.
 //
 // Each communication has a place of its own in the shared words, so they may begin and end in any order. If the host is
 // so far ahead that all places are taken, a communication is not recorded.
 //
-// Any thread may use it. It writes to the control file that the engine had when it restored.
+// Any thread may use it. It writes to the control file that the engine has from restore() on, also if the engine gets
+// another one later.
 #pragma once
 
 #include <array>

@@ -109,7 +109,7 @@ bool Engine::fit_slots(const RankState& state) {
     }
     if (reserve_failure_ && Clock::now() < reserve_again_at_) throw *reserve_failure_;
     if (has_begun && misfit)
-      throw Failure(CKPT_ERR_INTERNAL, *misfit + ", and the agent made no larger ones; please report this");
+      throw Failure(CKPT_ERR_INTERNAL, *misfit + ", and the agent made no larger slots; please report this");
     begin_reserving();
   }
 }

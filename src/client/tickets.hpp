@@ -1,6 +1,6 @@
-// Tickets knows how far each snapshot is (captured, committed, on storage), and counts. The training thread and the
-// agent link's watcher write; any thread may read or wait. It takes no lock. Waiters sleep on a futex, and a writer
-// makes a system call only if somebody waits.
+// Tickets knows how far each snapshot is (captured, committed, on storage), and how many got that far. The training
+// thread and the agent link's watcher write; any thread may read or wait. It takes no lock. Waiters sleep on a futex,
+// and a writer makes a system call only if somebody waits.
 #pragma once
 
 #include <array>

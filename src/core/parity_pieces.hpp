@@ -1,5 +1,6 @@
-// Names parity pieces, and plans how to encode and decode them. Each parity piece carries a parity manifest, so the
-// plans need no earlier placement. Pure functions of the nodes' reports.
+// Names parity pieces, and plans how to encode and decode them. Each parity piece carries a parity manifest: what it
+// was computed from. So a plan need not know where an earlier incarnation placed the pieces. Pure functions of the
+// nodes' reports.
 #pragma once
 
 #include <cstdint>

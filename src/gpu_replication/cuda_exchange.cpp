@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace ckpt::device {
 
@@ -53,7 +54,9 @@ void CudaExchange::make_stages() {
 void CudaExchange::begin(schedule::ExchangePlan plan, Fill fill, std::vector<std::byte*> to) {
   const std::uint64_t needed_bytes = plan.chunk_bytes() * plan.places() * plan.buffers();
   if (needed_bytes > memory_.size_bytes())
-    throw Failure(CKPT_ERR_INTERNAL, "a plan was made for more device memory than there is");
+    throw Failure(CKPT_ERR_INTERNAL, "GPU replication needs " + size_text(needed_bytes) +
+                                         " of GPU memory for its chunks, but reserved only " +
+                                         size_text(memory_.size_bytes()) + "; please report this");
   plan_ = std::move(plan);
   fill_ = std::move(fill);
   to_ = std::move(to);

@@ -2,9 +2,9 @@
 // threads, each with a source of its own, and spreads a read over them.
 //
 // Thread-safe. No call waits for the source except the destructor, which cancels what is under way. Requests run in
-// order, but lists come first. `done` is called once for each request, on a thread of the queue. For requests that had
-// not begun, the destructor calls it. `done` must not block or call the queue. At most `requests_max` requests wait;
-// any further one fails at once with CKPT_ERR_NO_SPACE.
+// order, but requests to list checkpoints go first. `done` is called once for each request: on a thread of the queue,
+// or by the destructor if the request had not begun. `done` must not block or call the queue. At most `requests_max`
+// requests wait; any further one fails at once with CKPT_ERR_NO_SPACE.
 #pragma once
 
 #include <cstdint>

@@ -9,21 +9,22 @@
 
 namespace {
 
-TEST(CppLayer, ACommunicationLastsForItsScope) {
+class CppLayer : public testing::Test {
+ protected:
   const ckpt::test::TemporaryDirectory directory{ckpt::test::in_memory};
-  ckpt::client::FakeAgent agent(directory.path());
-  const ckpt::Engine engine = [&] {
-    ckpt::Engine created(ckpt::Options()
-                             .set("job", "job")
-                             .set("rank", 0)
-                             .set("world_size", 1)
-                             .set("node", "node")
-                             .set("agent", "attach")
-                             .set("arena_dir", directory.path()));
-    { const ckpt::Communication before_restore(created); }
-    EXPECT_FALSE(created.restore().found);
-    return created;
-  }();
+  ckpt::client::FakeAgent agent{directory.path()};
+  ckpt::Engine engine{ckpt::Options()
+                          .set("job", "job")
+                          .set("rank", 0)
+                          .set("world_size", 1)
+                          .set("node", "node")
+                          .set("agent", "attach")
+                          .set("arena_dir", directory.path())};
+};
+
+TEST_F(CppLayer, ACommunicationLastsForItsScope) {
+  { const ckpt::Communication before_restore(engine); }
+  EXPECT_FALSE(engine.restore().found);
   const ckpt::arena::CommWords& words = agent.control().comm();
   EXPECT_EQ(words.written, 0u);
   {
@@ -42,16 +43,7 @@ TEST(CppLayer, ACommunicationLastsForItsScope) {
   EXPECT_EQ(words.written, 6u);
 }
 
-TEST(CppLayer, APauseLastsAsLongAsItsScope) {
-  const ckpt::test::TemporaryDirectory directory{ckpt::test::in_memory};
-  ckpt::client::FakeAgent agent(directory.path());
-  ckpt::Engine engine(ckpt::Options()
-                          .set("job", "job")
-                          .set("rank", 0)
-                          .set("world_size", 1)
-                          .set("node", "node")
-                          .set("agent", "attach")
-                          .set("arena_dir", directory.path()));
+TEST_F(CppLayer, APauseLastsAsLongAsItsScope) {
   { const ckpt::Pause before_restore(engine, "nobody hears of it"); }
   EXPECT_FALSE(engine.restore().found);
   const ckpt::arena::CommReader words(agent.control().comm());
@@ -66,16 +58,7 @@ TEST(CppLayer, APauseLastsAsLongAsItsScope) {
   EXPECT_EQ(words.paused(), std::nullopt);
 }
 
-TEST(CppLayer, ASkippedSnapshotIsAFalseResultThatIsNoErrorAndSaysWhy) {
-  const ckpt::test::TemporaryDirectory directory{ckpt::test::in_memory};
-  ckpt::client::FakeAgent agent(directory.path());
-  ckpt::Engine engine(ckpt::Options()
-                          .set("job", "job")
-                          .set("rank", 0)
-                          .set("world_size", 1)
-                          .set("node", "node")
-                          .set("agent", "attach")
-                          .set("arena_dir", directory.path()));
+TEST_F(CppLayer, ASkippedSnapshotIsAFalseResultThatIsNoErrorAndSaysWhy) {
   std::int64_t weight = 5;
   engine.register_tensor("weight", &weight, CKPT_I64, {});
   const ckpt::Restored start = engine.restore();

@@ -14,12 +14,10 @@ constexpr double most_storage_every_s = 86'400;  // once a day
 constexpr double same_effective_time = 2e-4;     // settings that differ less are equally good: the simpler one wins
 constexpr double commit_margin = 0.8;            // of the time between captures, for a rank with two slots
 
+// Two suffice if each checkpoint is committed before the next capture. Else the engine adds the third.
 std::uint32_t slots_needed(const Inputs& in, const Setting& setting) {
-  Setting with_three = setting;
-  with_three.own_slots = 3;
-  const Behavior what = behavior(in, with_three);
-  const bool is_in_time = what.lag_s[index(Source::memory)] <= commit_margin * what.capture_every_s;
-  return is_in_time && !why_too_large(in, with_three, what).empty() ? 2 : 3;
+  const Behavior what = behavior(in, setting);
+  return what.lag_s[index(Source::memory)] <= commit_margin * what.capture_every_s ? 2 : 3;
 }
 
 // From the least up, by factors of about 1.4, around and beyond the best one by the formula.
@@ -99,7 +97,7 @@ const Holdings& Planner::holdings(const Scheme& scheme) const {
 
 std::vector<Setting> settings_to_try(const Inputs& in, const Holdings& holdings, const Scheme& scheme) {
   const bool stops = scheme.capture == Capture::stop_and_write;
-  const Setting most_often{scheme, 1, stops ? never_s : most_storage_every_s, 3};
+  const Setting most_often{scheme, 1, stops ? never_s : most_storage_every_s};
   const Behavior what = behavior(in, most_often);
   const Rates rates = failure_rates(in, holdings, what);
   const Appraisal found = appraise(what, rates);
@@ -111,7 +109,7 @@ std::vector<Setting> settings_to_try(const Inputs& in, const Holdings& holdings,
                                      : iterations_to_try(what.least_iterations, best_s / in.job.iteration_s)) {
     for (const double storage_s :
          stops ? std::vector<double>{never_s} : storage_intervals_to_try(in, found.storage_losses_per_s)) {
-      tried.push_back({scheme, iterations, storage_s, 3});
+      tried.push_back({scheme, iterations, storage_s});
       tried.back().own_slots = slots_needed(in, tried.back());
     }
   }

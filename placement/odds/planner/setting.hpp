@@ -47,7 +47,7 @@ struct Setting {
   Scheme scheme;
   double iterations = 1;             // between two captures
   double storage_every_s = never_s;  // of training, between two checkpoints on storage
-  std::uint32_t own_slots = 3;
+  std::uint32_t own_slots = 2;
 };
 
 }  // namespace ckpt::planner

@@ -187,7 +187,7 @@ void TrainerServer::on_hello(Connection& connection, const json& request) {
   if (connection.asker) refuse_request("this connection has claimed a rank already");
   if (const std::string job = hello_job(request); job != options_.job)
     throw Failure(CKPT_ERR_NO_AGENT, "the agent of node " + options_.node + " serves job " + options_.job + ", not " +
-                                         job + "; give each job an arena_dir or a name of its own");
+                                         job + "; check that trainer and agent are given the same job and arena_dir");
   HelloRequest wanted = hello_request(request);
   core::TrainerHello& hello = wanted.hello;
   warn_of_other(hello.rank, "protection", wanted.protection, placement::name(options_.chosen_protection()));

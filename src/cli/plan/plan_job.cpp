@@ -144,7 +144,8 @@ class Finder {
       iteration_ms = most(report_, [](const json& status) { return status.at("health").value("iteration_ms", 0.0); });
     take("iteration", in.job.iteration_s, iteration_ms / 1000, duration);
     take("idle", in.job.idle_share, idle_share, percent);
-    take("network", in.cluster.network_bytes_per_s, most(report_, link_bytes_per_s), decimal_bytes);
+    take("network", in.cluster.network_bytes_per_s, most(report_, link_bytes_per_s),
+         [](double value) { return decimal_bytes(value) + "/s"; });
   }
 
   // What the arenas take, and what is left for them: of the node that has least.
@@ -180,8 +181,8 @@ JobReport ask_job(const Scope& scope) {
   for (const Arena& arena : arenas) {
     if (!arena.has_agent()) continue;
     if (!report.job.empty() && report.job != arena.job)
-      throw Failure(CKPT_ERR_INVALID,
-                    "a plan is for one job, and agents of " + report.job + " and " + arena.job + " run here: name one");
+      throw Failure(CKPT_ERR_INVALID, "agents of the jobs " + report.job + " and " + arena.job +
+                                          " run here, and a plan is for one job: give its name");
     report.job = arena.job;
     try {
       report.statuses.push_back(ask(arena, {{"type", "status"}}).body.at("agent"));

@@ -21,7 +21,7 @@ JobReport ask_job(const Scope& scope);
 struct JobFindings {
   planner::Inputs inputs;
   placement::Protection protection;
-  std::uint32_t own_slots = 3;
+  std::uint32_t own_slots = 2;
   bool has_storage = false;
   std::vector<std::string> measured;  // a line each
   std::vector<std::string> assumed;   // names of inputs that nobody measured
