@@ -131,7 +131,9 @@ Listener::Listener(const Identity& self, const ListenerOptions& options, std::st
       remark_(std::move(remark)),
       limit_(options.source_burst, options.source_per_s, random_word()),
       turned_away_(remark_) {
-  if (self.token.empty()) throw Failure(CKPT_ERR_INVALID, "the job's token is empty; give the one that all nodes have");
+  if (self.token.empty())
+    throw Failure(CKPT_ERR_INVALID,
+                  "the job's token is empty; give this node the token of the others (option token_file)");
   listener_ = listen_on(options.listen_on);
   address_ = address_of(listener_);
   thread_ = start_thread("ckptd-listener", [this] { run(); });
