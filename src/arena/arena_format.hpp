@@ -1,5 +1,5 @@
-// The layout of the shared memory that the agent and its trainers use. It outlives both. docs/arena.md specifies every
-// field.
+// The layout of the shared memory that the agent and its trainers use. That memory outlives both. docs/arena.md
+// specifies every field.
 //
 // A node's arena is a directory <arena_dir>/<job>/<node>/ of files in tmpfs. The agent creates all of them:
 //    node              NodeHeader: who owns this arena. The one agent that uses it holds the file's flock
