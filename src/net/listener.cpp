@@ -212,7 +212,7 @@ void Listener::let_in(UniqueFd visitor, const SocketAddress& from) {
     return hang_up(visitor);
   }
   if (visitors_.size() >= options_.half_open_max) {
-    turned_away_.note(visitors_.front().with, "made room for others before it had proven itself");
+    turned_away_.note(visitors_.front().with, "made room for others before it had proven that it has the token");
     hang_up(visitors_.front().fd);
     visitors_.pop_front();
   }
@@ -228,7 +228,7 @@ void Listener::listen_to_visitors() {
   std::erase_if(visitors_, [this](Talk& visitor) {
     if (!visitor.ready) {
       if (!visitor.until.passed()) return false;
-      turned_away_.note(visitor.with, "did not prove itself in time");
+      turned_away_.note(visitor.with, "did not prove in time that it has the token");
       hang_up(visitor.fd);
       return true;
     }
@@ -246,7 +246,7 @@ void Listener::listen_to_visitors() {
     const Refusal refusal = visitor.side->refusal();
     if (refusal != Refusal::none && !says_who(refusal)) turned_away_.note(visitor.with, to_text(refusal));
     if (refusal == Refusal::none && !visitor.side->session())
-      turned_away_.note(visitor.with, "hung up before it had proven itself");
+      turned_away_.note(visitor.with, "hung up before it had proven that it has the token");
     if (state == Talk::State::broken || refusal == Refusal::nonsense) hang_up(visitor.fd);
     if (state == Talk::State::over && visitor.side->session() && member_) member_(std::move(visitor.fd));
     return true;
