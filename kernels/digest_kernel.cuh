@@ -1,4 +1,4 @@
-// What one block does when leaves are digested, for the kernels that launch it (internal to kernels/).
+// What one block of GPU threads does to digest leaves. Internal to kernels/.
 #pragma once
 
 #include "kernels/digest_body.hpp"

@@ -125,7 +125,7 @@ Matrix ErasureCode::decoder(std::span<const std::size_t> sources, std::span<cons
   if (sources.size() < data_) {
     throw BeyondTolerance("a stripe of " + std::to_string(data_) + " data and " + std::to_string(parity_) +
                           " parity pieces cannot be decoded from " + std::to_string(sources.size()) +
-                          ": take it from another tier");
+                          ": take the lost pieces from another tier");
   }
   if (sources.size() > data_) {
     throw std::invalid_argument("a stripe is decoded from exactly " + std::to_string(data_) + " pieces: leave out " +

@@ -7,8 +7,9 @@
 //
 //   coefficient(row, column) = (4 + column) / ((4 + column) xor row)
 //
-// So one parity row is plain XOR. Coefficients do not depend on k and p, and fewer parity rows are the first of more.
-// Every square submatrix of a Cauchy matrix is invertible, scaled or not. That is why the code survives any p losses.
+// So one parity row is plain XOR. Coefficients do not depend on k and p, and a code with fewer parity rows has the
+// first rows of a code with more. Every square submatrix of a Cauchy matrix is invertible, scaled or not. That is why
+// the code survives any p losses.
 //
 // Plain values, which threads may share.
 #pragma once

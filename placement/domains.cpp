@@ -33,8 +33,8 @@ void refuse_cycles(const std::vector<std::uint32_t>& parents, const std::vector<
       domain = parents[domain];
     }
     if (domain != no_domain && state[domain] == 1) {
-      throw std::invalid_argument("the domains are no tree: '" + names[domain] +
-                                  "' lies, by its parents, within itself; break the cycle");
+      throw std::invalid_argument("the domains are not a tree: '" + names[domain] +
+                                  "' is a parent of its own parents; break the cycle");
     }
     for (domain = start; domain != no_domain && state[domain] == 1; domain = parents[domain]) state[domain] = 2;
   }

@@ -93,7 +93,8 @@ Pattern::Place Pattern::place_of(std::uint32_t position) const {
     cell_index += cell.count;
     first += cell.count * cell.size;
   }
-  throw std::out_of_range("position " + std::to_string(position) + " is not among the " + std::to_string(nodes_));
+  throw std::out_of_range("there is no position " + std::to_string(position) + ": there are only " +
+                          std::to_string(nodes_) + ", from 0");
 }
 
 std::vector<std::uint32_t> Pattern::holders(std::uint32_t position) const {

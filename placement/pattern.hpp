@@ -62,7 +62,7 @@ class Pattern {
   std::uint32_t distinct_holder_sets() const;
 
   struct Place {
-    std::uint32_t cell = 0;   // number of the cell; equal cells count one by one
+    std::uint32_t cell = 0;   // number of the cell; equal cells have different numbers
     std::uint32_t first = 0;  // first position of the cell
     const Cell* kind = nullptr;
   };

@@ -13,15 +13,15 @@ using std::to_string;
 
 void check_permutation(const std::vector<std::uint32_t>& order, std::uint32_t nodes) {
   if (order.size() != nodes) {
-    throw std::invalid_argument("the order to keep names " + to_string(order.size()) +
+    throw std::invalid_argument("the given order of nodes has " + to_string(order.size()) +
                                 " nodes, and the placement has " + to_string(nodes));
   }
   std::vector<bool> seen(nodes, false);
   for (const auto node : order) {
     const auto refuse = [&](const std::string& why) {
-      throw std::invalid_argument("the order to keep names node " + to_string(node) + why);
+      throw std::invalid_argument("the given order of nodes has node " + to_string(node) + why);
     };
-    if (node >= nodes) refuse(", and there are only 0 to " + to_string(nodes - 1));
+    if (node >= nodes) refuse(", but nodes are numbered from 0 to " + to_string(nodes - 1));
     if (seen[node]) refuse(" twice");
     seen[node] = true;
   }
@@ -145,10 +145,10 @@ Placement place(const Request& request) {
   Placement placement(Pattern(request.strategy, request.nodes, request.copies));
   if (std::uint64_t{request.nodes} * placement.pattern().holders_per_part() > INT32_MAX) {
     throw std::invalid_argument(to_string(request.copies) + " copies for each of " + to_string(request.nodes) +
-                                " nodes are more than a map can hold (2^31): ask for fewer copies");
+                                " nodes are more than a placement can hold (2^31): ask for fewer copies");
   }
   if (request.domains != nullptr && request.domains->nodes() != request.nodes) {
-    throw std::invalid_argument("the domains are of " + to_string(request.domains->nodes()) +
+    throw std::invalid_argument("the failure domains have " + to_string(request.domains->nodes()) +
                                 " nodes, and the placement has " + to_string(request.nodes));
   }
   if (!request.order.empty()) {

@@ -32,7 +32,9 @@ struct Group {
 
 Group group_of(const Protection& protection) {
   if (!protection.has_parity()) return {protection.copies, protection.copies - 1};
-  if (protection.copies != 1) throw std::invalid_argument("copies and parity are judged one at a time");
+  if (protection.copies != 1)
+    throw std::invalid_argument(
+        "the odds of copies and parity together are not known here: ask for copies or for parity");
   return {protection.members, protection.rows};
 }
 
@@ -115,8 +117,9 @@ double sent(const Protection& protection, Route route) {
 double recoverable(const Protection& protection, std::uint32_t nodes, std::uint32_t lost) {
   const auto [members, tolerated] = group_of(protection);
   if (members == 0 || nodes == 0 || nodes % members != 0 || lost > nodes) {
-    throw std::invalid_argument("groups of " + std::to_string(members) + " must divide the " + std::to_string(nodes) +
-                                " nodes, of which no more than all can be lost");
+    throw std::invalid_argument("the number of nodes, " + std::to_string(nodes) +
+                                ", must be a multiple of the group size, " + std::to_string(members) +
+                                ", and at least the number of lost nodes, " + std::to_string(lost));
   }
   // odds[r]: the probability that all groups so far survive, given that r of their nodes are lost.
   std::vector<double> odds(lost + 1, 0.0);

@@ -1,9 +1,9 @@
 // LearnedDeadline says by when a rank should make its next mark, from how long its marks took before. Pure: callers
 // pass times in, in seconds of any one clock.
 //
-// A rank makes a mark when a communication begins or ends, and at each iteration. It may take `factor` times as long as
-// the slowest of the last iterations, and at least `floor_s`. That holds for the time between two marks, apart for
-// computing and communicating, and for a whole iteration.
+// A rank makes a mark when a communication begins or ends, and at each iteration. There is a limit for the time from
+// one mark to the next while the rank computes, one while it communicates, and one for a whole iteration. Each is
+// `factor` times the longest such time in the last iterations, and at least `floor_s`.
 #pragma once
 
 #include <array>

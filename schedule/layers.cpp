@@ -13,14 +13,16 @@ void check(const CopyRequest& request) {
   const auto refuse = [](const std::string& sentence) { throw std::invalid_argument(sentence); };
   if (request.chunk_bytes == 0) refuse("a copy has at least one byte, so the chunk size cannot be 0");
   if (!(request.usable > 0 && request.usable < 1))
-    refuse("the usable share of a span is " + std::to_string(request.usable) + "; it lies between 0 and 1");
+    refuse("the usable share of a span is " + std::to_string(request.usable) + ", but must be between 0 and 1");
   if (!(request.link.bytes_per_s > 0) || !std::isfinite(request.link.bytes_per_s))
-    refuse("the bandwidth of the copy is " + std::to_string(request.link.bytes_per_s) + "; it is above 0");
+    refuse("the bandwidth of the copy is " + std::to_string(request.link.bytes_per_s) +
+           ", but must be above 0 and finite");
   if (!(request.link.startup_s >= 0) || !std::isfinite(request.link.startup_s))
-    refuse("the start-up time of a copy is " + std::to_string(request.link.startup_s) + "; it is at least 0");
+    refuse("the start-up time of a copy is " + std::to_string(request.link.startup_s) +
+           " s, but must be 0 or more and finite");
   for (const DeviceSpan& span : request.spans)
     if (!(span.length_s >= 0) || !std::isfinite(span.length_s))
-      refuse("a span of the device is " + std::to_string(span.length_s) + " s long; none is negative or endless");
+      refuse("a span of the device is " + std::to_string(span.length_s) + " s long, but must be 0 or more and finite");
 }
 
 class Planner {
@@ -81,10 +83,12 @@ CopyPlan plan_copies(const CopyRequest& request) {
 }
 
 double bubble_time_1f1b_s(std::uint32_t stage, std::uint32_t stages, double pass_s) {
-  if (stage >= stages) throw std::invalid_argument("a pipeline's stage is below the number of its stages");
+  if (stage >= stages)
+    throw std::invalid_argument("there is no stage " + std::to_string(stage) + " in a pipeline of " +
+                                std::to_string(stages) + " stages, which count from 0");
   if (!(pass_s >= 0) || !std::isfinite(pass_s))
     throw std::invalid_argument("the time of a pass is " + std::to_string(pass_s) +
-                                "; it is at least 0 and not endless");
+                                " s, but must be 0 or more and finite");
   const double p = stage, all = stages;
   return std::max(0.0, (0.8 * p + 2 * all - p - 2) * pass_s);
 }

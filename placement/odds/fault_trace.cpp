@@ -50,7 +50,7 @@ class Reader {
     const auto type = field<std::string>(event, index, "event_type");
     const auto time_days = field<double>(event, index, "event_time");
     if (!(time_days >= trace_.span_days)) {
-      refuse(index, "is at " + std::to_string(time_days) + " days, before the one ahead of it");
+      refuse(index, "is at " + std::to_string(time_days) + " days, earlier than the event before it");
     }
     trace_.span_days = time_days;
     if (type == "fault_start") {
@@ -59,11 +59,11 @@ class Reader {
       trace_.faults.push_back({number, time_days, std::numeric_limits<double>::infinity()});
     } else if (type == "fault_end") {
       auto& open = open_[id];
-      if (open.empty()) refuse(index, "ends a fault of node " + id + ", which has none");
+      if (open.empty()) refuse(index, "ends a fault of node " + id + ", but none has begun there");
       trace_.faults[open.front()].end_days = time_days;
       open.erase(open.begin());
     } else {
-      refuse(index, "is a '" + type + "', neither fault_start nor fault_end");
+      refuse(index, "has the event_type '" + type + "': it must be fault_start or fault_end");
     }
   }
 

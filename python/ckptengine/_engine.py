@@ -514,7 +514,7 @@ def _c_text(text: str) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
-        raise Error(Status.INVALID, f"{text!r} is no UTF-8 ({error.reason}); name it otherwise") from None
+        raise Error(Status.INVALID, f"{text!r} cannot be written as UTF-8 ({error.reason}); use another text") from None
     if 0 in data:
         raise Error(Status.INVALID, f"{text!r} holds a null character; leave it out")
     return data

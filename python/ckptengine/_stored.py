@@ -107,7 +107,7 @@ class Checkpoint:
                 pieces.setdefault(piece["file"], []).append(piece)
             for name, of in pieces.items():
                 if (folder / name).stat().st_size != of[0]["file_bytes"]:
-                    raise damaged(folder / name, "its size is not that of the manifest")
+                    raise damaged(folder / name, "the manifest has another size for it")
             end = f".{self.incarnation}.safetensors"
             self._pieces = {name.removesuffix(end): of for name, of in pieces.items()}
         except (KeyError, TypeError) as error:
@@ -153,7 +153,7 @@ def _in_its_place(checkpoint: Checkpoint, job: str) -> Checkpoint:
     if checkpoint.job != job or checkpoint.folder.name != f"step-{checkpoint.iteration:08}":
         raise StorageError(
             f"{checkpoint.folder / 'manifest.json'} is of iteration {checkpoint.iteration} of job '{checkpoint.job}', "
-            "so it was moved; put its folder back, or remove it"
+            "so somebody moved or renamed this folder; undo that, or remove the folder"
         )
     return checkpoint
 

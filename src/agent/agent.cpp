@@ -66,8 +66,8 @@ std::string find_token(const Options& options, coord::Store& store, const std::s
   const std::string token = read_secret_file(options.token_file, "token_file");
   if (token.size() != digits || token.find_first_not_of(hex) != std::string::npos)
     throw Failure(CKPT_ERR_INVALID, "the file " + options.token_file +
-                                        ", which the option token_file names, does not hold 64 hex digits in lower "
-                                        "case; make one with ckptctl token FILE and give all nodes the same");
+                                        " (option token_file) does not hold a token of 64 hex digits in lower case; "
+                                        "write a token with ckptctl token FILE, and copy that file to all nodes");
   return token;
 }
 
@@ -231,8 +231,8 @@ void Agent::Parts::refuse(const coord::NodeEntry& there) {
   if (!before || before->value != who) store.put_if(rival, who, before ? before->revision : 0);
   throw Failure(CKPT_ERR_INVALID, "node " + options.node + " of job " + options.job +
                                       " is served by another agent, which answers at " + there.address +
-                                      "; give each machine a node name of its own (option node), or end that agent "
-                                      "first (ckptctl stop, there)");
+                                      "; give each machine a different node name (option node), or first end that "
+                                      "agent (ckptctl stop, on its machine)");
 }
 
 Agent::Agent(AgentSetup setup) : parts_(std::make_unique<Parts>(std::move(setup))) {}

@@ -25,7 +25,7 @@ struct AgentSetup {
   std::int64_t store_timeout_ms = 0;  // limit of one call to the store; 0: the default for this kind of store
 };
 
-// Uses the store that the option `coordination` names, and UCX as transport.
+// Uses the store that the option `coordination` names, and the transport that the option `transport` names.
 AgentSetup standard_setup(const Options& options, Log log);
 
 class Agent {

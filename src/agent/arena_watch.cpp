@@ -30,7 +30,7 @@ void ArenaWatch::tick() {
 // Returns false if another agent has the arena, so this one ends.
 bool ArenaWatch::make_again() {
   const std::string& directory = arena_.directory();
-  event_log_.note("somebody removed the arena " + directory + " of this agent, which makes it again");
+  event_log_.note("somebody removed the arena " + directory + "; its agent makes it again");
   try {
     arena_.make_again();
     agent_.listen_again();
@@ -40,7 +40,7 @@ bool ArenaWatch::make_again() {
                   "somebody removed the arena " + directory + ", and another agent uses it now; this agent ends");
       return false;
     }
-    event_log_.note("the arena " + directory + " cannot be made anew: " + failure.what());
+    event_log_.note("the arena " + directory + " cannot be made again: " + failure.what());
   }
   return true;
 }

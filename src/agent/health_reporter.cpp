@@ -55,7 +55,7 @@ void HealthReporter::log_suspicion() {
   if (suspicion.says_the_same(logged_suspicion_)) return;
   suspicion_text_ = explain(suspicion, [this](NodeId node) { return deps_.peers.name(node); });
   if (suspicion_text_.empty())
-    deps_.log->info("no rank is suspected any more");
+    deps_.log->info("no rank holds training up any more");
   else
     deps_.event_log.note("suspicion: " + suspicion_text_);
   logged_suspicion_ = std::move(suspicion);

@@ -122,7 +122,8 @@ Log open_log(const std::string& path, Foreground foreground) {
     log->flush_on(spdlog::level::info);
     return log;
   } catch (const spdlog::spdlog_ex& error) {
-    throw Failure(CKPT_ERR_SYSTEM, "cannot write the log " + path + ": " + error.what() + "; set the option log_file");
+    throw Failure(CKPT_ERR_SYSTEM,
+                  "cannot write the log " + path + ": " + error.what() + "; set the option log_file to another path");
   }
 }
 

@@ -59,7 +59,7 @@ OptionPairs option_pairs(const std::vector<std::string>& words) {
     else if (i + 1 < words.size())
       pairs.emplace_back(key, words[++i]);
     else
-      throw Failure(CKPT_ERR_INVALID, "option --" + key + " lacks its value");
+      throw Failure(CKPT_ERR_INVALID, "option --" + key + " lacks its value; write option=VALUE or --option VALUE");
   }
   return pairs;
 }
@@ -138,7 +138,7 @@ std::string_view last_words(int signal) {
 
 // A library, usually UCX, has aborted the agent or made it crash. Logs that before the agent ends.
 void on_crash(int signal) {
-  constexpr std::string_view rest = ". What is in memory stays. Trainers with agent=auto start it again\n";
+  constexpr std::string_view rest = ". The checkpoints in memory stay. Trainers with agent=auto start it again\n";
   char line[200];
   const std::string_view begin = last_words(signal);
   std::copy(rest.begin(), rest.end(), std::copy(begin.begin(), begin.end(), line));

@@ -105,7 +105,7 @@ void post(const std::string& url, const MemberNews& news, std::int64_t timeout_m
   try {
     const auto reply = coord::Http({}).post({url, hook_body(news).dump(), ""}, timeout_ms, true);
     if (reply.status < 200 || reply.status > 299)
-      throw Failure(CKPT_ERR_SYSTEM, "it was answered with status " + std::to_string(reply.status));
+      throw Failure(CKPT_ERR_SYSTEM, "the server answered with status " + std::to_string(reply.status));
   } catch (const coord::HttpTrouble& trouble) {
     throw Failure(CKPT_ERR_SYSTEM, trouble.what());
   }
@@ -178,7 +178,7 @@ void MemberHook::notify(MemberNews news) {
     if (waiting_.size() < waiting_max) {
       waiting_.push_back(std::move(news));
     } else {
-      log_->error("the member hook is too slow: the call that node {} is {} was dropped", news.node, news.change);
+      log_->error("the member hook is too slow: it was not called to say that node {} is {}", news.node, news.change);
     }
   }
   wake_.notify_all();

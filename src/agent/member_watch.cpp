@@ -16,13 +16,13 @@ const char* sentence_of(net::Reach reach) {
     case net::Reach::answers:
       return "its agent answers at its listener; it is too slow, or was away for a moment";
     case net::Reach::silent:
-      return "its machine answers and its agent does not, as if it were stopped";
+      return "its machine answers and its agent does not; that agent may be stopped";
     case net::Reach::ended:
       return "its machine answers, and its agent has ended";
     case net::Reach::unreachable:
       return "its machine cannot be reached; it is down, or the network is cut";
     case net::Reach::wrong_token:
-      return "its agent answers and has another token of the job; give it the token_file of the others and restart it";
+      return "its agent has another token of the job; give that agent the token_file of the others and restart it";
     case net::Reach::unauthenticated_peer:
       return "an agent of another job, or of another release, answers at its listener";
     case net::Reach::unknown:
@@ -65,7 +65,7 @@ void MemberWatch::notify(const core::MemberChanged& changed, net::Reach reach) {
       lost_[changed.node] = reach;
       break;
     case core::Change::replaced:
-      event_log_.note("node " + by + ", which stood by, takes the place of node " + node);
+      event_log_.note("standby node " + by + " takes the place of node " + node);
       news.change = "replaced";
       break;
     case core::Change::returned:

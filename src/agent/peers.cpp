@@ -24,11 +24,11 @@ std::optional<std::string> Peers::conflict(const coord::NodeEntry& node) const {
     // The store forgot who has this number, and two nodes took it. The later one gives way.
     if (node.agent_id > own_.agent_id) return std::nullopt;
     return "node " + node.name + " has the number of this node, " + std::to_string(own_.node) +
-           ", and had it before; this agent ends, and gets another one when it is started again";
+           ", and had that number before; this agent ends, and gets another number when it is started again";
   }
   if (node.agent_id == own_.agent_id) return std::nullopt;
   return "node " + node.name + " is now served by another agent (process " + std::to_string(node.pid) +
-         "), so this one ends; give each machine a node name of its own";
+         "), so this agent ends; give each machine a different node name (option node)";
 }
 
 void Peers::send(core::NodeId to, const core::WireMessage& message) { transport_->send(to, encode(message)); }

@@ -72,8 +72,8 @@ void be_ended_last(const Log& log, const std::string& path) {
   errno = 0;
   if (file << last_of_all && file.flush()) return;
   log->info(
-      "oom_score_adj stays {} ({}): the kernel may kill this agent when memory runs out, and that frees none; give "
-      "it CAP_SYS_RESOURCE, or set OOMScoreAdjust in its unit",
+      "oom_score_adj stays {} ({}): the kernel may kill this agent when memory runs out, which does not free the "
+      "memory of the checkpoints; give the agent CAP_SYS_RESOURCE, or set OOMScoreAdjust in its unit",
       now, std::generic_category().message(errno));
 }
 

@@ -185,8 +185,8 @@ std::string alarm(const StatusSources& from, const core::NodeStatus& status) {
 std::string coordination_doubt(const core::NodeStatus& status, const Peers& peers, const Options& options,
                                const std::string& local_store) {
   if (local_store.empty() || status.missing_ranks.empty() || !peers.all().empty()) return "";
-  return "no other node has registered in " + options.coordination + " of node " + options.node +
-         ", which no other machine sees (" + local_store +
+  return "no other node has registered in " + options.coordination + ", a directory that only the machine of node " +
+         options.node + " sees (" + local_store +
          "): if ranks are on other machines, set the option coordination to a directory that all of them mount, or to "
          "etcd";
 }

@@ -36,8 +36,8 @@ milliseconds scaled(milliseconds interval, double by) {
 
 [[noreturn]] void throw_unusable(const std::string& key, const std::string& why) {
   throw Failure(CKPT_ERR_CORRUPT, "the coordination record \"" + key + "\" " + why +
-                                      "; stop the job's agents (ckptctl stop), remove its records with ckptctl gc "
-                                      "--records, and start it again: what is in memory stays");
+                                      "; stop the job's agents (ckptctl stop), remove the job's records with ckptctl "
+                                      "gc --records, and start the job again: the checkpoints in memory stay");
 }
 
 template <class Record>
@@ -199,7 +199,7 @@ void StorePoller::put_assignments(const core::AssignmentsRead& assignments, std:
 void StorePoller::read_assignments(const std::shared_ptr<core::AssignmentsRead>& read, std::size_t number) {
   if (read->assignments.size() >= read->name.count) {
     if (!core::is_named(read->name, read->assignments))
-      throw_unusable(core::assignments_key(read->name, 0), "is not what it was");
+      throw_unusable(core::assignments_key(read->name, 0), "has changed, and must never change");
     assignments_ = *read;
     return handlers_.assignments(*read);
   }
@@ -326,7 +326,7 @@ void StorePoller::heed_rival(const std::optional<coord::Entry>& entry) {
   const std::string rival = entry ? entry->value : "";
   if (std::exchange(rival_, rival) == rival || rival.empty() || !handlers_.notice) return;
   handlers_.notice("an agent on " + rival + " tried to serve node " + own_->node.name +
-                   ", too, and was refused; give each machine a node name of its own (option node)");
+                   ", too, and was refused; give each machine a different node name (option node)");
 }
 
 // Each of N agents lists all N nodes. To spare the store, large jobs list more rarely while a watch reports changes,

@@ -1,5 +1,5 @@
-// The layout of the shared memory that the agent and its trainers use. It outlives both. docs/arena.md specifies every
-// field.
+// The layout of the shared memory that the agent and its trainers use. That memory outlives both. docs/arena.md
+// specifies every field.
 //
 // A node's arena is a directory <arena_dir>/<job>/<node>/ of files in tmpfs. The agent creates all of them:
 //    node              NodeHeader: who owns this arena. The one agent that uses it holds the file's flock
@@ -46,8 +46,8 @@ inline constexpr std::uint32_t segment_format_version = 5;  // of SegmentHeader.
 inline constexpr std::uint32_t node_format_version = 4;     // of NodeHeader. Format 3 used `format_3` alone
 
 // What a node must not forget when its agent restarts. NodeHeader has two copies, and the agent writes one after the
-// other. So one copy is always whole, even if the agent dies while it writes. A copy counts only if its `check` is
-// right.
+// other. So one copy is always whole, even if the agent dies while it writes. Readers ignore a copy whose `check` is
+// wrong.
 struct NodeWords {
   alignas(64) Word64 arena_id;  // random: distinguishes a fresh arena from an earlier one of the same name
   Word64 number;                // the node's number in the job, plus 1; 0: not known
@@ -207,7 +207,7 @@ struct SegmentHeader {
   std::uint64_t data_capacity_bytes;
   std::uint64_t manifest_capacity_bytes;
   char shard[name_bytes_max];
-  alignas(64) Word64 ready;  // agent: 1 once every page is reserved and touched. Without it the segment does not count
+  alignas(64) Word64 ready;  // agent: 1 once every page is reserved and touched. Otherwise nobody uses the segment
   Word64 slots_reserved;     // agent: the number of slots that have memory, reserved and touched. Never decreases
 };
 

@@ -73,7 +73,7 @@ void reserve_head(int fd, const std::string& directory) {
   if (error == 0) return;
   errno = error;
   throw_errno(CKPT_ERR_NO_SPACE, "the file system of " + directory +
-                                     " has no room for the arena's first page; free some, enlarge it (mount -o "
+                                     " has no room for the arena's first page; free memory there, enlarge it (mount -o "
                                      "remount,size=...) or set the option arena_dir to another tmpfs");
 }
 
@@ -182,11 +182,11 @@ void NodeArena::recall() {
     state_ = second ? *second : *first;
   } else {
     state_ = {head.arena_id, 0, {}, {}};
-    damage_ = "both copies of the node's memory in " + directory_ +
+    damage_ = "both copies in the file " + directory_ +
               "/node are damaged: this node no longer knows which commits were made; the other nodes still know";
   }
   if (first.has_value() != second.has_value() && head.format != format_before)
-    damage_ = "one of the two copies of the node's memory in " + directory_ +
+    damage_ = "one of the two copies in the file " + directory_ +
               "/node is damaged or half written; the agent uses the other one";
   store();
   std::atomic_ref(head.format).store(node_format_version, std::memory_order_release);

@@ -1,8 +1,8 @@
 // NodeArena is the arena of one node, as the node's agent uses it: a directory with segments and with all that the node
 // must not forget.
 //
-// It holds the arena's lock while it lives, so a node has one agent. One thread at a time may use it. Any thread may
-// call create_segment().
+// It holds the arena's lock while it lives, so a node has one agent. Any thread may call create_segment(); only one
+// thread at a time may call the other functions.
 #pragma once
 
 #include <array>

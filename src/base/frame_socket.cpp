@@ -85,7 +85,8 @@ FrameSocket FrameSocket::connect(const std::string& path) {
   FrameSocket connected(std::move(socket));
   if (connected.peer().uid != ::geteuid())
     throw Failure(CKPT_ERR_NO_AGENT, "the agent at " + path + " runs as another user (uid " +
-                                         std::to_string(connected.peer().uid) + "); use an arena_dir of your own");
+                                         std::to_string(connected.peer().uid) +
+                                         "); set the option arena_dir to a directory that belongs to this user");
   return connected;
 }
 

@@ -46,7 +46,7 @@ std::string nothing_found(const Scope& scope, const char* what) {
   if (!scope.job.empty()) text += " of job " + scope.job;
   if (!scope.node.empty()) text += " and node " + scope.node;
   text += " in " + scope.arena_dir;
-  if (jobs.empty()) return text + "; give the option arena_dir if it is elsewhere";
+  if (jobs.empty()) return text + "; give the option arena_dir if the arenas are in another directory";
   std::string names;
   for (const std::string& job : jobs) names += (names.empty() ? "" : ", ") + job;
   return text + "; the jobs there are: " + names;

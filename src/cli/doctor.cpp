@@ -55,9 +55,10 @@ Finding coordination_directory(const std::string& at) {
   if (const std::string failure = coord::what_fails_in(where); !failure.empty())
     return {Health::bad, "coordination", failure};
   const std::string local = coord::local_file_system(where);
-  return {Health::good, "coordination",
-          at + " can be written, and two writers exclude each other there" +
-              (local.empty() ? "" : "; no other machine sees it (" + local + "), so all nodes must be on this one")};
+  return {
+      Health::good, "coordination",
+      at + " can be written, and two writers exclude each other there" +
+          (local.empty() ? "" : "; no other machine sees it (" + local + "), so all nodes must be on this machine")};
 }
 
 Finding coordination(const Scope& scope) {

@@ -70,7 +70,7 @@ std::string alive_elsewhere(const Job& job) {
   const auto answered = who_answers(addresses, probe_timeout_ms);
   if (answered.empty()) return "";
   return "its agent on node " + nodes[*answered.begin()] + " answers at " + *answered.begin() +
-         "; end it first (ckptctl stop, there)";
+         "; end it first (ckptctl stop, on its machine)";
 }
 
 // Watches the records of all jobs that no process here belongs to, at once, for as long as a living leader needs to
@@ -89,7 +89,7 @@ std::vector<Job> look_at_jobs(const Scope& scope) {
   std::this_thread::sleep_for(watch_records);
   for (Job& job : jobs)
     if (is_unclear(job) && coord::look_at_records(scope.coordination, job.name).entries != job.records.entries)
-      job.why = "agents of it are running on other nodes; end them first (ckptctl stop, there)";
+      job.why = "its agents are running on other nodes; end them first (ckptctl stop, on those nodes)";
   return jobs;
 }
 
@@ -105,9 +105,10 @@ UniqueFd lock_of(const Arena& arena) {
 // Call it while nobody can attach to the job's arenas.
 void remove_records(const Scope& scope, const Job& job) {
   if (!coord::remove_records(scope.coordination, job.name, job.records))
-    throw Failure(CKPT_ERR_CLAIMED, "the records of job " + job.name +
-                                        " have just changed: agents of it are running on other nodes; end them first "
-                                        "(ckptctl stop, there)");
+    throw Failure(
+        CKPT_ERR_CLAIMED,
+        "the records of job " + job.name +
+            " have just changed: its agents are running on other nodes; end them first (ckptctl stop, on those nodes)");
 }
 
 // Returns the number of bytes freed.

@@ -73,7 +73,7 @@ CLI::App* add_trace_command(CLI::App& app, CommandLine& line, cli::TraceOptions&
       ->check(CLI::PositiveNumber);
   command->add_option("--output", options.output, "File for the trace events, for ui.perfetto.dev")
       ->capture_default_str();
-  command->add_option("--plot", options.plot, "Also draw them: a .png or .svg file (needs gnuplot)");
+  command->add_option("--plot", options.plot, "Also draw the timeline: a .png or .svg file (needs gnuplot)");
   return command;
 }
 

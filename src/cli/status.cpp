@@ -193,7 +193,7 @@ Result status(const Scope& scope) {
   for (const Arena& arena : arenas) {
     if (!result.text.empty()) result.text += "\n";
     std::string why = "its agent is not running; its memory (" + human_bytes(directory_bytes(arena.directory)) +
-                      ") is kept for the next one";
+                      ") is kept for its next start";
     if (arena.has_agent()) {
       try {
         const json agent = ask(arena, {{"type", "status"}}).body.at("agent");

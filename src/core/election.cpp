@@ -8,8 +8,8 @@ namespace ckpt::core {
 std::string damaged_record(const char* record, const char* number, std::uint64_t claimed, std::uint64_t known) {
   return std::string("the coordination record \"") + record + "\" is damaged: its " + number + " is " +
          std::to_string(claimed) + ", and this node knows of none after " + std::to_string(known) +
-         ". Stop the job's agents (ckptctl stop), remove its records with ckptctl gc --records, and start it again: "
-         "what is in memory stays";
+         ". Stop the job's agents (ckptctl stop), remove the job's records with ckptctl gc --records, and start the "
+         "job again: the checkpoints in memory stay";
 }
 
 void Election::on_read(const LeaderRecordRead& read, TimeMs now) {

@@ -181,7 +181,8 @@ struct GrantSlots {
   Share share;
   std::vector<SlotRef> slots;
 };  // one slot per segment, in their order
-// Add slots to the rank's segments until each has `slots`. Answered by SegmentsReady. No answer comes if memory lacks.
+// Add slots to the rank's segments until each has `slots`. Answered by SegmentsReady. No answer comes if there is not
+// enough memory.
 struct AddSlots {
   Rank rank = 0;
   std::vector<std::string> shards;

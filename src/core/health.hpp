@@ -1,7 +1,7 @@
 // Health is the verdict on a job: whether it is protected, and if not, why, since when, and what is at risk.
 //
 // The leader judges the whole job and sends its verdict with every directive. Each node also judges by itself, in case
-// it cannot hear the leader. The worse of the two counts. Pure functions.
+// it cannot hear the leader. The health is the worse of these two verdicts. Pure functions.
 #pragma once
 
 #include <array>

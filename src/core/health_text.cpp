@@ -19,9 +19,9 @@ std::string node_name(const Health& health, const NameOf& name_of) {
 std::string status_text(std::uint8_t status) {
   switch (status) {
     case 2:
-      return "they are discarded";
+      return "the snapshots are discarded";
     case 16:
-      return "it was called incorrectly";
+      return "snapshot() was called incorrectly";
     case 17:
       return "it has no agent";
     case 19:
@@ -216,7 +216,7 @@ std::string advice(const Health& health, const NameOf& name_of) {
     case Cause::waits_for_state:
       return "wait, and see ckptctl status if it lasts";
     case Cause::state_lost:
-      return "bring back a node that was there, or remove what is left with ckptctl gc and start anew";
+      return "bring back a node that held the state, or remove what is left with ckptctl gc and begin anew";
     case Cause::no_leader:
       return "check the coordination store and the network between the nodes; ckptctl doctor tests the store";
     case Cause::wrong_token:

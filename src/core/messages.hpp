@@ -1,8 +1,9 @@
 // The messages between agents, and the records in the coordination store.
 //
 // A Report says all that a node has. A Directive says all that the leader wants of a node. Each carries the whole state
-// and not a change. Senders repeat them as heartbeats, and the newest one counts. So lost, repeated or reordered
-// messages do no harm, and a new leader needs nothing but Reports. Relays pack several messages into one (relay.hpp).
+// and not a change. Senders repeat them as heartbeats, and receivers use only the newest. So lost, repeated or
+// reordered messages do no harm, and a new leader needs nothing but Reports. Relays pack several messages into one
+// (relay.hpp).
 #pragma once
 
 #include <cstdint>

@@ -260,7 +260,7 @@ void CudaDevice::run() {
         finish(lock, true);
         continue;
       }
-      if (released && deadline_.passed()) fail("it takes too long");
+      if (released && deadline_.passed()) fail("the copy takes too long");
     } catch (const Failure& failure) {
       fail(failure.what());
     }

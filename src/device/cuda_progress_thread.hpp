@@ -2,12 +2,12 @@
 // threads only ask for exchanges.
 //
 // To end, it first begins NCCL's abort. Then it waits until nothing reads or writes the memory given to begin(). Then
-// it frees everything. Each of the three may hang, so one deadline limits all of them. If the progress thread does not
-// end until then, the ProgressThread object stays when the replicator is destroyed.
+// it frees everything. Each of these three steps may hang, so one deadline limits all of them. If the progress thread
+// has not ended by then, the ProgressThread object stays when the replicator is destroyed.
 //
 // The progress thread may also hang in a call of the driver: training may hold the driver's lock while it waits for
-// bytes that the progress thread must send. So a second thread, the watchdog, limits four times: until all ranks of the
-// group have joined, until a step that all of them agreed on has ended, until the abort has begun, and until the
+// bytes that the progress thread must send. So a second thread, the watchdog, has a deadline for each of four things:
+// all ranks of the group have joined, a step that all of them agreed on has ended, the abort has begun, and the
 // replicator's owner has been told of the end. It calls neither the driver nor NCCL. If a time limit passes, a third
 // thread begins the abort, and the watchdog tells the owner.
 #pragma once

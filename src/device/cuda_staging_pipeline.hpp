@@ -9,7 +9,8 @@
 //
 // Work is enqueued in the order in which it can be done. A stream may share a hardware queue with the caller's streams
 // (CUDA_DEVICE_MAX_CONNECTIONS). Work that waits there for something enqueued later would block both. Work that waits
-// at all delays the caller's work behind it. So call room() before enqueue_next(), unless nobody would gain from that.
+// at all delays the caller's work behind it. So call enqueue_next() only when room() is true, unless the caller waits
+// for all of the copy anyway.
 //
 // One thread at a time may use it, with the context current. Throws Failure. It waits for the GPU only if a queue of
 // the driver is full.

@@ -1,5 +1,6 @@
 // CudaTimestamps finds out when one GPU reaches points on its streams. At each point it enqueues a write of a word and
-// an event with a time. Its thread queries the events, and of each track only the first.
+// an event with a time. Each point belongs to a track. A thread of this object queries only the oldest pending event of
+// each track.
 //
 // To convert the GPU's times to the host's, it records an event whose host time it knows: an anchor. The event is on an
 // idle stream, so the host time is known to a fraction of a millisecond. CUDA gives differences as float milliseconds,

@@ -27,7 +27,7 @@ class Agreement {
   struct State {
     std::uint64_t checkpoint = 0;  // newer checkpoints are larger; 0: none yet
     std::uint64_t length_bytes = 0;
-    std::uint64_t chunk_bytes = 0;  // the chunk size that this member wants; the smallest of all members counts
+    std::uint64_t chunk_bytes = 0;  // the chunk size that this member wants; all use the smallest
     std::uint64_t promised = 0;     // steps
     bool has_given_up = false;
     bool operator==(const State&) const = default;

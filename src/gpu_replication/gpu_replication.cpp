@@ -9,7 +9,7 @@ namespace ckpt::client {
 namespace {
 
 constexpr const char* another_gave_up =
-    "another rank of the group, or this node's agent, has given it up; ckptctl status says why";
+    "another rank of the group, or this node's agent, has given up GPU replication; ckptctl status says why";
 
 std::uint64_t own_chunk_bytes(const GpuReplication::Settings& settings, std::uint32_t members) {
   const std::uint64_t share_bytes = settings.replicator.reserved_bytes / settings.buffers / members;

@@ -158,7 +158,8 @@ void ReplicationManager::look(Rank rank) {
     replication.words[replication.group.member] = word;
     replication.ticks = 0;
     notify_members(rank, replication);
-    if (word->state.has_given_up) end(rank, replication, page.failure().value_or("its trainer has given it up"));
+    if (word->state.has_given_up)
+      end(rank, replication, page.failure().value_or("its trainer has given up GPU replication"));
     make_places(rank, replication);
   }
   if (const auto failure = page.failure()) end(rank, replication, *failure);
@@ -197,7 +198,8 @@ void ReplicationManager::received(NodeId from, const core::ReplicationUpdate& up
   known = word;
   replication.receive_buffer->page().put_state(number, word);
   deps_.ring(update.to);
-  if (word.state.has_given_up) end(update.to, replication, "rank " + std::to_string(update.from) + " has given it up");
+  if (word.state.has_given_up)
+    end(update.to, replication, "rank " + std::to_string(update.from) + " has given up GPU replication");
   make_places(update.to, replication);
 }
 

@@ -1,9 +1,9 @@
 // CommandQueue passes commands, in order, to a thread that waits on file descriptors. Its own descriptor is readable
 // while it is not empty.
 //
-// The queue is bounded. Nobody waits for an answer to a message, so the queue takes only a limited number of messages.
-// A message counts until it is sent or dropped. Callers of other commands wait for an answer, so there are never many.
-// If there are too many even so, push() throws Failure before the queue takes all memory.
+// The queue is bounded. Nobody waits for an answer to a message, so Transport::send() refuses messages while too many
+// are neither sent nor dropped. Callers of other commands wait for an answer, so there are never many. If the queue is
+// full even so, push() throws Failure before it takes all memory.
 //
 // Thread-safe, except run_all(), which one thread calls.
 #pragma once

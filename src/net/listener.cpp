@@ -131,7 +131,9 @@ Listener::Listener(const Identity& self, const ListenerOptions& options, std::st
       remark_(std::move(remark)),
       limit_(options.source_burst, options.source_per_s, random_word()),
       turned_away_(remark_) {
-  if (self.token.empty()) throw Failure(CKPT_ERR_INVALID, "the job's token is empty; give the one that all nodes have");
+  if (self.token.empty())
+    throw Failure(CKPT_ERR_INVALID,
+                  "the job's token is empty; give this node the token of the others (option token_file)");
   listener_ = listen_on(options.listen_on);
   address_ = address_of(listener_);
   thread_ = start_thread("ckptd-listener", [this] { run(); });
@@ -210,7 +212,7 @@ void Listener::let_in(UniqueFd visitor, const SocketAddress& from) {
     return hang_up(visitor);
   }
   if (visitors_.size() >= options_.half_open_max) {
-    turned_away_.note(visitors_.front().with, "made room for others before it had proven itself");
+    turned_away_.note(visitors_.front().with, "made room for others before it had proven that it has the token");
     hang_up(visitors_.front().fd);
     visitors_.pop_front();
   }
@@ -226,7 +228,7 @@ void Listener::listen_to_visitors() {
   std::erase_if(visitors_, [this](Talk& visitor) {
     if (!visitor.ready) {
       if (!visitor.until.passed()) return false;
-      turned_away_.note(visitor.with, "did not prove itself in time");
+      turned_away_.note(visitor.with, "did not prove in time that it has the token");
       hang_up(visitor.fd);
       return true;
     }
@@ -244,7 +246,7 @@ void Listener::listen_to_visitors() {
     const Refusal refusal = visitor.side->refusal();
     if (refusal != Refusal::none && !says_who(refusal)) turned_away_.note(visitor.with, to_text(refusal));
     if (refusal == Refusal::none && !visitor.side->session())
-      turned_away_.note(visitor.with, "hung up before it had proven itself");
+      turned_away_.note(visitor.with, "hung up before it had proven that it has the token");
     if (state == Talk::State::broken || refusal == Refusal::nonsense) hang_up(visitor.fd);
     if (state == Talk::State::over && visitor.side->session() && member_) member_(std::move(visitor.fd));
     return true;

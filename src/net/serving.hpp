@@ -1,7 +1,7 @@
 // Serving is the part of the transport that sends pieces to the peers that ask for them. It sends each piece in chunks,
 // a few at a time. fetching.hpp is the other side.
 //
-// It serves at most serves_max requests at once, and as many urgent ones besides. Further requests wait, and their
+// It serves at most serves_max requests at once, and as many urgent requests besides. Further requests wait, and their
 // askers are told so. If too many wait, it refuses new ones. The pacer decides when a chunk leaves. A chunk is under
 // way until its receiver has acknowledged it. While chunks wait for the pacer, the asker gets a sign of life now and
 // then. A piece stays pinned until the link has handed back all of its chunks, even if the asker is gone.

@@ -100,8 +100,8 @@ struct TransportOptions {
   std::size_t chunks_in_flight = 4;    // per fetch, until the receiver has them
   std::size_t sub_buffers = 4;         // per fetch: chunks that have arrived and are being worked on
   std::size_t message_bytes_max = 8u << 20;  // larger messages are refused on both sides
-  std::size_t queue_limit = 4096;           // requests waiting for the transport's thread; beyond: send() returns false
-  std::int64_t progress_timeout_ms = 3000;  // a fetch or send fails after so long without progress
+  std::size_t queue_limit = 4096;            // messages neither sent nor dropped; beyond: send() returns false
+  std::int64_t progress_timeout_ms = 3000;   // a fetch or send fails after so long without progress
 };
 
 class Transport {

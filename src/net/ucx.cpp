@@ -131,7 +131,7 @@ void Ucx::listen(const TransportOptions& options) {
   const ucs_status_t listens = ucp_listener_create(worker_, &parameters, &listener_);
   if (listens == UCS_ERR_BUSY && port != 0)
     throw Failure(CKPT_ERR_SYSTEM, "another program listens on " + to_text(local) + ", one of the eight ports from " +
-                                       std::to_string(options.port) + " on; give this agent others (option port)");
+                                       std::to_string(options.port) + " on; give this agent other ports (option port)");
   check(listens, "UCX cannot listen on " + to_text(local));
 
   ucp_listener_attr_t attributes = {};

@@ -98,8 +98,8 @@ struct ShardName {
     if (!is_plain_name(text) || text.size() > 48 || text.ends_with(core::private_suffix) || core::is_reserved(text) ||
         core::parse_part(text).of != 1)
       throw BadValue{
-          "must be 1 to 48 characters of A-Z a-z 0-9 . _ - that are not parity and neither begin with parity. nor "
-          "end in .private or like .0of2"};
+          "must be 1 to 48 characters of A-Z a-z 0-9 . _ - and must not be 'parity', begin with 'parity.', or end in "
+          "'.private' or like '.0of2'"};
     to = text;
   }
   static std::string text(const std::string& from) { return from; }

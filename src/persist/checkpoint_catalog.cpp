@@ -102,7 +102,7 @@ void pass_over_absurd_names(FileSystem& files, const std::string& job,
     examine(stored, [&] {
       const std::string name = look_at_names(files, directory).newest;
       stored.remark = files.label(directory + "/" + name) +
-                      " names an incarnation far beyond all that were finished; it " + "does not count. Remove it";
+                      " names an incarnation far beyond all finished ones, so this file is ignored; remove it";
       stored.newest_incarnation = look_at_names(files, directory, finished + incarnations_ahead_max).newest_incarnation;
     });
   }

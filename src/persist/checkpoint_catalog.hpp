@@ -21,7 +21,7 @@ struct StoredCheckpoint {
   std::string problem;                     // why the checkpoint cannot be used, in a sentence; empty: it can
   bool is_withheld = false;                // the problem is that storage does not let us read it: it may be complete
   // The largest incarnation in a file's name or in the manifest; 0: none was found. Anybody can create a file name, so
-  // one far above all manifests does not count.
+  // one far above all manifests is ignored.
   std::uint64_t newest_incarnation = 0;
   std::string remark;  // a sentence about such a file name; empty: there is none
   bool usable() const { return problem.empty(); }
@@ -50,8 +50,8 @@ struct Pruned {
 // Removes what need not be kept: usable checkpoints beyond `retention`; the remains of older checkpoints that never
 // became complete or are damaged; and, in the checkpoints kept, files of other incarnations and of broken writes. Keeps
 // the newest usable checkpoint and everything newer, everything that storage does not let us read, and everything that
-// this program does not understand. At every instant a checkpoint is either complete or does not count, since its
-// manifest is removed first. `damaged` are checkpoints that look usable but were found damaged when they were read.
+// this program does not understand. At every instant a checkpoint is complete or has no manifest, since its manifest is
+// removed first. `damaged` are checkpoints that look usable but were found damaged when they were read.
 Pruned prune_checkpoints(FileSystem& files, const std::string& job, const Retention& retention,
                          const std::set<CheckpointId>& damaged = {});
 

@@ -31,12 +31,12 @@ std::string text_of(int error) {
     case ETIMEDOUT:
       return "the storage did not answer in time; check whether it hangs";
     case ECANCELED:
-      return "it was called off";
+      return "the operation was called off";
     case ECONNRESET:
       return "the connection to the server was lost";
     case EHOSTUNREACH:
-      return "the server does not answer, or does not export this; check whether it runs, and whether the directory is "
-             "there";
+      return "the server does not answer, or does not export this directory; check that the server runs and that the "
+             "directory is there";
     case location_is_missing:
       return "it does not exist; create it, or mount it";
     case ENOSPC:

@@ -50,7 +50,7 @@ NfsConnection::NfsConnection(std::string url, const FileSystemOptions& options)
     throw Failure(CKPT_ERR_INVALID,
                   "storage " + url_ +
                       " asks for NFS version 4, with which libnfs writes only 2 KiB at a time; use version 3, "
-                      "or mount it and name the path");
+                      "or mount the export and name the directory");
   nfs_context* const context = nfs_init_context();
   const bool valid = context != nullptr && Url(context, url_).parsed != nullptr;
   if (context != nullptr) nfs_destroy_context(context);

@@ -22,7 +22,8 @@ ShardReader::ShardReader(FileSystem& files, const CheckpointRecord& stored, cons
   const ShardRecord* const record = stored.find(shard);
   const std::string directory = stored.job + "/" + folder_name(stored.checkpoint.iteration());
   if (record == nullptr)
-    throw Failure(CKPT_ERR_LOST, files.label(directory) + " has no shard \"" + shard + "\"; look at its manifest");
+    throw Failure(CKPT_ERR_LOST, files.label(directory) + " has no shard \"" + shard +
+                                     "\"; the manifest in that folder names its shards");
   const auto path = [&](std::string_view suffix) {
     return directory + "/" + file_name(shard, stored.checkpoint.incarnation(), suffix);
   };

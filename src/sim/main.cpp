@@ -110,7 +110,7 @@ int main(int argc, char** argv) {
   std::uint64_t seed = 0;
   bool trace = false;
   auto* many = app.add_option("--seeds", campaign.seeds, "how many seeds to run")->check(CLI::PositiveNumber);
-  app.add_option("--first-seed", campaign.first_seed, "the first of them")->needs(many);
+  app.add_option("--first-seed", campaign.first_seed, "the first seed")->needs(many);
   app.add_option("--jobs", campaign.jobs, "threads")->needs(many)->check(CLI::Range(1, 256));
   app.add_option("--violations", campaign.violations_max, "stop after so many violations")
       ->needs(many)
@@ -118,14 +118,15 @@ int main(int argc, char** argv) {
   bool is_mild = false;
   auto* mild = app.add_flag("--mild", is_mild, "without the harder faults of docs/simulator.md");
   auto* one = app.add_option("--seed", seed, "run this one seed")->excludes(many);
-  app.add_flag("--trace", trace, "print its events")->needs(one);
+  app.add_flag("--trace", trace, "print the events of --seed")->needs(one);
   std::string faults;
   auto* some =
-      app.add_option("--faults", faults, "with these faults of its plan alone, by number: 1,3, or none")->needs(one);
+      app.add_option("--faults", faults, "run --seed with these faults of its plan alone, by number: 1,3, or none")
+          ->needs(one);
   std::uint64_t shake = 0;
-  app.add_option("--shake", shake, "and let chance go another way")->needs(some);
+  app.add_option("--shake", shake, "with --faults: draw another sequence of random numbers")->needs(some);
   bool shrinks = false;
-  app.add_flag("--shrink", shrinks, "find the fewest of its faults that it takes to fail")
+  app.add_flag("--shrink", shrinks, "find the fewest faults with which --seed still fails")
       ->needs(one)
       ->excludes(some)
       ->excludes(mild);

@@ -1,4 +1,4 @@
-// Runs several agents and trainers of one job within a test's process, over UCX on loopback.
+// Runs several agents and trainers of one job within a test's process, over TCP on loopback.
 #pragma once
 
 #include <poll.h>

@@ -135,7 +135,7 @@ TEST_F(MemberWatchTest, ReportsALostMemberAfterProbingItsListenerAndLaterChanges
   asked_.probes[1].front()(net::Reach::silent);
   ASSERT_TRUE(run_tasks(1));
   EXPECT_THAT(notices(), ElementsAre(HasSubstr("node b does not answer any more: its machine answers and its agent"),
-                                     HasSubstr("node c, which stood by, takes the place of node b")));
+                                     HasSubstr("standby node c takes the place of node b")));
   EXPECT_EQ(members_.lost(0), (std::map<NodeId, net::Reach>{{1, net::Reach::silent}}));
   EXPECT_THAT(members_.lost(1), IsEmpty()) << "another leader may have found something else";
   members_.carry_out(core::MemberChanged{core::Change::returned, 1});

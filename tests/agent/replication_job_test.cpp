@@ -225,7 +225,7 @@ TEST_F(ReplicationJob, OnceATrainerHasGivenUpItIsTheHosts) {
   live(3);
   trainer(1).give_up("NCCL has hung");
   ASSERT_TRUE(eventually([&] { return trainer(0).status().at("gpu") == false; }));
-  EXPECT_THAT(trainer(0).status().at("trouble"), HasSubstr("rank 1 has given it up"));
+  EXPECT_THAT(trainer(0).status().at("trouble"), HasSubstr("rank 1 has given up GPU replication"));
   EXPECT_EQ(trainer(1).status().at("trouble"), "NCCL has hung");
   land(4);  // whatever a trainer still says
   commit(4);
@@ -264,7 +264,7 @@ TEST_F(ReplicationJob, WhoseMembersTrainerIsGoneGoesOnWithTheHosts) {
   live(3);
   trainer(1).close();
   ASSERT_TRUE(eventually([&] { return trainer(0).status().at("gpu") == false; }));
-  EXPECT_THAT(trainer(0).status().at("trouble"), HasSubstr("rank 1 has given it up"));
+  EXPECT_THAT(trainer(0).status().at("trouble"), HasSubstr("rank 1 has given up GPU replication"));
 }
 
 TEST(PathRefused, WhyThereIsNoGroupIsSaidInTheStatus) {

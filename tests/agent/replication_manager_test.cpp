@@ -223,7 +223,7 @@ TEST_F(ReplicationManagerTest, WhereTheyDoNotFitOnOneNodeAllMembersAndItsOwnTrai
   EXPECT_TRUE(trainer(0).page().state_of(1)->state.has_given_up);
   for (const Rank rank : {1u, 2u}) {
     EXPECT_TRUE(trainer(rank).page().state_of(0)->state.has_given_up);
-    EXPECT_THAT(manager(rank).status(rank).trouble, HasSubstr("given it up"));
+    EXPECT_THAT(manager(rank).status(rank).trouble, HasSubstr("given up GPU replication"));
   }
 }
 
@@ -345,7 +345,7 @@ TEST_F(ReplicationManagerTest, OnceItHasFailedNothingIsWaitedForAndEverybodyIsTo
   EXPECT_EQ(manager(0).status(0).trouble, "NCCL has hung");
   deliver();
   EXPECT_FALSE(manager(1).place_of(piece(0, 1), 10));
-  EXPECT_THAT(manager(1).status(1).trouble, HasSubstr("rank 0 has given it up"));
+  EXPECT_THAT(manager(1).status(1).trouble, HasSubstr("rank 0 has given up GPU replication"));
   EXPECT_EQ(nodes_[1]->notices.size(), 1u);
   EXPECT_TRUE(trainer(1).page().state_of(0)->state.has_given_up);
 }

@@ -123,7 +123,7 @@ TEST(PlanCommand, RefusesAProtectionThatDoesNotFit) {
               to.memory = "10GiB";
               to.inputs.job.replicas = 1;
             })),
-            "copies(3) takes 33.9 GiB of each node's memory, and 10 GiB are there");
+            "copies(3) needs 33.9 GiB of memory on each node, and a node has 10 GiB");
   EXPECT_EQ(refusal(with([](PlanOptions& to) {
               to.protection = "copies(3)";
               to.inputs.cluster.gpus = 8;

@@ -1,5 +1,5 @@
 // FakeAgent stands for the agent in tests of the engine. It has a real arena and answers requests over real frames. A
-// test gives grants, commits and fences.
+// test says when it grants slots, announces commits and fences the rank.
 #pragma once
 
 #include <poll.h>

@@ -278,7 +278,7 @@ TEST_F(GpuReplicationTest, AMeetingThatIsKnownToLeadNowhereIsNotWaitedFor) {
   meeting.join();
   EXPECT_THAT(news_of(0), HasSubstr("a newer incarnation of the job began"));
   ranks_[1]->replication().meet(Deadline::in_ms(600'000));
-  EXPECT_THAT(news_of(1), HasSubstr("another rank of the group, or this node's agent, has given it up"));
+  EXPECT_THAT(news_of(1), HasSubstr("another rank of the group, or this node's agent, has given up GPU replication"));
 }
 
 TEST_F(GpuReplicationTest, AHangIsToldOnceAndNothingIsHeld) {
@@ -302,7 +302,7 @@ TEST_F(GpuReplicationTest, WhoGivesUpBeforeTheyMeetIsNotWaitedFor) {
   come(2);
   ranks_[0]->replication().end("it has seen enough");
   ranks_[1]->replication().meet(Deadline::in_ms(600'000));  // longer than the test would wait
-  EXPECT_THAT(news_of(1), HasSubstr("another rank of the group, or this node's agent, has given it up"));
+  EXPECT_THAT(news_of(1), HasSubstr("another rank of the group, or this node's agent, has given up GPU replication"));
 }
 
 // Long before its own deadline.

@@ -196,7 +196,7 @@ TEST_F(Damage, UnreadableCheckpointIsWithheldAndNotDamaged) {
       EXPECT_EQ(listing.offers.size(), 1u);
       EXPECT_THAT(listing.problems, testing::IsEmpty());
       EXPECT_THAT(listing.withheld, ElementsAre(testing::AllOf(HasSubstr(newest + file), HasSubstr(text_of(error)),
-                                                               HasSubstr("newer than all that is offered"))));
+                                                               HasSubstr("newer than all that can be read"))));
     }
   }
 }

@@ -291,7 +291,7 @@ TEST(Nfs, WhereNoServerIsTheSentenceSaysSo) {
                                                              }})
     EXPECT_THAT(
         refusal(CKPT_ERR_SYSTEM, call),
-        testing::AllOf(HasSubstr("/ckpt/mount"), HasSubstr("check whether it runs, and whether the directory")));
+        testing::AllOf(HasSubstr("/ckpt/mount"), HasSubstr("check that the server runs and that the directory")));
   EXPECT_THAT(refusal(CKPT_ERR_INVALID, [&] { open_file_system(server.location() + "&version=4", options()); }),
               HasSubstr("asks for NFS version 4"));
   EXPECT_THAT(refusal(CKPT_ERR_INVALID, [&] { open_file_system("nfs://", options()); }),

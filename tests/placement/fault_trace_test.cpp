@@ -152,10 +152,11 @@ TEST(FaultTrace, ThatIsMalformedIsRefusedInOneSentence) {
   EXPECT_EQ(refusal(R"([{"node_id": 7, "event_type": "fault_start", "event_time": 1}])"),
             "event 0 of the fault trace has a node_id of the wrong type: 7");
   EXPECT_EQ(refusal(list({event("a", 1, "begin")})),
-            "event 0 of the fault trace is a 'fault_begin', neither fault_start nor fault_end");
+            "event 0 of the fault trace has the event_type 'fault_begin': it must be fault_start or fault_end");
   EXPECT_EQ(refusal(list({event("a", 2, "start"), event("b", 1, "start")})),
-            "event 1 of the fault trace is at 1.000000 days, before the one ahead of it");
-  EXPECT_EQ(refusal(list({event("a", 2, "end")})), "event 0 of the fault trace ends a fault of node a, which has none");
+            "event 1 of the fault trace is at 1.000000 days, earlier than the event before it");
+  EXPECT_EQ(refusal(list({event("a", 2, "end")})),
+            "event 0 of the fault trace ends a fault of node a, but none has begun there");
 }
 
 TEST(FaultTrace, WithMoreNodesThanThePlacementIsRefused) {

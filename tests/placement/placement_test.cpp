@@ -217,14 +217,14 @@ TEST(Placement, RefusesWhatCannotBePlacedInOneSentence) {
             "5 copies need as many nodes, and there are 4: ask for fewer copies or add nodes");
   EXPECT_EQ(refusal({.nodes = 4, .copies = 0}), "a placement needs at least one copy, the node's own, not 0");
   EXPECT_EQ(refusal({.nodes = 0, .copies = 1}), "a placement needs at least one node, not 0");
-  EXPECT_EQ(refusal({.nodes = 4, .copies = 2, .order = {0, 1, 1, 2}}), "the order to keep names node 1 twice");
+  EXPECT_EQ(refusal({.nodes = 4, .copies = 2, .order = {0, 1, 1, 2}}), "the given order of nodes has node 1 twice");
   EXPECT_EQ(refusal({.nodes = 4, .copies = 2, .order = {0, 1, 9, 2}}),
-            "the order to keep names node 9, and there are only 0 to 3");
+            "the given order of nodes has node 9, but nodes are numbered from 0 to 3");
   EXPECT_EQ(refusal({.nodes = 4, .copies = 2, .order = {0, 1}}),
-            "the order to keep names 2 nodes, and the placement has 4");
+            "the given order of nodes has 2 nodes, and the placement has 4");
   const Domains domains = Domains::flat({0, 1, 2});
   EXPECT_EQ(refusal({.nodes = 4, .copies = 2, .domains = &domains}),
-            "the domains are of 3 nodes, and the placement has 4");
+            "the failure domains have 3 nodes, and the placement has 4");
   EXPECT_NE(refusal({.nodes = 100'000, .copies = 100'000}), "");
 }
 

@@ -122,8 +122,8 @@ def test_the_example_runs_and_a_finished_run_says_so(cluster, ranks, tmp_path, k
 
 REFUSED = {
     "accelerate": {
-        "nothing prepared": "has not got a model",
-        "no optimizer": "has not got an optimizer",
+        "nothing prepared": "was not given a model",
+        "no optimizer": "was not given an optimizer",
         "no scheduler": "a scheduler that would not be captured",
         "DEEPSPEED": "deepspeed.initialize() with ckptengine.integrations.deepspeed",
         "MEGATRON_LM": "Megatron-Core with ckptengine.integrations.megatron",
@@ -133,7 +133,7 @@ REFUSED = {
         "late prepare": "create it after that",
     },
     "transformers": {
-        "{'optim': 'lomo'}": "use another one",
+        "{'optim': 'lomo'}": "use another optimizer",
         "{'auto_find_batch_size': True}": "set per_device_train_batch_size",
         "not added": "call trainer.add_callback(callback)",
         "a second train()": "protects one trainer.train()",

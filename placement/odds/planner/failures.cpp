@@ -166,7 +166,7 @@ std::unique_ptr<FailureSource> trace_failures(const FaultTrace& trace, const Tra
 double trace_gpu_mtbf_s(const FaultTrace& trace, std::uint32_t trace_nodes, std::uint32_t gpus_per_node) {
   if (trace_nodes < trace.nodes)
     throw std::invalid_argument("the fault trace names " + std::to_string(trace.nodes) +
-                                " nodes, and trace-nodes says that there were " + std::to_string(trace_nodes));
+                                " nodes; set trace-nodes to at least so many, not to " + std::to_string(trace_nodes));
   const auto faults = separate_faults(trace);
   if (faults.size() < 2 || !(trace.span_days > 0))
     throw std::invalid_argument("the fault trace has " + std::to_string(faults.size()) + " faults in " +

@@ -96,7 +96,7 @@ const PublishedRate& published_rate(std::string_view name) {
     if (rate.name == name) return rate;
     names += (names.empty() ? "" : ", ") + std::string(rate.name);
   }
-  throw std::invalid_argument("there is no published failure rate '" + std::string(name) + "': it is one of " + names);
+  throw std::invalid_argument("there is no published failure rate '" + std::string(name) + "': choose one of " + names);
 }
 
 void check(const Inputs& inputs) {

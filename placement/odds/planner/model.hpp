@@ -2,8 +2,9 @@
 // constant rate. Pure.
 //
 // Two forms. The first-order form adds up what each failure costs (the formulas of the JIT paper, with our terms). The
-// renewal form also counts failures during recovery and during work that is redone. It is exact for a single source.
-// For several, it takes their intervals as nested.
+// renewal form also counts failures during recovery and during work that is redone. It is exact if all failures go back
+// to states of one source (replica, memory or storage). Otherwise it assumes that the time between two states of an
+// older source consists of such times of the newer source.
 #pragma once
 
 #include "placement/odds/planner/behavior.hpp"

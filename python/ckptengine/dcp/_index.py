@@ -296,7 +296,7 @@ def _tensor_metadata(key: str, version: Version) -> TensorStorageMetadata:
     boxes = version.boxes()
     there, all_of_it = sum(box.elements() for box in boxes), math.prod(version.shape)
     if there != all_of_it:
-        raise ValueError(f"tensor '{key}' is stored with {there} of its {all_of_it} elements")
+        raise ValueError(f"of tensor '{key}', only {there} of {all_of_it} elements are stored")
     chunks = [ChunkStorageMetadata(torch.Size(box.begin), torch.Size(box.size)) for box in boxes]
     return TensorStorageMetadata(TensorProperties(dtype=version.dtype), torch.Size(version.shape), chunks)
 

@@ -52,7 +52,7 @@ class Keys:
     def __init__(self, state: Mapping[str, Any] | None, at: Mapping[str, str]) -> None:
         unknown = [word for word in at if word not in KINDS]
         if unknown:
-            raise ValueError(f"`at` names '{unknown[0]}'; it moves {', '.join(KINDS)}")
+            raise ValueError(f"`at` has the unknown key '{unknown[0]}'; its keys can be {', '.join(KINDS)}")
         self._state = state
         self._at = at
         self._optimizers = [key for key in (state or {}).get("groups", {}) if key]

@@ -93,7 +93,7 @@ class Reader(StorageReader):
         chosen = {plan.storage_data for plan in plans}
         if len(chosen) > 1:
             raise StorageError(
-                f"ranks found different newest checkpoints: {', '.join(sorted(chosen))}; name one by `iteration`"
+                f"ranks found different newest checkpoints: {', '.join(sorted(chosen))}; choose with `iteration`"
             )
         return plans
 
@@ -166,7 +166,7 @@ def _storage(source: str | os.PathLike, job: str | None, library: str | os.PathL
     if job is None:
         raise ValueError("a Reader of a storage needs the job's name: give job=NAME")
     if "://" in str(source):
-        raise ValueError(f"a Reader reads a directory, not {source}; mount it")
+        raise ValueError(f"a Reader reads a directory, not {source}; mount that and give the directory")
     return Storage(load_library(library), Path(source), job)
 
 

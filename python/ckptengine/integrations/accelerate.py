@@ -149,7 +149,7 @@ def _refuse(accelerator: accelerate.Accelerator, models: list[Any], schedulers: 
     refuse_distribution(accelerator)
     for what, found in (("a model", models), ("an optimizer", accelerator._optimizers)):
         if not found:
-            refuse(f"accelerator.prepare() has not got {what}, which would not be captured: give it to prepare() first")
+            refuse(f"accelerator.prepare() was not given {what}, so none would be captured: give it to prepare() first")
     for optimizer in accelerator._optimizers:
         refuse_forgotten_scheduler(optimizer, schedulers, "give it to accelerator.prepare(), or as `schedulers`")
 

@@ -215,5 +215,5 @@ def _finish(ticket: Ticket, timeout_ms: int) -> None:
 def _await_commit(ticket: Ticket, timeout_ms: int) -> None:
     if not ticket.wait(Stage.COMMITTED, timeout_ms):
         raise CheckpointingException(
-            f"iteration {ticket.iteration} is not committed: {ticket.message or 'time is over'}"
+            f"iteration {ticket.iteration} is not committed: {ticket.message or 'the commit took too long'}"
         )

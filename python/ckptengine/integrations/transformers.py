@@ -150,7 +150,8 @@ class CheckpointCallback(TrainerCallback):
         if stored["found"] and stored["iteration"] + 1 < step:
             refuse(
                 f"resume_from_checkpoint begins at step {step}, and the checkpoints of this job end at "
-                f"{stored['iteration'] + 1}: use another job name to begin from the folder, or leave it out"
+                f"{stored['iteration'] + 1}: use another job name to begin from the folder, or leave "
+                "resume_from_checkpoint out"
             )
 
 
@@ -167,7 +168,9 @@ def _refuse(trainer: transformers.Trainer) -> None:
         refuse("auto_find_batch_size begins training again within a process: set per_device_train_batch_size instead")
     optim = str(getattr(arguments.optim, "value", arguments.optim))
     if "layerwise" in optim or "lomo" in optim:
-        refuse(f"optim={optim!r} updates weights during the backward pass, while they are captured: use another one")
+        refuse(
+            f"optim={optim!r} updates weights during the backward pass, while they are captured: use another optimizer"
+        )
 
 
 class _FirstEpoch:

@@ -329,8 +329,8 @@ class Checkpointer:
         self._capturing = False
         self.engine.discard()
         raise RuntimeError(
-            "tensors were replaced or moved between snapshot() and before_update(), so that what was being captured is "
-            "torn and was discarded: call before_update() before each update"
+            "tensors were replaced or moved between snapshot() and before_update(), so the snapshot was discarded: "
+            "call before_update() before each update"
         )
 
     def _before_step(self) -> None:

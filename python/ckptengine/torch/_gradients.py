@@ -30,7 +30,7 @@ def place(model: Any, listener: Any = None) -> str:
             if listener is not None:
                 state.listeners.add(listener)
             return ""
-    why_not = "it has a communication hook already" if others else _why_not_the_same(model)
+    why_not = "the model has a communication hook already" if others else _why_not_the_same(model)
     if not why_not:
         state = _Of(model)
         if listener is not None:
@@ -50,7 +50,7 @@ def _why_not_the_same(model: Any) -> str:
     if model.gradient_as_bucket_view and ranks & (ranks - 1):
         return f"gradient_as_bucket_view with {ranks} ranks, no power of two, leaves open how gradients are divided"
     if getattr(model, "_use_python_reducer", False):
-        return "it reduces them in compiled code"
+        return "the model reduces them in compiled code"
     return ""
 
 

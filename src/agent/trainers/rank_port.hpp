@@ -46,7 +46,7 @@ class RankPort {
   std::shared_ptr<const arena::Control> shared_control() const { return control_; }
   const std::optional<OpenGrant>& outstanding() const { return outstanding_; }
 
-  // The rank takes part in this incarnation. From now on only captures for this incarnation count.
+  // The rank takes part in this incarnation. From now on captures of other incarnations are refused.
   void joined(std::uint64_t incarnation) { incarnation_ = incarnation; }
   void grant(const core::Share& share, const std::vector<core::SlotRef>& slots);
   void commit(CheckpointId checkpoint) { control_->committed(checkpoint); }

@@ -96,7 +96,8 @@ HelloRequest hello_request(const json& request) {
   hello.incarnation = number(request, "incarnation", CheckpointId::incarnation_max);
   hello.main_shard = shard_name(request, "shard");
   hello.private_shard = shard_name(request, "private_shard");
-  if (hello.main_shard == hello.private_shard) refuse_request("a rank's two shards need different names");
+  if (hello.main_shard == hello.private_shard)
+    refuse_request("the main shard and the private shard of a rank need different names");
   wanted.open_engines = numbers(request, "open_engines", open_engines_max);
 
   const auto options = request.find("options");

@@ -53,7 +53,8 @@ RankPort* TrainerManager::port_of(Asker asker) {
 
 bool TrainerManager::refuse_unknown(Asker asker, const Respond& respond) {
   if (port_of(asker) != nullptr) return false;
-  respond(refusal(CKPT_ERR_SUPERSEDED, "rank " + std::to_string(asker.rank) + " was claimed by another trainer"));
+  respond(refusal(CKPT_ERR_SUPERSEDED,
+                  "rank " + std::to_string(asker.rank) + " was claimed by another trainer; stop this process"));
   return true;
 }
 

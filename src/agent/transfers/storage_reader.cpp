@@ -46,7 +46,7 @@ class StorageReader::Read : public RunningFetch, public std::enable_shared_from_
     if (!outcome.ok()) return end(outcome);
     const std::string& shard = order_.piece.shard;
     if (!destination_.begin(manifest))
-      return end({CKPT_ERR_CORRUPT, "shard " + shard + " on storage is not what its checkpoint says", 0});
+      return end({CKPT_ERR_CORRUPT, "shard " + shard + " on storage does not match the manifest of its checkpoint", 0});
     manifest_ = manifest;
     source.read(
         shard, order_.piece.checkpoint, {0, order_.piece.length_bytes}, destination_.data(),
@@ -62,7 +62,7 @@ class StorageReader::Read : public RunningFetch, public std::enable_shared_from_
     outcome.result = result_of(read.status);
     if (!read.ok()) {
       outcome.trouble =
-          read.sentence + (read.status == CKPT_ERR_LOST ? "; look whether all nodes see the same storage" : "");
+          read.sentence + (read.status == CKPT_ERR_LOST ? "; check that all nodes see the same storage" : "");
       return done_(std::move(outcome));
     }
     destination_.seal(manifest_);

@@ -68,7 +68,7 @@ std::string head_text(const FaultTrace& trace, const placement::Replay& first, c
           " times theirs (independent faults: 1 and 1); " + std::to_string(burst.most_in_a_day) + " in the worst day\n";
   text += std::isinf(study.repair_days) ? "a node's memory is lost until its fault ends"
                                         : "a node's memory is lost for " + decimals(study.repair_days * 24, 2) + " h";
-  return text + "; at most " + std::to_string(first.most_lost) + " nodes' at once\n";
+  return text + "; at most " + std::to_string(first.most_lost) + " nodes are without memory at once\n";
 }
 
 }  // namespace

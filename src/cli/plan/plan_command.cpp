@@ -118,14 +118,17 @@ void add_job_options(CLI::App& command, PlanOptions& options) {
   command.add_option("--copy-share", overheads.copy_share, "Share of an iteration that a copy may overlap")
       ->capture_default_str();
   command
-      .add_option("--traffic-share", overheads.traffic_share, "By which iterations are longer while copies are sent")
+      .add_option("--traffic-share", overheads.traffic_share,
+                  "Share by which iterations are longer while copies are sent")
       ->capture_default_str();
-  command.add_option("--storing-share", overheads.storing_share, "By which they are longer while storage is written")
+  command
+      .add_option("--storing-share", overheads.storing_share,
+                  "Share by which iterations are longer while storage is written")
       ->capture_default_str();
 }
 
 void add_simulation_options(CLI::App& command, PlanOptions& options) {
-  command.add_option("--simulate", options.simulated_days, "Also simulate so many days")->capture_default_str();
+  command.add_option("--simulate", options.simulated_days, "Also simulate this many days")->capture_default_str();
   command.add_option("--seed", options.seed, "Seed of the simulation")->capture_default_str();
   command
       .add_option("--weibull", options.weibull_shape,
@@ -150,7 +153,7 @@ CLI::App* add_plan_command(CLI::App& app, PlanOptions& options, bool& json) {
   command->add_flag("--json", json, "Print JSON");
   command->add_option("--protection", options.protection, "Only this protection, as the option of this name takes it");
   command->add_flag("--paper", options.papers, "Show what three papers printed beside their formulas and ours");
-  command->add_option("--plot", options.plot_path, "Also draw it: a .png or .svg file (needs gnuplot)");
+  command->add_option("--plot", options.plot_path, "Also draw the plan: a .png or .svg file (needs gnuplot)");
   command->add_option("--job", options.job, "Take what the agents of this running job measured (default: the only one)")
       ->expected(0, 1);
   options.is_given = [command](const char* name) { return command->count(std::string("--") + name) > 0; };

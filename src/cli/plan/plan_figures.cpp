@@ -70,7 +70,7 @@ std::string why(const Plan& plan, const Candidate& row) {
                         other.setting.scheme.name != row.setting.scheme.name;
     if (counts && (next == nullptr || other.appraisal.effective_time > next->appraisal.effective_time)) next = &other;
   }
-  if (next == nullptr) return "It is the only one that can be set on this cluster.";
+  if (next == nullptr) return "No other protection can be set on this cluster.";
   const double ahead = row.appraisal.effective_time - next->appraisal.effective_time;
   if (ahead > 2e-4)
     return "It trains " + percent(ahead) + " more of the time than the next, " + next->setting.scheme.name + ".";

@@ -182,7 +182,7 @@ JobReport ask_job(const Scope& scope) {
     if (!arena.has_agent()) continue;
     if (!report.job.empty() && report.job != arena.job)
       throw Failure(CKPT_ERR_INVALID, "agents of the jobs " + report.job + " and " + arena.job +
-                                          " run here, and a plan is for one job: give its name");
+                                          " run here, and a plan is for one job: give --job and one of these names");
     report.job = arena.job;
     try {
       report.statuses.push_back(ask(arena, {{"type", "status"}}).body.at("agent"));
@@ -202,7 +202,8 @@ JobFindings job_findings(const JobReport& report, const Inputs& inputs,
     return Finder(report, inputs, is_given).find();
   } catch (const json::exception&) {
     throw Failure(CKPT_ERR_INVALID,
-                  "the agents of job " + report.job + " answer in a form that this ckptctl does not know; use theirs");
+                  "the agents of job " + report.job +
+                      " answer in a form that this ckptctl does not know; run ckptd and ckptctl of one version");
   }
 }
 

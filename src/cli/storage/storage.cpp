@@ -64,7 +64,7 @@ std::vector<std::string> Storage::jobs() {
 
 std::string Storage::other_jobs() {
   const std::vector<std::string> names = jobs();
-  if (names.empty()) return "there is none in " + files_->label("");
+  if (names.empty()) return "there is no job in " + files_->label("");
   return "the jobs in " + files_->label("") + " are: " + joined(names);
 }
 

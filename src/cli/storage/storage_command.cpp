@@ -66,8 +66,9 @@ StorageCommands::StorageCommands(CLI::App& app, bool& json) {
   rm_ = add(app, json, "rm", "Remove checkpoints");
   rm_->add_option("CHECKPOINT", words_, "Iterations; options as KEY=VALUE");
   rm_->add_flag("--yes,-y", yes_, "Do not ask");
-  rm_->add_flag("--force", force_,
-                "Also remove the newest usable checkpoint, which a restore uses, and one that may be being written");
+  rm_->add_flag(
+      "--force", force_,
+      "Also remove the newest usable checkpoint, which a restore uses, and one that a job may be writing now");
 }
 
 bool StorageCommands::parsed() const {

@@ -85,9 +85,9 @@ Finding direct_access(const StorageScope& scope, const std::string& path) {
   if (!scope.location.starts_with('/'))
     return {Health::good, "page cache", "an NFS server is reached without it (libnfs)"};
   const UniqueFd direct(::open((scope.location + "/" + path).c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
-  if (direct) return {Health::good, "page cache", "is passed by (O_DIRECT)"};
+  if (direct) return {Health::good, "page cache", "is not used (O_DIRECT)"};
   return {Health::warning, "page cache",
-          "this file system does not take O_DIRECT: writing a checkpoint pushes other things out of the page cache"};
+          "this file system does not take O_DIRECT: writing a checkpoint pushes other data out of the page cache"};
 }
 
 void try_out(Storage& storage, const StorageScope& scope, std::vector<Finding>& findings) {

@@ -112,7 +112,7 @@ int run(std::vector<std::string> words) {
   pid_t child = 0;
   if (const int error = ::posix_spawnp(&child, arguments[0], nullptr, nullptr, arguments.data(), environ); error != 0)
     throw Failure(CKPT_ERR_SYSTEM, "cannot start " + words[0] + ": " + std::strerror(error) +
-                                       "; name a Python that has torch with --python");
+                                       "; with --python, name a Python that has torch");
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
@@ -128,11 +128,12 @@ void check_python(const std::string& python) {
     case 0:
       return;
     case 3:
-      refuse(python + " has no package ckptengine; install it, put it on PYTHONPATH, or name another with --python");
+      refuse(python +
+             " has no package ckptengine; install it, put it on PYTHONPATH, or name another Python with --python");
     case 4:
       refuse(python + " has no torch; install it (pip install torch), or name another Python with --python");
     default:
-      refuse(python + " is not a working Python; name one that has torch with --python");
+      refuse(python + " is not a working Python; with --python, name a Python that has torch");
   }
 }
 

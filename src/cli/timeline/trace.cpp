@@ -31,7 +31,8 @@ Answers ask_all(const std::vector<Arena>& arenas) {
     }
     try {
       json body = ask(arena, {{"type", "trace"}}).body;
-      if (!body.contains("trace")) throw Failure(CKPT_ERR_INVALID, "its agent answers without a trace");
+      if (!body.contains("trace"))
+        throw Failure(CKPT_ERR_INVALID, "the agent's answer holds no recording; run ckptd and ckptctl of one version");
       answers.recordings.push_back({arena.job, arena.node, std::move(body["trace"])});
     } catch (const Failure& failure) {
       answers.failures.push_back(who + failure.what());

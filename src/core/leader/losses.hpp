@@ -1,5 +1,5 @@
-// Losses is the part of the leader that finds lost members, tells the operator's hook, and chooses replacements. A
-// member is lost only after the leader has listened long enough: a new leader has not heard everybody yet.
+// Losses is the part of the leader that finds lost members, tells the operator's hook, and chooses replacements. It
+// calls no member lost before the leader has listened long enough: a new leader has not heard everybody yet.
 #pragma once
 
 #include <deque>

@@ -16,7 +16,7 @@ std::string describe(CheckpointId checkpoint) {
 
 std::string describe_source(NodeId node) {
   if (node == storage_node) return "storage";
-  return node == parity_node ? "what parity gives back" : "node " + std::to_string(node);
+  return node == parity_node ? "what was decoded from parity" : "node " + std::to_string(node);
 }
 
 template <class List>
@@ -182,11 +182,11 @@ std::uint32_t foreign_world_size(const Inventory& inventory, const RecoveryQuest
 }
 
 std::string mismatch_text(std::uint32_t stored, std::uint32_t world_size) {
-  return "the stored checkpoints are of a job of " + std::to_string(stored) + " ranks, this one has " +
+  return "the stored checkpoints are of a job of " + std::to_string(stored) + " ranks, this job has " +
          std::to_string(world_size) + ", and not all ranks are known to share one main shard: start " +
          std::to_string(stored) +
-         " ranks, or load it from storage with ckptengine.dcp.Reader, or remove "
-         "these checkpoints ('ckptctl gc', and 'ckptctl rm' on storage)";
+         " ranks, or load a checkpoint from storage with ckptengine.dcp.Reader, or remove these"
+         " checkpoints ('ckptctl gc', and 'ckptctl rm' on storage)";
 }
 
 // The members of the last incarnation that still have the memory they had then.
@@ -259,7 +259,8 @@ bool is_in_doubt(CheckpointId restored, CheckpointId chosen, CheckpointId base) 
 
 std::string cannot_tell_text(const RecoveryQuestion& question, CheckpointId chosen) {
   if (is_in_doubt(question.restored, chosen, question.base))
-    return describe(question.restored) + ", from which the last incarnation went on, is lost and may have been one";
+    return describe(question.restored) +
+           ", from which the last incarnation went on, is lost and may have been committed";
   const auto& trouble = question.storage_trouble;
   return trouble.empty() ? "some nodes of the last incarnation are gone"
                          : "storage does not list all that it has (" + trouble + ")";
@@ -437,12 +438,13 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
     decision.verdict = Verdict::lost;
     decision.text = "beyond tolerance: " + describe(newest_commit) + " was committed, but " +
                     loss_text(inventory, newest_commit, question) +
-                    "; bring back nodes that had them and restart, or give up with " + give_up_text(question);
+                    "; bring back nodes that had these shards and restart, or give up this state with " +
+                    give_up_text(question);
   } else if (!question.unusable.empty()) {
     decision.verdict = Verdict::lost;
     decision.text = "no node that answers has a checkpoint, and no checkpoint on storage can be used (" +
                     join(question.unusable, 3) + missing_text(question.missing) +
-                    "); repair one of them and restart, or give up with " + give_up_text(question);
+                    "); repair one of these checkpoints and restart, or give them up with " + give_up_text(question);
   } else {
     decision.verdict = Verdict::fresh;
   }

@@ -1,5 +1,5 @@
-// plan_recovery() chooses the checkpoint to restore. It takes the newest one for which *every* shard has a source. A
-// newer one that only some nodes have does not count. Pure functions of the nodes' reports.
+// plan_recovery() chooses the checkpoint to restore. It takes the newest one for which *every* shard has a source. It
+// ignores newer ones of which some shard has none. Pure functions of the nodes' reports.
 #pragma once
 
 #include <map>

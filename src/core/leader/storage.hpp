@@ -2,8 +2,8 @@
 // chooses the next one to write. One checkpoint is written at a time. When that is complete or has failed, the newest
 // commit is next. So slow storage skips commits and still gets the newest one.
 //
-// A new leader takes nothing over: it lists storage and starts again. Nodes then write an unfinished checkpoint anew.
-// Only a complete checkpoint counts.
+// A new leader takes nothing over: it lists storage and starts again. Nodes then write an unfinished checkpoint anew. A
+// restore never uses an unfinished one.
 #pragma once
 
 #include <map>

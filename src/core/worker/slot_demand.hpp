@@ -1,8 +1,8 @@
 // SlotDemand says when a rank needs a third slot for its captures.
 //
 // With two slots, a capture can begin only once the checkpoint before it is committed, because that commit frees a
-// slot. If commits often come too late for this, captures need a third slot. A rare late commit is no reason for one. A
-// commit that takes very long is none either, because it would fill any number of slots.
+// slot. If commits often come too late for this, captures need a third slot. A rare late commit is no reason for it.
+// Nor is a commit that takes very long: that would fill any number of slots.
 #pragma once
 
 #include <bit>

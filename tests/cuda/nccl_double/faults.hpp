@@ -1,4 +1,5 @@
-// The faults that a test has asked the test double of NCCL for (control.h), and what the double counts. Thread-safe.
+// The faults that a test has asked the test double of NCCL for (control.h), and the double's counters: communicators,
+// aborts, groups, bytes sent and so on. Thread-safe.
 #pragma once
 
 #include <array>
