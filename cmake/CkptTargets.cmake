@@ -40,10 +40,10 @@ if(CKPT_SANITIZE)
   target_link_options(ckpt_settings INTERFACE -fsanitize=${CKPT_SANITIZE})
 endif()
 
-# AddressSanitizer takes long to compile; what waits more than it computes needs no optimizer to be tested.
-set(CKPT_OUTER_OPTIMIZATION "" CACHE STRING "How agent, coordination and tool are optimized, where not as all others")
+# Sanitizers take long to compile; what waits more than it computes needs no optimizer to be tested.
+set(CKPT_OUTER_OPTIMIZATION "" CACHE STRING "How targets that hardly compute are optimized, where not as all others")
 
-# ckpt_outer(TARGET...): they wait more than they compute.
+# ckpt_outer(TARGET...): they hardly compute, or no test waits for them.
 function(ckpt_outer)
   foreach(name ${ARGN})
     target_compile_options(${name} PRIVATE ${CKPT_OUTER_OPTIMIZATION})

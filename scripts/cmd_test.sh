@@ -14,7 +14,7 @@ usage: ./dev test [--all] [--since REV]
 
 Without arguments: runs the tests that a change must pass, as CI does.
   release            Python tests, tests of real processes and of the core, 1,000 simulator seeds
-  address sanitizer  all other C++ tests, 50 seeds, the fuzzers' inputs
+  address sanitizer  all other C++ tests, the fuzzers' inputs
   thread sanitizer   tests of code with threads
 If the core changed, also the mutants, and the fuzzers for one minute. CONTRIBUTING.md says which test runs when.
 

@@ -69,9 +69,17 @@ serves() { administer --command-timeout 5s get x; }
 # What a start without a cluster decides, for all starts after it.
 decide() {
   mkdir -p "$folder"
+  # Below the range from which the kernel takes ports for others, who would have them while a member is stopped.
   python3 -c '
-import socket, sys
-sockets = [socket.create_server((sys.argv[2], 0)) for _ in range(2 * int(sys.argv[1]))]
+import random, socket, sys
+count, address, sockets = 2 * int(sys.argv[1]), sys.argv[2], []
+for port in random.sample(range(20000, 32000), 1000):
+    try:
+        sockets.append(socket.create_server((address, port)))
+    except OSError:
+        continue
+    if len(sockets) == count:
+        break
 print(*(at.getsockname()[1] for at in sockets))' "$members" "$address" >"$folder/ports"
   printf '%s\n' "members=$members" "address=$address" "quota=$quota" "scheme=$scheme" "user=$user" >"$folder/settings"
   [[ $scheme == http ]] || make_certificates

@@ -127,6 +127,13 @@ class Trainer {
     const ckpt_status status = begin_snapshot(iteration);
     return status == CKPT_OK ? end_snapshot() : status;
   }
+  // Gives the agent some time to free a slot before the update, as training does.
+  ckpt_status snapshot_in_time(std::int64_t iteration) {
+    const ckpt_status status = begin_snapshot(iteration);
+    if (status != CKPT_OK) return status;
+    ckpt_wait(engine_, iteration, CKPT_STAGE_CAPTURING, std::chrono::milliseconds(wait_limit).count());
+    return end_snapshot();
+  }
   ckpt_status begin_snapshot(std::int64_t iteration) {
     fill(iteration);
     const ckpt_status status = ckpt_snapshot(engine_, iteration, CKPT_NO_STREAM);

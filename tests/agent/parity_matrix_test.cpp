@@ -154,7 +154,7 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
     while (!deadline.passed()) {
       ++iteration_;
       if (passes) gate_.close_after(*passes);
-      const auto taken = on_all(trainers_, [&](Trainer& trainer) { return trainer.snapshot(iteration_); });
+      const auto taken = on_all(trainers_, [&](Trainer& trainer) { return trainer.snapshot_in_time(iteration_); });
       if (std::all_of(taken.begin(), taken.end(), [](ckpt_status status) { return status == CKPT_OK; }))
         return iteration_;
       if (passes) gate_.open();

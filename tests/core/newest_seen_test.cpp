@@ -6,7 +6,7 @@
 
 #include "lone_node.hpp"
 
-namespace ckpt::core {
+namespace ckpt::core::newest_seen {
 namespace {
 
 const CheckpointId checkpoint(1, 7);
@@ -141,4 +141,4 @@ TEST(NewestSeen, IsRememberedByTheNextAgent) {
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::newest_seen

@@ -5,7 +5,7 @@
 #include "core/leader/restore_decision.hpp"
 #include "lone_node.hpp"
 
-namespace ckpt::core {
+namespace ckpt::core::parity_bytes {
 namespace {
 
 constexpr Rank ranks = 3;
@@ -129,4 +129,4 @@ TEST(ParityOfOtherBytes, IsSilentCorruptionAndItsCheckpointIsPassedOver) {
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::parity_bytes

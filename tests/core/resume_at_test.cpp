@@ -4,7 +4,7 @@
 #include "cluster.hpp"
 #include "lone_node.hpp"
 
-namespace ckpt::core {
+namespace ckpt::core::resume_at {
 namespace {
 
 constexpr Rank ranks = 4;
@@ -92,4 +92,4 @@ TEST(ResumeAt, StaysWhereRanksThatWereToldLateTookIterationsBeforeIt) {
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::resume_at

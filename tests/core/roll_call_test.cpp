@@ -4,7 +4,7 @@
 
 #include "lone_node.hpp"
 
-namespace ckpt::core {
+namespace ckpt::core::roll_call {
 namespace {
 
 constexpr Rank ranks = 3;
@@ -103,4 +103,4 @@ TEST(RollCall, LeavesOutWhoDiesAtAnyMoment) {
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::roll_call

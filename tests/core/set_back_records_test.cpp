@@ -5,7 +5,7 @@
 
 #include "lone_node.hpp"
 
-namespace ckpt::core {
+namespace ckpt::core::set_back_records {
 namespace {
 
 constexpr Rank ranks = 3;
@@ -311,4 +311,4 @@ TEST(ACommit, IsToldByWhoeverReadOfItWhereTheStoreLostItsRecord) {
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::set_back_records

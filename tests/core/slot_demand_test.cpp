@@ -3,7 +3,7 @@
 
 #include "lone_node.hpp"
 
-namespace ckpt::core {
+namespace ckpt::core::slot_demand {
 namespace {
 
 constexpr Rank rank = 0;
@@ -125,4 +125,4 @@ TEST_F(OneRank, DoesNotCountIterationsThatItSkipsThoughItHasAGrant) {
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::slot_demand

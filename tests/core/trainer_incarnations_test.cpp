@@ -4,7 +4,7 @@
 
 #include "lone_node.hpp"
 
-namespace ckpt::core {
+namespace ckpt::core::trainer_incarnations {
 namespace {
 
 constexpr Rank rank = 0;
@@ -113,4 +113,4 @@ TEST(Trainers, TakePartInTheIncarnationTheyWereServedInAndAreToldOfItsCommitsAlo
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::trainer_incarnations

@@ -3,7 +3,7 @@
 
 #include "cluster.hpp"
 
-namespace ckpt::core {
+namespace ckpt::core::watched_ranks {
 namespace {
 
 constexpr std::uint32_t ranks = 4;
@@ -118,4 +118,4 @@ TEST(WatchedRanks, AStragglerIsNamedWhileNobodyHangs) {
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::watched_ranks

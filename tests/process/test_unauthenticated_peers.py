@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -431,9 +431,19 @@ def test_a_token_file_that_is_no_secret_is_refused(cluster, tmp_path, text, mode
     assert "token_file" in message and word in message
 
 
+def free_ports(count):
+    """The first of several free ports in a row. The kernel gives none of them to others: they lie below its range."""
+    for first in range(20_000 + os.getpid() % 1000 * 10, 32_000, count):
+        with ExitStack() as taken:
+            with suppress(OSError):
+                for port in range(first, first + count):
+                    taken.enter_context(socket.create_server(("127.0.0.1", port)))
+                return first
+    raise AssertionError("no free ports")
+
+
 def test_the_option_port_says_where_an_agent_listens(cluster):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = min(free.getsockname()[1], 65_000)
+    port = free_ports(1)
     cluster.engine(0, 1, copies=1, port=port)
     (agent,) = cluster.agents("n0")
     assert listener(cluster, "n0")[1] == port
@@ -441,8 +451,7 @@ def test_the_option_port_says_where_an_agent_listens(cluster):
 
 
 def test_with_ucx_the_option_port_says_where_eight_ports_are(cluster):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = min(free.getsockname()[1], 65_000)
+    port = free_ports(8)
     cluster.engine(0, 1, copies=1, port=port, transport="tcp,cma")
     (agent,) = cluster.agents("n0")
     assert listener(cluster, "n0")[1] == port

@@ -18,7 +18,7 @@ std::vector<Scheme> all_schemes() {
       {"xor(4)", overlapped, {1, 4, 1}, option, false, "parity: one node of each four"},
       {"xor(8)", overlapped, {1, 8, 1}, option, false, "parity: one node of each eight"},
       {"rs(8,2)", overlapped, {1, 8, 2}, option, false, "parity: two nodes of each eight"},
-      {"copies(2)+xor(8)", overlapped, {2, 8, 1}, option, false, "both: any two nodes"},
+      {"copies(2)+xor(8)", overlapped, {2, 8, 1}, option, false, "both: any node, and most pairs of nodes"},
       {"recompute", gradients, {2, 0, 0}, later, false, "captures gradients, repeats the update on hosts"},
       {"jit", late, {2, 0, 0}, later, false, "captures after the failure, from live replicas"},
       {"auto", automatic, {2, 0, 0}, later, false, "jit where a replica lives, else every iteration"},
