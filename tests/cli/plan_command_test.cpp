@@ -149,11 +149,13 @@ TEST(PlanCommand, TakesTheThirdSlotWhereACheckpointMayNotBeCommittedBeforeTheNex
       to.network = "20GB";
       to.inputs.job.idle_share = 0.4;
       to.inputs.job.iteration_s = iteration_s;
-      to.protection = "copies(2)";
     });
   };
   const auto slots = [&](double iteration_s) {
-    return show_plan(options(iteration_s)).json.at("recommended").at("options").at("own_slots");
+    const auto json = show_plan(options(iteration_s)).json;
+    for (const auto& strategy : json.at("strategies"))
+      if (strategy.at("name") == "every iteration") return strategy.at("options").at("own_slots").get<std::string>();
+    return std::string();
   };
   EXPECT_EQ(slots(10), "2");
   EXPECT_EQ(slots(1.2), "3");
