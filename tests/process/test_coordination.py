@@ -290,7 +290,8 @@ def test_machines_that_look_into_directories_of_their_own_are_told_so_by_trainer
         for rank, (status, message) in enumerate(refusals):
             assert status is Status.TIMEOUT
             assert f"waiting for ranks {1 - rank}" in message
-            assert f"no other node has registered in {folder}/of-n{rank}, a directory that only the machine of node n{rank}" in message
+            assert f"no other node has registered in {folder}/of-n{rank}, a directory" in message
+            assert f"that only the machine of node n{rank} sees" in message
             assert "tmpfs" in message
             assert "a directory that all of them mount, or to etcd" in message
         where = [f"job={cluster.job}", f"arena_dir={cluster.arena}", f"coordination={folder}/of-n0"]

@@ -302,7 +302,7 @@ def test_a_file_that_is_cut_off_and_a_storage_without_the_job_are_told(tmp_path)
     with open(folder / "model.1.safetensors", "r+b") as file:
         file.truncate(10_000)
     for given in ({}, {"iteration": 3}):
-        with pytest.raises(CheckpointException, match=r"model.1.safetensors is damaged \(the manifest has another size"):
+        with pytest.raises(CheckpointException, match=r"is damaged \(the manifest has another size"):
             dcp.load({"weight": torch.zeros(100, 100)}, storage_reader=reader(tmp_path / "storage", **given))
     with pytest.raises(ValueError, match="reads a directory"):
         Reader("nfs://server/export", job="job")
