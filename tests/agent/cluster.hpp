@@ -131,7 +131,7 @@ class Trainer {
   ckpt_status snapshot_in_time(std::int64_t iteration) {
     const ckpt_status status = begin_snapshot(iteration);
     if (status != CKPT_OK) return status;
-    ckpt_wait(engine_, iteration, CKPT_STAGE_CAPTURING, std::chrono::milliseconds(wait_limit).count());
+    ckpt_wait(engine_, iteration, CKPT_STAGE_CAPTURING, 1'000);
     return end_snapshot();
   }
   ckpt_status begin_snapshot(std::int64_t iteration) {

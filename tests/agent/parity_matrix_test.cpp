@@ -149,8 +149,8 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
   // The next iteration that all ranks take. The gate closes after so many fetches for it. It opens again where a rank
   // skipped the iteration: what it holds keeps the slots of the others.
   std::int64_t capture(std::optional<std::size_t> passes = {}) {
-    // Twice: under ThreadSanitizer on a busy machine, the commits before it may take that long.
-    const Deadline deadline = Deadline::in_ms(2 * std::chrono::milliseconds(testing::wait_limit).count());
+    // Four times: under ThreadSanitizer on a busy machine, the commits before it may take that long.
+    const Deadline deadline = Deadline::in_ms(4 * std::chrono::milliseconds(testing::wait_limit).count());
     while (!deadline.passed()) {
       ++iteration_;
       if (passes) gate_.close_after(*passes);
