@@ -14,7 +14,7 @@ using std::to_string;
 void check_permutation(const std::vector<std::uint32_t>& order, std::uint32_t nodes) {
   if (order.size() != nodes) {
     throw std::invalid_argument("the given order of nodes has " + to_string(order.size()) +
-                                " nodes, and the placement has " + to_string(nodes));
+                                " nodes, but the placement has " + to_string(nodes));
   }
   std::vector<bool> seen(nodes, false);
   for (const auto node : order) {
@@ -148,8 +148,8 @@ Placement place(const Request& request) {
                                 " nodes are more than a placement can hold (2^31): ask for fewer copies");
   }
   if (request.domains != nullptr && request.domains->nodes() != request.nodes) {
-    throw std::invalid_argument("the failure domains have " + to_string(request.domains->nodes()) +
-                                " nodes, and the placement has " + to_string(request.nodes));
+    throw std::invalid_argument("failure domains are given for " + to_string(request.domains->nodes()) +
+                                " nodes, but the placement has " + to_string(request.nodes));
   }
   if (!request.order.empty()) {
     check_permutation(request.order, request.nodes);

@@ -1,9 +1,9 @@
 // LearnedDeadline says by when a rank should make its next mark, from how long its marks took before. Pure: callers
 // pass times in, in seconds of any one clock.
 //
-// A rank makes a mark when a communication begins or ends, and at each iteration. There is a limit for the time from
-// one mark to the next while the rank computes, one while it communicates, and one for a whole iteration. Each is
-// `factor` times the longest such time in the last iterations, and at least `floor_s`.
+// A rank makes a mark when a communication begins, when it ends, and when an iteration ends. Three times are limited:
+// from one mark to the next while the rank computes, the same while it communicates, and a whole iteration. Each limit
+// is `factor` times the longest such time in the last iterations, and at least `floor_s`.
 #pragma once
 
 #include <array>

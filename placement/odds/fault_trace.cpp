@@ -84,7 +84,7 @@ std::vector<std::uint32_t> draw(std::uint32_t count, std::uint32_t nodes, Random
 void check_fits(const FaultTrace& trace, std::uint32_t nodes) {
   if (trace.nodes > nodes) {
     throw std::invalid_argument("the fault trace names " + std::to_string(trace.nodes) +
-                                " nodes, and the placement has only " + std::to_string(nodes));
+                                " nodes, but the placement has only " + std::to_string(nodes));
   }
 }
 

@@ -1,7 +1,7 @@
 // Election decides which node is the leader. The leader holds a lease: a record in the coordination store that it
 // renews. A node that sees the record unchanged for lease_ms takes the record over, with the next epoch. Each node
-// measures that time by its own clock, so clocks need not agree. Two nodes may believe for a while that they lead. Then
-// nodes obey the one with the higher epoch, and the other does no harm (leader.hpp says why).
+// measures that time by its own clock, so clocks need not agree. Two nodes may believe for a while that they lead. All
+// nodes then obey the one with the higher epoch. leader.hpp says why the other one does no harm.
 #pragma once
 
 #include <optional>

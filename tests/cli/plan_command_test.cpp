@@ -140,7 +140,7 @@ TEST(PlanCommand, SaysSoIfNothingFits) {
 }
 
 TEST(PlanCommand, TakesTheThirdSlotWhereACheckpointMayNotBeCommittedBeforeTheNextCapture) {
-  // Per node 8 GB for 20 GB/s, in 40 % of the time of iterations.
+  // Each node sends 8 GB at 20 GB/s, while the network is idle: 40 % of an iteration.
   const auto options = [](double iteration_s) {
     return with([&](PlanOptions& to) {
       to.state = "1TB";

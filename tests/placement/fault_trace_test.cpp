@@ -164,7 +164,7 @@ TEST(FaultTrace, WithMoreNodesThanThePlacementIsRefused) {
     random_numbering(bursty_trace(), 16, 1);
     FAIL();
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(), "the fault trace names 40 nodes, and the placement has only 16");
+    EXPECT_STREQ(error.what(), "the fault trace names 40 nodes, but the placement has only 16");
   }
 }
 

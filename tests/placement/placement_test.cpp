@@ -221,10 +221,10 @@ TEST(Placement, RefusesWhatCannotBePlacedInOneSentence) {
   EXPECT_EQ(refusal({.nodes = 4, .copies = 2, .order = {0, 1, 9, 2}}),
             "the given order of nodes has node 9, but nodes are numbered from 0 to 3");
   EXPECT_EQ(refusal({.nodes = 4, .copies = 2, .order = {0, 1}}),
-            "the given order of nodes has 2 nodes, and the placement has 4");
+            "the given order of nodes has 2 nodes, but the placement has 4");
   const Domains domains = Domains::flat({0, 1, 2});
   EXPECT_EQ(refusal({.nodes = 4, .copies = 2, .domains = &domains}),
-            "the failure domains have 3 nodes, and the placement has 4");
+            "failure domains are given for 3 nodes, but the placement has 4");
   EXPECT_NE(refusal({.nodes = 100'000, .copies = 100'000}), "");
 }
 
