@@ -62,7 +62,8 @@ typedef enum ckpt_status {
   CKPT_ERR_TIMEOUT = 23,    /* a deadline passed; the error says what the call waited for */
   CKPT_ERR_CORRUPT = 24,    /* bytes did not match their digest, and no other source has them */
   CKPT_ERR_SYSTEM = 25,     /* the operating system or the GPU refused something */
-  CKPT_ERR_INTERNAL = 26    /* a bug in ckptengine: please report the error text */
+  CKPT_ERR_INTERNAL = 26,   /* a bug in ckptengine: please report the error text */
+  CKPT_ERR_HALTED = 27      /* the job was halted, because a rank holds it up: do not update; restart all ranks */
 } ckpt_status;
 
 /* Element types. The comments give the names that safetensors uses. */
@@ -267,7 +268,8 @@ CKPT_API ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_
 
 /* Closes and frees the engine. Null is allowed. Finishes a pending capture as ckpt_before_update() does, and waits
  * until the last snapshot is committed, unless the job is not protected. The agent and everything captured stay. Waits
- * at most `close_timeout_ms` (an option), and 10 s more if a GPU hangs. */
+ * at most `close_timeout_ms` (an option), and 10 s more if a GPU hangs. With on_suspicion=halt or capture_every above 1
+ * it captures the state of the last snapshot, if no update has begun since. So keep the tensors until it returns. */
 CKPT_API void ckpt_close(ckpt_engine* engine);
 
 /* Sets the function that receives this engine's warnings. Null: warnings are kept, the 16 newest. A new callback first
@@ -313,7 +315,8 @@ CKPT_API ckpt_status ckpt_restore(ckpt_engine* engine, void* stream, ckpt_restor
 
 /* Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. Iterations start
  * at restored.next_iteration, grow within an incarnation, and stay below 2^40. A snapshot that fails never harms
- * training. CKPT_SKIPPED: earlier snapshots are still being stored, so all ranks skip this one.
+ * training. CKPT_SKIPPED: earlier snapshots are still being stored, so all ranks skip this one; or the option
+ * capture_every leaves this iteration out. CKPT_ERR_HALTED: as from ckpt_before_update().
  *
  * All tensors in host memory: if no slot is free, CKPT_SYNCHRONOUS tensors are kept, and the copy begins once a slot is
  * free. If none is until ckpt_before_update(), that call skips the snapshot.
@@ -325,6 +328,10 @@ CKPT_API ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration, void*
 
 /* Finishes the pending capture. Call it before CKPT_OVERLAPPED tensors change again. Only then does the agent learn of
  * the snapshot. If you forget this call, the next ckpt_snapshot() discards the pending snapshot and warns.
+ *
+ * CKPT_ERR_HALTED, with the option on_suspicion=halt: the job was halted, because a rank holds it up (docs/jit.md). Do
+ * not change the tensors any more: their state is captured. Close the engine, and restart all ranks. The call waits for
+ * that capture, and at most 75 s.
  *
  * All tensors in host memory: blocks until they are captured, at most one minute. `count` may be 0. CKPT_DISCARDED: the
  * capture failed or took too long. CKPT_SKIPPED: no slot became free since ckpt_snapshot(), so all ranks skip it.
@@ -338,6 +345,10 @@ CKPT_API ckpt_status ckpt_before_update(ckpt_engine* engine, void* const* stream
 /* Discards the pending capture: one that ckpt_snapshot() began and ckpt_before_update() has not finished. Use it when
  * tensors changed before ckpt_before_update() finished their capture. Does nothing if no capture is pending. */
 CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
+
+/* Lets the next ckpt_snapshot() capture the whole state, whatever the option capture_every says: the last one of a job,
+ * or one before something risky. All ranks have to call it before the same iteration. */
+CKPT_API ckpt_status ckpt_capture_next(ckpt_engine* engine);
 
 /* Marks the begin and end of one communication of training: a collective, a send or a receive. The engine then keeps
  * checkpoint traffic out of its way, and the agent learns when the network is idle.

@@ -12,8 +12,9 @@
 // Threads: one thread at a time may call members that are not const. Any thread may call const members at any time.
 //
 // Errors: set-up calls that fail throw ckpt::Error. snapshot() and before_update() throw only for wrong use
-// (CKPT_ERR_INVALID), so a snapshot that fails never ends training. Both return a Result, which says what happened. You
-// may ignore it: the health callback tells you when the job is no longer protected.
+// (CKPT_ERR_INVALID) and in a halted job (CKPT_ERR_HALTED), so a snapshot that fails never ends training. Both return a
+// Result, which says what happened. You may ignore it: the health callback tells you when the job is no longer
+// protected.
 //
 // Streams: a `stream` is a cudaStream_t of the tensors' GPU. Leave it out if all tensors are in host memory.
 #ifndef CKPTENGINE_ENGINE_HPP
@@ -197,27 +198,32 @@ class Engine {
   }
 
   // Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. Throws Error
-  // only for wrong use: CKPT_ERR_INVALID if iterations go backwards, restore() was not called, or there are no tensors.
-  // See ckpt_snapshot().
+  // only for wrong use, CKPT_ERR_INVALID, if iterations go backwards, restore() was not called, or there are no
+  // tensors; and CKPT_ERR_HALTED, as before_update() does. See ckpt_snapshot().
   Ticket snapshot(std::int64_t iteration, void* stream = CKPT_NO_STREAM) {
     const ckpt_status status = ckpt_snapshot(engine_, iteration, stream);
-    if (status == CKPT_ERR_INVALID) throw Error(status, ckpt_last_error());
+    if (status == CKPT_ERR_INVALID || status == CKPT_ERR_HALTED) throw Error(status, ckpt_last_error());
     return {engine_, iteration, status};
   }
 
   // Finishes the pending capture. Call it before registered tensors change again. If all tensors are in host memory, it
   // blocks until they are captured. Otherwise `streams` wait instead, on the GPU: name every stream that changes the
   // tensors. CKPT_DISCARDED: the capture failed. CKPT_SKIPPED: no slot became free. Neither affects training. Throws
-  // Error only for wrong use. See ckpt_before_update().
+  // Error for wrong use, and with CKPT_ERR_HALTED if the job was halted: then do not change the tensors. See
+  // ckpt_before_update().
   Result before_update(std::initializer_list<void*> streams = {}) {
     const ckpt_status status = ckpt_before_update(engine_, std::data(streams), streams.size());
-    if (status == CKPT_ERR_INVALID) throw Error(status, ckpt_last_error());
+    if (status == CKPT_ERR_INVALID || status == CKPT_ERR_HALTED) throw Error(status, ckpt_last_error());
     return Result(status);
   }
 
   // Discards the pending capture. Call it if tensors changed before before_update() finished their capture. Does
   // nothing if no capture is pending. Throws Error.
   void discard() { detail::check(ckpt_discard(engine_)); }
+
+  // Lets the next snapshot() capture the whole state, whatever the option capture_every says. Call it on all ranks
+  // before the same iteration. Throws Error.
+  void capture_next() { detail::check(ckpt_capture_next(engine_)); }
 
   // Mark the begin and end of each communication of training. The class Communication, below, calls both. They throw
   // Error only for wrong use. See ckpt_comm_begin().

@@ -56,6 +56,7 @@ class Status(enum.IntEnum):
     CORRUPT = 24
     SYSTEM = 25
     INTERNAL = 26
+    HALTED = 27
 
     @property
     def is_error(self) -> bool:
@@ -243,6 +244,7 @@ _INSTANT_CALLS: dict[str, list] = {
     "ckpt_comm_end": [c_void_p, c_uint32, c_void_p],
     "ckpt_pause": [c_void_p, c_char_p],
     "ckpt_resume": [c_void_p],
+    "ckpt_capture_next": [c_void_p],
 }
 
 

@@ -36,6 +36,11 @@ class Error(RuntimeError):
         self.status = status
 
 
+class Halted(Error):
+    """The job was halted, because a rank holds it up (docs/jit.md). No update may begin: the state is captured as it
+    is. Close the engine, end the process, and start all ranks again."""
+
+
 class NotProtected(RuntimeError):
     """The job is not protected, and the engine was made with `require_protected`. `health` is the verdict."""
 
@@ -192,7 +197,7 @@ class Engine:
 
     Memory: the engine holds the owner of registered memory until it is moved or unregistered, or the engine is closed.
 
-    Errors: every method raises Error if it fails. snapshot() and before_update() raise only for wrong use.
+    Errors: every method raises Error if it fails. snapshot() and before_update() raise only for wrong use, and Halted.
 
     Protection: with `require_protected`, snapshot() raises NotProtected while health() says that the job is not
     protected. After restore() a job has `allowed_ms` of health() to commit before anything is raised. Without
@@ -320,11 +325,13 @@ class Engine:
         """Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. It has
         the state after the work that is already on `stream`. A skipped or failed snapshot does not raise: the ticket
         says so, and the log names failures. If no slot is free, the copy begins once one is, or before_update() skips
-        the snapshot. Raises Error (INVALID) for wrong use.
+        the snapshot. It is also skipped in iterations that the option `capture_every` leaves out. Raises Error
+        (INVALID) for wrong use, and Halted as before_update() does.
 
         With `wait`, for a job that is about to end: waits until the snapshot before is committed, so that this one is
         not skipped for it, takes this one, and waits until it is committed, all within `timeout_ms`. The ticket's stage
-        says whether it is. Every rank has to call it for the same iteration. It also calls before_update()."""
+        says whether it is. Every rank has to call it for the same iteration. It also calls before_update(), and
+        captures everything, whatever `capture_every` says."""
         deadline = time.monotonic() + timeout_ms / 1000
 
         def left_ms() -> int:
@@ -333,6 +340,8 @@ class Engine:
         if wait and self._newest_taken >= 0:
             self.before_update([] if stream is None else [stream])
             self._wait(self._newest_taken, Stage.COMMITTED, left_ms())
+        if wait:
+            self.capture_next()
         ticket = self._snapshot(iteration, stream)
         if wait and ticket.taken:
             ticket.wait(Stage.CAPTURING, left_ms())
@@ -343,8 +352,8 @@ class Engine:
     def _snapshot(self, iteration: int, stream: int | None) -> Ticket:
         status = Status(self._library.ckpt_snapshot(self._open(), iteration, _c_stream(stream)))
         message = "" if status is Status.OK else self._library.last_error()
-        if status is Status.INVALID:
-            raise Error(status, message)
+        if status in (Status.INVALID, Status.HALTED):
+            raise _error_of(status, message)
         self._report(status, message)
         ticket = Ticket(self, iteration, status, message)
         if ticket.taken:
@@ -363,18 +372,23 @@ class Engine:
         """Finishes the pending capture. Call it before the overlapped tensors change again. Blocks until they are
         captured. With tensors in GPU memory `streams` wait instead: name every stream that changes them. Returns False
         if the capture failed, or is skipped because no slot became free; its ticket then says so. Raises Error
-        (INVALID) for wrong use."""
+        (INVALID) for wrong use, and Halted if the job was halted: then do not change the tensors."""
         handles = (ctypes.c_void_p * len(streams))(*streams)
         status = Status(self._library.ckpt_before_update(self._open(), handles, len(streams)))
         if status is Status.OK:
             return True
         message = self._library.last_error()
-        if status is Status.INVALID:
-            raise Error(status, message)
+        if status in (Status.INVALID, Status.HALTED):
+            raise _error_of(status, message)
         self._report(status, message)
         if self._newest is not None and (ticket := self._newest()) is not None:
             ticket._failed(status, message)
         return False
+
+    def capture_next(self) -> None:
+        """Lets the next snapshot() capture the whole state, whatever the option `capture_every` says. Every rank has to
+        call it before the same iteration."""
+        self._check(self._library.ckpt_capture_next(self._open()))
 
     def discard(self) -> None:
         """Discards the pending capture, for state that changed too early. Does nothing if none is pending."""
@@ -461,7 +475,7 @@ class Engine:
 
     def _check(self, status: int) -> None:
         if status != Status.OK:
-            raise Error(Status(status), self._library.last_error())
+            raise _error_of(Status(status), self._library.last_error())
 
     def _wait(self, iteration: int, stage: Stage, timeout_ms: int) -> tuple[Status, str]:
         status = Status(self._library.ckpt_wait(self._open(), iteration, stage, timeout_ms))
@@ -472,6 +486,10 @@ class Engine:
         if status not in (Status.OK, Status.SKIPPED) and status is not self._last_status:
             log.warning("snapshot failed (%s): %s", status.name, message)
         self._last_status = status
+
+
+def _error_of(status: Status, message: str) -> Error:
+    return Halted(status, message) if status is Status.HALTED else Error(status, message)
 
 
 _HEALTH_TEXTS = ("node", "reason", "text", "advice", "suspicion")

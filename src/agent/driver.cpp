@@ -36,6 +36,8 @@ core::Config core_config(const Options& options, bool has_sources, NodeId node, 
   config.node_wait_ms = options.node_wait_ms;
   config.unprotected_after_ms = options.unprotected_after_ms;
   config.hang_factor = options.hang_factor;
+  config.capture_every = options.capture_every;
+  config.halts = options.on_suspicion == OnSuspicion::halt;
   return config;
 }
 

@@ -34,6 +34,7 @@ bool may_be_a_wrong_token(Cause cause) {
 void HealthReporter::tick(bool coordination_fails) {
   log_alarm();
   log_suspicion();
+  log_halt();
   observe(coordination_fails);
   const core::Health health = deps_.core.health(core_now_ms());
   if (may_be_a_wrong_token(health.cause)) deps_.members.probe_silent();
@@ -59,6 +60,41 @@ void HealthReporter::log_suspicion() {
   else
     deps_.event_log.note("suspicion: " + suspicion_text_);
   logged_suspicion_ = std::move(suspicion);
+}
+
+// At its begin, once its iteration is decided, and at its end.
+void HealthReporter::log_halt() {
+  core::Halt halt = deps_.core.status().halt;
+  halt_text_ = explain(halt, [this](NodeId node) { return deps_.peers.name(node); });
+  const bool is_news = halt.number != logged_halt_.number || halt.incarnation != logged_halt_.incarnation ||
+                       halt.iteration != logged_halt_.iteration || halt.is_over != logged_halt_.is_over;
+  if (!is_news) return;
+  if (halt_text_.empty())
+    deps_.log->info("the halt is over, because another incarnation has begun");
+  else
+    deps_.event_log.note("halt: " + halt_text_);
+  logged_halt_ = std::move(halt);
+}
+
+nlohmann::json HealthReporter::halt() const {
+  const core::Halt halt = deps_.core.status().halt;
+  if (halt.incarnation == 0) return nullptr;
+  const auto name = [this](NodeId node) { return deps_.peers.name(node); };
+  json culprits = json::array(), others = json::array();
+  for (const core::Culprit& each : halt.culprits) culprits.push_back(each.standing.rank);
+  for (const core::Unfrozen& each : halt.others)
+    others.push_back({{"rank", each.rank},
+                      {"node", each.node == core::no_node ? json(nullptr) : json(name(each.node))},
+                      {"state", freeze_name(each.freeze)},
+                      {"iteration", each.freeze == core::Freeze::none ? json(nullptr) : json(each.iteration)}});
+  return {{"text", explain(halt, name)},
+          {"incarnation", halt.incarnation},
+          {"iteration", halt.iteration ? json(*halt.iteration) : json(nullptr)},
+          {"culprits", std::move(culprits)},
+          {"ranks", halt.ranks},
+          {"captured", halt.captured},
+          {"others", std::move(others)},
+          {"over", halt.is_over}};
 }
 
 nlohmann::json HealthReporter::suspicion() const {
@@ -125,7 +161,7 @@ void HealthReporter::notify(const core::Health& health) {
   news.node = health.node == core::no_node ? "" : deps_.peers.name(health.node);
   news.text = explain(health, name);
   news.advice = advice(health, name);
-  news.suspicion = suspicion_text_;
+  news.suspicion = halt_text_.empty() ? suspicion_text_ : halt_text_;
   deps_.trainers.notify(news);
 
   const bool is_news = !logged_health_ || logged_health_->standing != health.standing ||

@@ -1,6 +1,6 @@
-// HealthReporter brings the verdict on the job's health, and the suspicion which ranks hold training up, to all who
-// need it. It tells the protocol's core what this agent observes, tells the trainers and the log the core's verdict,
-// and answers `ckptctl health`. Only the agent's core thread uses it.
+// HealthReporter brings the verdict on the job's health, the suspicion which ranks hold training up, and how far a halt
+// is, to all who need it. It tells the protocol's core what this agent observes, tells the trainers and the log the
+// core's verdict, and answers `ckptctl health`. Only the agent's core thread uses it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -37,10 +37,13 @@ class HealthReporter {
   nlohmann::json report() const;
   // Which ranks hold training up, for `ckptctl status`. Null: nobody is suspected.
   nlohmann::json suspicion() const;
+  // The halt of this incarnation, likewise. Null: there is none.
+  nlohmann::json halt() const;
 
  private:
   void log_alarm();
   void log_suspicion();
+  void log_halt();
   void observe(bool coordination_fails);
   void notify(const core::Health& health);
 
@@ -50,6 +53,8 @@ class HealthReporter {
   std::string logged_alarm_;
   core::Suspicion logged_suspicion_;
   std::string suspicion_text_;
+  core::Halt logged_halt_;
+  std::string halt_text_;
   std::optional<core::Health> logged_health_;
 };
 

@@ -261,6 +261,7 @@ json status_json(const StatusSources& from) {
           {"alarm", alarm(from, status)},
           {"health", from.health.report()},
           {"suspicion", from.health.suspicion()},
+          {"halt", from.health.halt()},
           {"coordination_trouble", store_trouble.empty() ? status.record_trouble : store_trouble},
           {"coordination_doubt", coordination_doubt(status, from.peers, from.options, from.local_store)},
           {"storage", storage_json(from, status)},

@@ -28,8 +28,8 @@ using SignedWord64 = std::atomic<std::int64_t>;
 using Word32 = std::atomic<std::uint32_t>;
 static_assert(Word64::is_always_lock_free && Word32::is_always_lock_free);
 
-inline constexpr std::uint32_t format_version = 4;          // of ReceiveBufferHeader
-inline constexpr std::uint32_t control_format_version = 5;  // of RankControl. Format 4 had no pauses and suspicions
+inline constexpr std::uint32_t format_version = 4;                           // of ReceiveBufferHeader
+inline constexpr std::uint32_t control_format_version = 6;                   // of RankControl. Format 5 had no halts
 inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;            // "CKPTNE1"
 inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;         // "CKPTNT1"
 inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;         // "CKPTNG1"
@@ -110,6 +110,12 @@ struct RankControl {
 
   // Written by the agent; the doorbell rings for it, too.
   alignas(64) Word64 stored;  // newest checkpoint that is known to be on storage, of any incarnation; 0: none
+  Word64 halt_at;             // the iteration at which ranks freeze, plus 2; 0: not decided yet; before `halt`
+  Word64 halt;                // number of the halt of this incarnation; 0: none
+
+  // Written by the trainer's thread that watches for a halt, before a ring.
+  alignas(64) Word64 answered;  // number of the halt that `freeze` answers; stored first
+  Word64 freeze;                // how far the rank is with freezing << 56 | its iteration, plus 1; 0: no answer yet
 };
 static_assert(sizeof(RankControl) <= page_bytes);
 

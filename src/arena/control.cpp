@@ -13,6 +13,8 @@
 namespace ckpt::arena {
 namespace {
 
+constexpr unsigned freeze_state_bit = 56;
+
 std::string control_path(const std::string& directory, std::uint32_t rank) {
   return directory + "/rank-" + std::to_string(rank) + ".control";
 }
@@ -52,6 +54,34 @@ core::Share Control::share() const {
   const std::uint64_t word = words_->share.load(std::memory_order_acquire);
   return {static_cast<std::uint32_t>(word >> 32), static_cast<std::uint32_t>(word >> 16 & 0xffff),
           static_cast<std::uint32_t>(word & 0xffff)};
+}
+
+void Control::halt(const HaltWords& halt) {
+  words_->halt_at.store(halt.iteration ? static_cast<std::uint64_t>(*halt.iteration + 2) : 0,
+                        std::memory_order_release);
+  set(words_->halt, halt.number);
+}
+
+// The iteration is decided once. Whoever sees the number without it looks again.
+std::optional<HaltWords> Control::halt() const {
+  const std::uint64_t number = words_->halt.load(std::memory_order_acquire);
+  if (number == 0) return std::nullopt;
+  const auto at = static_cast<std::int64_t>(words_->halt_at.load(std::memory_order_acquire));
+  return HaltWords{number, at == 0 ? std::nullopt : std::optional(at - 2)};
+}
+
+void Control::freeze(const FreezeWords& answer) {
+  words_->answered.store(answer.halt, std::memory_order_release);
+  words_->freeze.store(
+      std::uint64_t{answer.state} << freeze_state_bit | static_cast<std::uint64_t>(answer.iteration + 1),
+      std::memory_order_release);
+}
+
+FreezeWords Control::freeze() const {
+  const std::uint64_t word = words_->freeze.load(std::memory_order_acquire);
+  const std::uint64_t iteration = word & ((std::uint64_t{1} << freeze_state_bit) - 1);
+  return {words_->answered.load(std::memory_order_acquire), static_cast<std::uint8_t>(word >> freeze_state_bit),
+          static_cast<std::int64_t>(iteration) - 1};
 }
 
 Control::Control(UniqueFd fd, Mapping mapping)

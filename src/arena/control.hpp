@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "arena/arena_format.hpp"
@@ -35,6 +36,20 @@ struct Grant {
   static Grant from_word(std::uint64_t word);
 };
 
+// What the agent says of a halt.
+struct HaltWords {
+  std::uint64_t number = 0;
+  std::optional<std::int64_t> iteration = {};  // none: not decided yet
+  bool operator==(const HaltWords&) const = default;
+};
+// What the trainer answers. `state` is a core::Freeze.
+struct FreezeWords {
+  std::uint64_t halt = 0;
+  std::uint8_t state = 0;
+  std::int64_t iteration = -1;
+  bool operator==(const FreezeWords&) const = default;
+};
+
 class Control {
  public:
   // Agent: creates a fresh page for a new incarnation of the rank. It replaces the file, so an earlier trainer's
@@ -59,6 +74,7 @@ class Control {
   void committed(CheckpointId checkpoint) { set(words_->committed, checkpoint.word()); }
   void stored(CheckpointId checkpoint) { set(words_->stored, checkpoint.word()); }
   void fence(std::uint64_t incarnation) { set(words_->fenced, incarnation); }
+  void halt(const HaltWords& halt);
   // Tells the trainer that something else has changed.
   void ring_trainer() { ring(words_->agent_doorbell, FutexScope::shared); }
   // Does not ring. Call it before the trainer gets the page.
@@ -77,6 +93,8 @@ class Control {
   CheckpointId committed() const { return CheckpointId::from_word(words_->committed.load(std::memory_order_acquire)); }
   CheckpointId stored() const { return CheckpointId::from_word(words_->stored.load(std::memory_order_acquire)); }
   std::uint64_t fenced() const { return words_->fenced.load(std::memory_order_acquire); }
+  // None: this incarnation is not halted.
+  std::optional<HaltWords> halt() const;
   std::uint32_t agent_doorbell() const { return words_->agent_doorbell.load(std::memory_order_acquire); }
   // Trainer: waits until the doorbell differs from `seen`, or the deadline passes.
   void wait_agent_doorbell(std::uint32_t seen, Deadline deadline) const {
@@ -99,10 +117,13 @@ class Control {
   void attempted(std::int64_t iteration) { words_->attempted.store(iteration, std::memory_order_release); }
   void capturing(CheckpointId checkpoint) { words_->capturing.store(checkpoint.word(), std::memory_order_release); }
   void used_grant(std::uint64_t sequence) { words_->used_grant.store(sequence, std::memory_order_release); }
+  // For the thread that watches for a halt.
+  void freeze(const FreezeWords& answer);
   void ring_agent() { ring(words_->trainer_doorbell, FutexScope::shared); }
   std::int64_t attempted() const { return words_->attempted.load(std::memory_order_acquire); }
   CheckpointId capturing() const { return CheckpointId::from_word(words_->capturing.load(std::memory_order_acquire)); }
   std::uint64_t used_grant() const { return words_->used_grant.load(std::memory_order_acquire); }
+  FreezeWords freeze() const;
   std::uint32_t trainer_doorbell() const { return words_->trainer_doorbell.load(std::memory_order_acquire); }
   // Agent: waits until the doorbell differs from `seen`, or the deadline passes. ring_agent() wakes it.
   void wait_trainer_doorbell(std::uint32_t seen, Deadline deadline) const {

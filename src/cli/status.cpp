@@ -139,6 +139,8 @@ std::string agent_text(const json& agent) {
   if (!agent.at("alarm").get<std::string>().empty()) text += "  ALARM: " + text_of(agent.at("alarm")) + "\n";
   if (const json suspicion = agent.value("suspicion", json()); !suspicion.is_null())
     text += "  SUSPECTED: " + text_of(suspicion.at("text")) + "\n";
+  if (const json halt = agent.value("halt", json()); !halt.is_null())
+    text += "  HALTED: " + text_of(halt.at("text")) + "\n";
   if (const std::string trouble = agent.value("coordination_trouble", ""); !trouble.empty())
     text += "  COORDINATION FAILS: " + trouble + "\n";
   if (const json storage = agent.value("storage", json(nullptr)); !storage.is_null()) {

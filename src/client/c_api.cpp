@@ -158,7 +158,7 @@ ckpt::device::Stream stream_of(const ckpt::client::Engine& engine, void* stream,
 }
 
 // Descriptions by status. Numbers between the groups are unused.
-constexpr std::array<std::pair<ckpt_status, const char*>, 14> descriptions = {{
+constexpr std::array<std::pair<ckpt_status, const char*>, 15> descriptions = {{
     {CKPT_OK, "success"},
     {CKPT_SKIPPED, "the snapshot was skipped"},
     {CKPT_DISCARDED, "the snapshot was discarded"},
@@ -173,6 +173,7 @@ constexpr std::array<std::pair<ckpt_status, const char*>, 14> descriptions = {{
     {CKPT_ERR_CORRUPT, "bytes did not match their digest"},
     {CKPT_ERR_SYSTEM, "the operating system or the GPU refused something"},
     {CKPT_ERR_INTERNAL, "a bug in ckptengine"},
+    {CKPT_ERR_HALTED, "the job was halted"},
 }};
 
 // A caller may pass any number, which must not be converted to the enum before this check.
@@ -282,6 +283,13 @@ ckpt_status ckpt_before_update(ckpt_engine* engine, void* const* streams, size_t
 ckpt_status ckpt_discard(ckpt_engine* engine) {
   return on_engine(engine, [](auto& self) -> Outcome {
     self.discard();
+    return {};
+  });
+}
+
+ckpt_status ckpt_capture_next(ckpt_engine* engine) {
+  return on_engine(engine, [](auto& self) -> Outcome {
+    self.capture_next();
     return {};
   });
 }

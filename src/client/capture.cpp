@@ -20,6 +20,7 @@ std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot,
 
 void Capture::attach(AgentSession session) {
   for (WrittenLayouts& written : written_layouts_) written.fill(0);
+  if (session.slots != session_.slots) small_.reset();
   if (session.slots && session.slots == session_.slots && !device_.broken()) {
     session_ = std::move(session);
     return;
@@ -68,6 +69,7 @@ std::optional<std::string> Capture::misfit(const RankState& state) const {
 void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
                     const device::Plan* private_plan) {
   check(!active_, "a capture begins before the previous one has ended");
+  small_.reset();
   Slots& slots = *session_.slots;
   std::array<device::Device::Copy, core::captures_max> copies;
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -82,6 +84,51 @@ void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const Ra
   const std::size_t parts = slots.size() - 1;  // and the private shard
   if (private_plan != nullptr) copies[parts].plan = private_plan;
   device_.start(std::span(copies).first(parts), copies[parts], stream);
+  if (seals_small_early_ && device_.can_start_late()) publish_small(*active_);
+}
+
+void Capture::seal_small(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state,
+                         const device::Plan* private_plan) {
+  check(!active_, "a private shard is sealed while a capture runs");
+  small_.reset();
+  const std::size_t last = session_.slots->size() - 1;
+  auto slot = (*session_.slots)[last].writable_slot(grant.slots[last]);
+  slot.begin();
+  // In the order of begin(). The agent takes the iteration for one that is still being captured.
+  session_.control->capturing(checkpoint);
+  session_.control->attempted(checkpoint.iteration());
+  const device::Plan& plan = private_plan != nullptr ? *private_plan : state.captured[last].plan;
+  device_.start({}, {&plan, {slot.data(), slot.digests()}}, nullptr);
+  Active small{grant, checkpoint, &state};
+  publish_small(small);
+  if (small.is_small_sealed) small_ = small;
+}
+
+void Capture::begin_late() {
+  check(!active_ && small_, "a late capture begins without a sealed private shard");
+  Slots& slots = *session_.slots;
+  const std::size_t parts = slots.size() - 1;
+  std::array<device::Device::Copy, core::captures_max> copies;
+  for (std::size_t i = 0; i < parts; ++i) {
+    auto slot = slots[i].writable_slot(small_->grant.slots[i]);
+    slot.begin();
+    copies[i] = {&small_->state->captured[i].plan, {slot.data(), slot.digests()}};
+  }
+  active_ = std::exchange(small_, std::nullopt);
+  device_.start(std::span(copies).first(parts), {&nothing_, {}}, nullptr);
+}
+
+// The slot was emptied, and its data and digests are written. A piece that cannot be sealed now is sealed, or refused,
+// at the end of the capture.
+void Capture::publish_small(Active& of) {
+  const std::size_t last = session_.slots->size() - 1;
+  const std::uint8_t slot = of.grant.slots[last];
+  try {
+    publish((*session_.slots)[last].writable_slot(slot), of, of.state->captured[last], written_layouts_[last][slot]);
+    of.is_small_sealed = true;
+  } catch (const Failure& failure) {
+    failure_ = failure.what();
+  }
 }
 
 std::uint64_t Capture::length_bytes() const {
@@ -94,13 +141,14 @@ std::span<const std::byte> Capture::main_piece() const {
   return {session_.slots->front().slot(active_->grant.slots[0]).data(), active_->state->captured[0].length_bytes()};
 }
 
-void Capture::publish(arena::WritableSlot slot, const PieceState& piece, std::uint64_t& written_layout) const {
+void Capture::publish(arena::WritableSlot slot, const Active& of, const PieceState& piece,
+                      std::uint64_t& written_layout) const {
   const ShardState& shard = *piece.shard;
   if (written_layout != shard.layout_hash || !slot.holds_layout(piece.length_bytes(), shard.layout_hash)) {
     slot.write_layout(piece.length_bytes(), shard.layout_text);
     written_layout = shard.layout_hash;
   }
-  slot.seal({.checkpoint = active_->checkpoint.word(),
+  slot.seal({.checkpoint = of.checkpoint.word(),
              .length_bytes = piece.length_bytes(),
              .root_digest = 0,
              .layout_bytes = shard.layout_text.size(),
@@ -116,7 +164,7 @@ bool Capture::release(std::span<const device::Stream> streams, Deadline deadline
 
 // Runs on any thread.
 void Capture::over(bool whole) {
-  whole = whole && seal();
+  whole = whole && !is_torn_.load() && seal();
   session_.control->capturing(CheckpointId());
   session_.control->ring_agent();
   active_.reset();
@@ -127,9 +175,9 @@ void Capture::over(bool whole) {
 bool Capture::seal() try {
   const arena::Grant grant = active_->grant;
   Slots& slots = *session_.slots;
-  for (std::size_t i = 0; i < slots.size(); ++i) {
+  for (std::size_t i = 0; i < slots.size() - (active_->is_small_sealed ? 1 : 0); ++i) {
     const std::uint8_t slot = grant.slots[i];
-    publish(slots[i].writable_slot(slot), active_->state->captured[i], written_layouts_[i][slot]);
+    publish(slots[i].writable_slot(slot), *active_, active_->state->captured[i], written_layouts_[i][slot]);
   }
   session_.control->used_grant(grant.sequence);
   return true;
@@ -140,6 +188,7 @@ bool Capture::seal() try {
 
 void Capture::cancel() {
   device_.cancel();  // first: until this returns, the device may end the capture
+  small_.reset();
   if (!active_) return;
   session_.control->capturing(CheckpointId());
   active_.reset();

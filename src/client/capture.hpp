@@ -1,10 +1,11 @@
 // Capture copies one rank's state into the slots that the agent granted, for one iteration. begin() starts the copy.
 // release() allows the tensors to change. When the copy is whole, the slots are sealed: in release(), or later on a
-// thread of the device.
+// thread of the device. seal_small() copies and seals the private shard alone, and begin_late() the main shard after
+// it.
 //
-// The training thread uses it, or the thread that begins a DeferredCapture; nobody does between a successful release()
-// and the call of `sealed`. For host tensors, begin() and release() take no locks, allocate nothing, and make no system
-// call except one futex wake each.
+// The training thread uses it, the thread that begins a DeferredCapture, or the one that has frozen the rank
+// (update_gate.hpp); nobody does between a successful release() and the call of `sealed`. For host tensors, begin() and
+// release() take no locks, allocate nothing, and make no system call except one futex wake each.
 #pragma once
 
 #include <array>
@@ -26,7 +27,9 @@ namespace ckpt::client {
 
 class Capture {
  public:
-  Capture(device::Device& device, std::uint32_t world_size) : device_(device), world_size_(world_size) {}
+  // `seals_small_early`: begin() seals the private shard at once, so that it outlives a process that is killed later.
+  Capture(device::Device& device, std::uint32_t world_size, bool seals_small_early = false)
+      : device_(device), world_size_(world_size), seals_small_early_(seals_small_early) {}
   ~Capture() { cancel(); }
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
@@ -46,6 +49,18 @@ class Capture {
   // must not change until the capture is over. `private_plan`: where the private shard is; null: in its tensors.
   void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
              const device::Plan* private_plan = nullptr);
+
+  // Copies the private shard into its slot of the grant and seals it there, for state in host memory. The grant stays
+  // unused. Throws Failure.
+  void seal_small(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state,
+                  const device::Plan* private_plan = nullptr);
+  // True if begin_late() can add the main shard to what was sealed.
+  bool can_begin_late() const { return small_.has_value(); }
+  // As begin(), for the main shard of the checkpoint of the last seal_small(). Allocates nothing.
+  void begin_late();
+  // The tensors change: the main shard of that checkpoint is gone.
+  void forget_small() { small_.reset(); }
+
   bool active() const { return active_.has_value(); }
   CheckpointId checkpoint() const { return active_->checkpoint; }
   std::uint64_t length_bytes() const;
@@ -60,6 +75,9 @@ class Capture {
   bool release(std::span<const device::Stream> streams, Deadline deadline, Sealed sealed);
   // Why the newest capture was not sealed although its copy was whole; "" if it was sealed.
   const std::string& failure() const { return failure_; }
+  // Any thread. The tensors may have changed although they must not: what is being captured is not sealed, nor is
+  // anything later.
+  void tear() { is_torn_.store(true); }
   // Gives up the active capture. The grant stays unused.
   void cancel();
 
@@ -68,6 +86,7 @@ class Capture {
     arena::Grant grant;
     CheckpointId checkpoint;
     const RankState* state;
+    bool is_small_sealed = false;
   };
   // The layout text that this engine wrote to each slot. So it writes each once, and not in every iteration.
   using WrittenLayouts = std::array<std::uint64_t, arena::segment_slots_max>;
@@ -75,12 +94,18 @@ class Capture {
   void follow_growth(arena::Segment& segment);
   void over(bool whole);
   bool seal();
-  void publish(arena::WritableSlot slot, const PieceState& piece, std::uint64_t& written_layout) const;
+  void publish_small(Active& of);
+  void publish(arena::WritableSlot slot, const Active& of, const PieceState& piece,
+               std::uint64_t& written_layout) const;
 
   device::Device& device_;
   const std::uint32_t world_size_;
+  const bool seals_small_early_;
+  std::atomic<bool> is_torn_{false};
+  const device::Plan nothing_{{}};
   AgentSession session_;
   std::optional<Active> active_;
+  std::optional<Active> small_;  // of it, the private shard is sealed and nothing else
   Sealed sealed_;
   std::string failure_;
   std::array<WrittenLayouts, core::captures_max> written_layouts_{};  // by segment

@@ -5,7 +5,8 @@
 namespace ckpt::client {
 namespace {
 
-constexpr std::int64_t seal_timeout_ms = 60'000;  // the device gives up earlier
+constexpr std::int64_t seal_timeout_ms = 60'000;       // the device gives up earlier
+constexpr std::int64_t late_slot_timeout_ms = 10'000;  // an agent that is gone grants no slot
 
 }  // namespace
 
@@ -13,11 +14,14 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
     : options_(options),
       device_(std::move(device)),
       registry_(options.shard, options.private_shard()),
-      capture_(*device_, options.world_size),
+      capture_(*device_, options.world_size, options.on_suspicion == OnSuspicion::halt),
       link_(options, [this](const arena::Control& control) { return on_words(control); }),
       health_({options.unprotected_after_ms, options.heartbeat_ms, options.node},
               {[this] { return link_.control(); }, [this] { return link_.connected(); },
-               [this] { return std::string(link_.why_disconnected().what()); }}) {
+               [this] { return std::string(link_.why_disconnected().what()); }}),
+      halt_watch_(gate_, {.has_thread = options.on_suspicion == OnSuspicion::halt},
+                  {[this] { return link_.control(); },
+                   [this] { return capture_late(Deadline::in_ms(late_slot_timeout_ms), false); }}) {
   for (const std::string& warning : options_.warnings) warnings_.add(CKPT_WARNING_ENVIRONMENT, warning);
 }
 
@@ -29,18 +33,26 @@ bool Engine::is_hopeless() const { return !link_.connected() || health().state =
 void Engine::await_last_commit() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
   pause("close");
-  if (open_capture() && await_deferred(deadline)) release({}, deadline);
+  if (has_late_captures()) {
+    if (!capture_at_close()) return;
+  } else if (open_capture() && await_deferred(deadline)) {
+    release({}, deadline);
+  }
   if (!sealing_.wait(deadline)) return;
   const std::int64_t last = tickets_.newest_captured();
   if (last >= 0 && !is_hopeless()) tickets_.wait(last, CKPT_STAGE_COMMITTED, deadline);
 }
 
 Engine::~Engine() {
+  halt_watch_.stop();
   reserving_.end();
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
   gpu_hooks_.store(nullptr, std::memory_order_release);
   gpu_comm_.reset();
-  if (open_capture() && !give_up_deferred(CKPT_SKIPPED)) release({}, deadline);
+  if (has_late_captures())
+    capture_at_close();
+  else if (open_capture() && !give_up_deferred(CKPT_SKIPPED))
+    release({}, deadline);
   sealing_.wait(deadline);
   capture_.cancel();  // also if all is sealed: when it returns, no thread of the device is here any more
   if (gpu_replication_) gpu_replication_->end("the engine was closed");
@@ -78,6 +90,7 @@ void Engine::check_no_capture(const char* call) const {
 }
 
 void Engine::register_tensor(const ckpt_tensor& tensor) {
+  leave_rest();
   check_no_capture("register_tensor()");
   registry_.add(tensor, *device_);
   const std::uint64_t before = staging_bytes_.exchange(device_->staging_bytes(), std::memory_order_relaxed);
@@ -87,11 +100,13 @@ void Engine::register_tensor(const ckpt_tensor& tensor) {
 }
 
 void Engine::move_tensor(const std::string& name, void* data) {
+  leave_rest();
   check_no_capture("move_tensor()");
   registry_.move(name, data, *device_);
 }
 
 void Engine::unregister_tensor(const std::string& name) {
+  leave_rest();
   check_no_capture("unregister_tensor()");
   registry_.remove(name);
 }

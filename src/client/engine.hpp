@@ -16,11 +16,13 @@
 #include "client/capture.hpp"
 #include "client/deferred_capture.hpp"
 #include "client/gpu_comm.hpp"
+#include "client/halt_watch.hpp"
 #include "client/health_watch.hpp"
 #include "client/reserving.hpp"
 #include "client/stored.hpp"
 #include "client/tensor_registry.hpp"
 #include "client/tickets.hpp"
+#include "client/update_gate.hpp"
 #include "client/warnings.hpp"
 #include "device/device.hpp"
 #include "gpu_replication/gpu_replication.hpp"
@@ -53,6 +55,8 @@ class Engine {
   Outcome snapshot(std::int64_t iteration, device::Stream stream = nullptr);
   Outcome before_update(std::span<const device::Stream> streams = {});
   void discard();
+  // The next snapshot captures the main shard, whatever the option capture_every says.
+  void capture_next() { captures_next_ = true; }
   // Finishes a pending capture and waits until the last snapshot is committed, at most close_timeout_ms. Does not wait
   // if the job is not protected, because then no commit is near. Waits for a deferred capture's slot likewise.
   void await_last_commit();
@@ -106,12 +110,24 @@ class Engine {
   bool loses_replication(const AgentSession& next) const;
   void discard_forgotten();
   void pass_on_news_of_path();
+  bool is_due(std::int64_t iteration) const;
+  Outcome snapshot_small(std::int64_t iteration, Clock::time_point called_at, const RankState& state);
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
   // True if a capture was begun or deferred, and not released.
   bool open_capture() const { return !sealing_.under_way() && (deferred_.is_open() || capture_.active()); }
   bool release(std::span<const device::Stream> streams, Deadline deadline);
   void sealed(bool whole);
   void check_no_capture(const char* call) const;
+
+  // late_capture.cpp
+  bool pass_gate();
+  void take_back_small();
+  void leave_rest();
+  Outcome halted();
+  bool has_late_captures() const { return options_.on_suspicion == OnSuspicion::halt || options_.capture_every > 1; }
+  bool capture_late(Deadline slot_deadline, bool is_closing);
+  bool await_slot(Deadline deadline);
+  bool capture_at_close();
 
   const Options options_;
   Warnings warnings_;
@@ -135,6 +151,10 @@ class Engine {
   std::atomic<std::uint64_t> incarnation_{0};    // 0: not restored yet
   std::atomic<std::uint64_t> restored_word_{0};  // the checkpoint that was restored
   std::int64_t last_iteration_ = -1;
+  UpdateGate gate_;
+  bool has_asked_ = false;  // before_update() was called since the last snapshot
+  bool captures_next_ = false;
+  std::string late_failure_;  // why the tensors were not captured late; belongs to whoever has frozen the gate
   Clock::time_point snapshot_called_at_;
   double snapshot_stall_ms_ = 0;
   std::string failure_;  // an Outcome's `text` points to this
@@ -151,6 +171,7 @@ class Engine {
   std::unique_ptr<GpuComm> gpu_comm_;
   std::atomic<GpuComm*> gpu_hooks_{nullptr};  // the same, for any thread
   Reserving reserving_;                       // after the link, which it asks
+  HaltWatch halt_watch_;                      // last: it uses all of them
 };
 
 }  // namespace ckpt::client

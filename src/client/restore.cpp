@@ -154,6 +154,7 @@ ckpt_restored Engine::restore(device::Stream stream) {
   result.message = restored_message_.c_str();
   last_iteration_ = result.iteration;
   incarnation_.store(result.incarnation);
+  gate_.rest(result.iteration, true);
   if (const std::string news = join_replication(std::move(stored_->receive_buffer), deadline); !news.empty())
     warnings_.add(CKPT_WARNING_REPLICATION, news);
   stored_.reset();  // unmaps the pieces that were restored

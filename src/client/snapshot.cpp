@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "base/error.hpp"
 #include "client/engine.hpp"
@@ -23,6 +24,8 @@ constexpr std::int64_t look_ms = 50;  // while the engine is closed: whether a c
 constexpr std::chrono::milliseconds link_poll{1};
 constexpr std::chrono::seconds reserve_pause{5};  // between two attempts after a refused reservation
 
+constexpr auto not_due =
+    "only the private shard of this iteration is kept, as the option capture_every says; training is not affected";
 constexpr auto waits_for_copies =
     "all ranks skip the snapshot of this iteration, because earlier ones do not have all their copies yet; training is "
     "not affected";
@@ -147,6 +150,7 @@ void Engine::discard_forgotten() {
 }
 
 void Engine::discard() {
+  leave_rest();
   if (!open_capture() || give_up_deferred(CKPT_DISCARDED)) return;
   tickets_.discarded(last_iteration_);
   capture_.session().control->not_taken(last_iteration_, CKPT_DISCARDED);
@@ -194,6 +198,8 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
     throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
 
   if (iteration < capture_.session().control->resume_at()) return {CKPT_SKIPPED, waits_for_copies};
+  if (!is_due(iteration)) return snapshot_small(iteration, called_at, state);
+  captures_next_ = false;
   auto grant = unused_grant();
   if (!grant && device_->can_start_late() && DeferredCapture::fits(state)) {
     defer(iteration, called_at, state);
@@ -205,6 +211,25 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
   pass_on_news_of_path();
   return {};
+}
+
+bool Engine::is_due(std::int64_t iteration) const {
+  return captures_next_ || iteration % static_cast<std::int64_t>(options_.capture_every) == 0;
+}
+
+// Keeps the private shard: a rank that dies before the next snapshot leaves it, and its peers can still capture the
+// main shard. To the agent the iteration is being captured, because it may still become whole.
+Outcome Engine::snapshot_small(std::int64_t iteration, Clock::time_point called_at, const RankState& state) {
+  const CheckpointId checkpoint(incarnation_.load(std::memory_order_relaxed), iteration);
+  if (!device_->can_start_late()) return {CKPT_SKIPPED, not_due};
+  if (const auto grant = unused_grant()) {
+    capture_.seal_small(*grant, checkpoint, state);
+  } else if (DeferredCapture::fits(state)) {
+    capture_.session().control->capturing(checkpoint);
+    deferred_.offer({checkpoint, &state, called_at, true});
+    deferred_.try_begin([this] { return begin_deferred(); });
+  }
+  return {CKPT_SKIPPED, not_due};
 }
 
 // A restarted agent grants slots of its own before this process has mapped them. Connection and session are looked at
@@ -238,12 +263,16 @@ void Engine::defer(std::int64_t iteration, Clock::time_point called_at, const Ra
 // Runs on the training thread or on the watcher's, within DeferredCapture::try_begin(). What is wrong now, the next
 // snapshot() tells.
 bool Engine::begin_deferred() try {
-  const auto& [checkpoint, state, called_at] = deferred_.snapshot();
+  const auto& [checkpoint, state, called_at, is_small_only] = deferred_.snapshot();
   if (!follow_session(Deadline::in_ms(0)) || !capture_.session().slots || capture_.misfit(*state)) return false;
   const arena::Control& control = *capture_.session().control;
   if (control.fenced() != 0 || checkpoint.iteration() < control.resume_at()) return false;
   const auto grant = unused_grant();
   if (!grant) return false;
+  if (is_small_only) {
+    capture_.seal_small(*grant, checkpoint, *state, &deferred_.private_plan());
+    return capture_.can_begin_late();
+  }
   tickets_.taken(checkpoint.iteration(), called_at);
   capture_.begin(*grant, checkpoint, *state, nullptr, &deferred_.private_plan());
   return true;
@@ -292,6 +321,10 @@ void Engine::mark_iteration(Clock::time_point now, device::Stream stream) const 
 Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
   const auto called_at = Clock::now();
   check_order(iteration);
+  const bool is_kept = std::exchange(has_asked_, false);
+  if (!is_kept && gate_.is_closed()) capture_.tear();
+  if (!pass_gate()) return halted();
+  take_back_small();
   link_.comm().offered(iteration);
   mark_iteration(called_at, stream);
   snapshot_called_at_ = called_at;
@@ -300,9 +333,11 @@ Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
     outcome = try_snapshot(iteration, called_at, stream);
   } catch (const Failure& failure) {
     not_taken(iteration, failure.status());
+    gate_.rest(iteration, is_kept);
     throw;
   }
   if (outcome.status != CKPT_OK) not_taken(iteration, outcome.status);
+  gate_.rest(iteration, is_kept);
   snapshot_stall_ms_ = milliseconds_between(called_at, Clock::now());
   tickets_.stalled(snapshot_stall_ms_);
   return outcome;
@@ -332,6 +367,9 @@ bool Engine::release(std::span<const device::Stream> streams, Deadline deadline)
 }
 
 Outcome Engine::before_update(std::span<const device::Stream> streams) {
+  has_asked_ = true;
+  if (!pass_gate()) return halted();
+  take_back_small();
   if (!open_capture()) return {};
   const auto called_at = Clock::now();
   deferred_.try_begin([this] { return begin_deferred() || (wait_for_freed_slot() && begin_deferred()); });

@@ -81,6 +81,17 @@ struct Captured {
   Rank rank = 0;
   std::vector<PieceInfo> pieces;
 };
+// A trainer's answer to a halt. The driver posts it after Captured.
+struct FreezeAnswered {
+  Rank rank = 0;
+  FreezeAnswer answer;
+};
+// What a trainer that has ended left in the slots of its grant, sealed and valid: some of a snapshot's pieces. The
+// driver posts it before TrainerExited.
+struct LeftBehind {
+  Rank rank = 0;
+  std::vector<std::pair<SlotRef, PieceInfo>> pieces;
+};
 
 enum class FetchResult : std::uint8_t { complete, corrupt, no_space, failed };
 // The answer to StartFetch or CancelFetch: the fetch is over, and nothing touches its slot any more.
@@ -132,10 +143,10 @@ struct FinalizeEnded {
   std::string trouble;
 };
 
-using Event =
-    std::variant<Tick, LeaderRecordRead, IncarnationRecordRead, AssignmentsRead, MessageArrived, TrainerHello,
-                 TrainerExited, RestoreAsked, RestoreDone, SegmentsReady, Progress, Captured, FetchEnded, SlotReleased,
-                 PieceCorrupt, StorageListed, WriteEnded, FinalizeEnded, Observed, RanksWatched>;
+using Event = std::variant<Tick, LeaderRecordRead, IncarnationRecordRead, AssignmentsRead, MessageArrived, TrainerHello,
+                           TrainerExited, RestoreAsked, RestoreDone, SegmentsReady, Progress, Captured, FreezeAnswered,
+                           LeftBehind, FetchEnded, SlotReleased, PieceCorrupt, StorageListed, WriteEnded, FinalizeEnded,
+                           Observed, RanksWatched>;
 
 // ---- Effects ----
 
@@ -200,6 +211,12 @@ struct NotifyStored {
 struct NotifyResume {
   Rank rank = 0;
   std::int64_t resume_at = 0;
+};
+// Tells a trainer that its incarnation is halted. Again once the iteration is decided.
+struct NotifyHalt {
+  Rank rank = 0;
+  std::uint64_t halt = 0;                      // its number
+  std::optional<std::int64_t> iteration = {};  // none: not decided yet
 };
 // Tells a trainer the other members of its replication group. It comes before RestoreReady, once per incarnation, and
 // again after the agent restarted.
@@ -288,10 +305,11 @@ struct Notice {
   std::string text;
 };  // for the log and for people
 
-using Effect = std::variant<Send, SwapLeaderRecord, SwapIncarnationRecord, ReadAssignments, RemoveAssignments, Persist,
-                            GrantSlots, AddSlots, NotifyCommit, NotifyStored, NotifyResume, NotifyReplicationGroup,
-                            Fence, RestoreReady, RestoreFailed, StartFetch, CancelFetch, DropSlot, ReleaseSegment,
-                            ListStorage, StartWrite, FinalizeCheckpoint, MemberChanged, Notice>;
+using Effect =
+    std::variant<Send, SwapLeaderRecord, SwapIncarnationRecord, ReadAssignments, RemoveAssignments, Persist, GrantSlots,
+                 AddSlots, NotifyCommit, NotifyStored, NotifyResume, NotifyHalt, NotifyReplicationGroup, Fence,
+                 RestoreReady, RestoreFailed, StartFetch, CancelFetch, DropSlot, ReleaseSegment, ListStorage,
+                 StartWrite, FinalizeCheckpoint, MemberChanged, Notice>;
 using Effects = std::vector<Effect>;
 
 }  // namespace ckpt::core

@@ -89,6 +89,32 @@ void visit_fields(auto& v, Is<RankReport> auto& rank) {
   v.field("is_stopped", rank.is_stopped);
   v.field("failed", rank.failed);
   v.field("computing_ms", rank.computing_ms);
+  v.field("freeze", rank.freeze);
+  v.field("freeze_at", rank.freeze_at);
+}
+
+void visit_fields(auto& v, Is<FreezeAnswer> auto& answer) {
+  v.field("halt", answer.halt);
+  v.field("freeze", answer.freeze);
+  v.field("iteration", answer.iteration);
+}
+
+void visit_fields(auto& v, Is<Unfrozen> auto& rank) {
+  v.field("rank", rank.rank);
+  v.field("node", rank.node);
+  v.field("freeze", rank.freeze);
+  v.field("iteration", rank.iteration);
+}
+
+void visit_fields(auto& v, Is<Halt> auto& halt) {
+  v.field("incarnation", halt.incarnation);
+  v.field("number", halt.number);
+  v.field("iteration", halt.iteration);
+  v.field("culprits", halt.culprits);
+  v.field("ranks", halt.ranks);
+  v.field("captured", halt.captured);
+  v.field("others", halt.others);
+  v.field("is_over", halt.is_over);
 }
 
 void visit_fields(auto& v, Is<RankStanding> auto& standing) {
@@ -281,6 +307,7 @@ void visit_fields(auto& v, Is<Directive> auto& directive) {
   v.field("storage_trouble", directive.storage_trouble);
   v.field("health", directive.health);
   v.field("suspicion", directive.suspicion);
+  v.field("halt", directive.halt);
 }
 
 void visit_fields(auto& v, Is<ReportBatch> auto& report_batch) { v.field("reports", report_batch.reports); }

@@ -11,7 +11,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "integers are copied as they lie in memory");
 
-constexpr std::uint8_t format = 9;
+constexpr std::uint8_t format = 11;
 constexpr std::size_t text_bytes_max = 64u << 10;
 
 class BinaryWriter {
@@ -97,6 +97,11 @@ class BinaryReader {
   void field(const char*, Standing& standing) { read_enum(standing, Standing::unprotected); }
   void field(const char*, Cause& cause) { read_enum(cause, last_cause); }
   void field(const char*, RankTrouble& trouble) { read_enum(trouble, last_trouble); }
+  void field(const char*, Freeze& freeze) { read_enum(freeze, last_freeze); }
+  void field(const char*, Halt& halt) {
+    visit_fields(*this, halt);
+    good_ = good_ && halt.culprits.size() <= culprits_max && halt.others.size() <= unfrozen_max;
+  }
   void field(const char*, FetchTrouble& trouble) { read_enum(trouble, FetchTrouble::corrupt); }
   void field(const char*, CheckpointId& checkpoint) { checkpoint = CheckpointId::from_word(get<std::uint64_t>()); }
   void field(const char*, std::string& text) {

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/halts.hpp"
 #include "core/health.hpp"
 #include "core/suspicions.hpp"
 #include "core/types.hpp"
@@ -34,6 +35,8 @@ struct RankReport {
   bool is_stopped = false;             // its process is stopped (SIGSTOP, a debugger)
   std::uint8_t failed = 0;             // ckpt_status of its newest snapshot if that failed; a skip does not count
   std::uint32_t computing_ms = 0;      // how long it computes in an iteration, roughly; 0: not known
+  FreezeAnswer freeze;                 // what it answers to a halt
+  std::optional<std::int64_t> freeze_at = {};  // the iteration that it was told to freeze at
   bool operator==(const RankReport&) const = default;
 };
 
@@ -212,6 +215,7 @@ struct Directive {
   std::string storage_trouble;            // "" if none
   Health health;                          // the leader's verdict, for the whole job
   Suspicion suspicion;                    // which ranks hold training up
+  Halt halt;                              // of this incarnation
   bool operator==(const Directive&) const = default;
 };
 

@@ -314,6 +314,7 @@ NodeStatus Node::status() const {
   status.storage_trouble = directive.storage_trouble;
   status.suspicion = directive.suspicion;
   for (Culprit& each : status.suspicion.culprits) each.standing.still_ms += parts_->now - parts_->suspected_at;
+  status.halt = directive.halt;
   status.record_trouble = parts_->record_trouble();
   return status;
 }

@@ -58,6 +58,7 @@ struct NodeStatus {
   std::uint64_t stored_skipped = 0;
   std::string storage_trouble;
   Suspicion suspicion;         // which ranks hold training up
+  Halt halt;                   // of this incarnation
   std::string record_trouble;  // why it ignores a record of the coordination store; "" if it does not
 };
 

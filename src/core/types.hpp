@@ -47,6 +47,10 @@ struct Config {
   std::uint32_t pieces_per_ms = 256;   // pieces that the leader examines per ms; with few, it reconciles at every event
   std::uint32_t relay_from = 256;      // from this many nodes on, nodes report through relays
   TimeMs unprotected_after_ms = 5000;  // the job is not protected after at least this long without a commit
+  std::uint32_t capture_every = 1;     // ranks capture main shards in every so many iterations only
+  bool halts = false;                  // a suspicion whose culprits are known halts the incarnation
+  TimeMs halt_decision_ms = 5000;      // how long a halt waits for ranks that are still in an update
+  TimeMs halt_ms = 60000;              // how long it waits until all ranks that answer are captured
   std::uint32_t hang_factor = 3;       // a rank that computes so many times as long as the others is a straggler
 };
 

@@ -251,6 +251,15 @@ struct Replication {
   static std::string text(ReplicationMode from) { return from == ReplicationMode::host ? "host" : "gpu"; }
 };
 
+struct Reaction {
+  static std::string type() { return "report|halt"; }
+  static void parse(OnSuspicion& to, std::string_view text) {
+    if (text != "report" && text != "halt") throw BadValue{"must be report or halt"};
+    to = text == "report" ? OnSuspicion::report : OnSuspicion::halt;
+  }
+  static std::string text(OnSuspicion from) { return from == OnSuspicion::report ? "report" : "halt"; }
+};
+
 struct Flag {
   static std::string type() { return "flag"; }
   static void parse(bool& to, std::string_view text) {
@@ -451,6 +460,14 @@ const std::array keys = {
         "hang_factor", "3", "", agent, 0,
         "A rank is suspected to hang after this many times the longest time that it took before. A rank that computes "
         "so many times as long as the others is a straggler ([jit](jit.md))."),
+    entry<&Options::on_suspicion, Reaction>(
+        "on_suspicion", "report", "", agent | engine, 0,
+        "What happens once a rank is known to hold the others up. `report`: it is named. `halt`: all ranks freeze, and "
+        "the state that they have is captured ([jit](jit.md)). The same on all ranks and nodes."),
+    entry<&Options::capture_every, Count<1, 1'000'000>>(
+        "capture_every", "1", "", agent | engine, 0,
+        "Main shards are captured in every so many iterations only. Private shards are kept in each. With a higher "
+        "value a failure may cost so many iterations, but see [jit](jit.md). The same on all ranks and nodes."),
     entry<&Options::restore_timeout_ms, Milliseconds>("restore_timeout_ms", "60000", "", engine | agent, 0,
                                                       "Longest time for a whole restore."),
     entry<&Options::claim_timeout_ms, Milliseconds>(

@@ -24,6 +24,7 @@ namespace ckpt {
 enum class AgentMode { automatic, attach };
 enum class SendMode { idle, immediate };
 enum class ReplicationMode { host, device };
+enum class OnSuspicion { report, halt };
 
 struct Options {
   std::string job;
@@ -79,6 +80,8 @@ struct Options {
   std::int64_t unprotected_after_ms;
   std::int64_t hang_floor_ms;
   std::uint32_t hang_factor;
+  OnSuspicion on_suspicion;
+  std::uint32_t capture_every;
   std::int64_t restore_timeout_ms;
   std::int64_t claim_timeout_ms;
   std::int64_t close_timeout_ms;

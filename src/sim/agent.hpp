@@ -94,6 +94,7 @@ class Agent {
   void on(const core::NotifyStored& notify);
   void on(const core::NotifyResume& notify);
   void on(const core::NotifyReplicationGroup&) {}  // a matter between trainers
+  void on(const core::NotifyHalt&) {}              // no leader halts here
   void on(const core::Fence& fence);
   void on(const core::RestoreReady& ready);
   void on(const core::RestoreFailed& failed);

@@ -145,6 +145,10 @@ std::string describe(const Event& event) {
             return text("rank ", e.rank, " attempted ", e.attempted, " capturing ", e.capturing);
           },
           [](const Captured& e) { return text("rank ", e.rank, " captured ", describe(e.pieces.front().checkpoint)); },
+          [](const FreezeAnswered& e) {
+            return text("rank ", e.rank, " answers halt ", e.answer.halt, ": ", freeze_name(e.answer.freeze));
+          },
+          [](const LeftBehind& e) { return text("rank ", e.rank, " left ", e.pieces.size(), " pieces"); },
           [](const FetchEnded& e) { return text("fetch ", e.fetch, " ", describe(e.result)); },
           [](const SlotReleased& e) { return text("released ", describe(e.slot)); },
           [](const PieceCorrupt& e) { return text("corrupt ", describe(e.slot)); },
@@ -192,6 +196,9 @@ std::string describe(const Effect& effect) {
             return text("tell rank ", e.rank, " of ", e.replication.members.size(), " on its path");
           },
           [](const NotifyResume& e) { return text("tell rank ", e.rank, " resume at ", e.resume_at); },
+          [](const NotifyHalt& e) {
+            return text("tell rank ", e.rank, " halt ", e.halt, " at ", e.iteration.value_or(-1));
+          },
           [](const Fence& e) { return text("fence rank ", e.rank, " instance ", e.instance % 10000, ": ", e.text); },
           [](const RestoreReady& e) {
             std::string slots;

@@ -260,6 +260,7 @@ class Cluster {
   std::map<Rank, CheckpointId> stored;
   std::map<Rank, Fence> fenced;
   std::map<Rank, std::int64_t> resume_at;
+  std::map<Rank, std::vector<NotifyHalt>> halts;
   std::map<Rank, std::vector<NotifyReplicationGroup>> replications;
   bool was_ready_before_replication = false;
   bool wants_gpu_replication = false;                                  // every rank
@@ -482,6 +483,7 @@ class Cluster {
   void carry_out(NodeId, NotifyCommit& notify) { commits[notify.rank] = notify.committed; }
   void carry_out(NodeId, NotifyStored& notify) { stored[notify.rank] = notify.stored; }
   void carry_out(NodeId, NotifyResume& notify) { resume_at[notify.rank] = notify.resume_at; }
+  void carry_out(NodeId, NotifyHalt& notify) { halts[notify.rank].push_back(notify); }
   void carry_out(NodeId, NotifyReplicationGroup& notify) {
     was_ready_before_replication = was_ready_before_replication || ready.contains(notify.rank);
     replications[notify.rank].push_back(notify);

@@ -39,6 +39,8 @@ Report some_report() {
   report.newest_known_incarnation = 17;
   report.coordination_fails = true;
   report.ranks[1].computing_ms = 250;
+  report.ranks[1].freeze = {7, Freeze::captured, 101};
+  report.ranks[0].freeze_at = 101;
   report.in_trouble = {{0, 2, RankTrouble::stopped, 'T', 100, 7, 3200, 0},
                        {1, 2, RankTrouble::dead, 0, -1, std::nullopt, INT64_MAX, 0}};
   return report;
@@ -91,6 +93,14 @@ Directive some_directive() {
   directive.copies_now = 2;
   directive.alarm = "ranks disagree";
   directive.suspicion = {{{6, {3, 2, RankTrouble::slow, 'R', 40, 6, 0, 1000}}}, 17, 2, 40, 7, true, 200};
+  directive.halt = {3,
+                    8,
+                    40,
+                    {{6, {3, 2, RankTrouble::dead, 0, 40, 6, 100, 0}}},
+                    16,
+                    14,
+                    {{3, 6, Freeze::none, -1}, {5, 7, Freeze::refused, 39}},
+                    true};
   return directive;
 }
 

@@ -162,7 +162,8 @@ class Checkpointer:
         """Finishes the pending capture. Call it before parameters, optimizer state or `tensors` change again. Waits
         until they are captured. With tensors on a GPU the host does not wait, `streams` do: name every stream that
         changes the tensors. Without any, the current stream waits. optimizer.step() also calls this for the current
-        stream, if the optimizer has hooks."""
+        stream, if the optimizer has hooks. Raises ckptengine.Halted if the job was halted: then do not update
+        (docs/jit.md)."""
         self._capturing = False
         named = [stream.cuda_stream for stream in streams]
         current = self._current_stream()

@@ -90,6 +90,7 @@ RankPort::ControlChanges RankPort::look(const Segments& segments) {
   // The trainer stores `capturing` before `attempted`, and `used_grant` before it clears `capturing`. Read in the
   // opposite order, an iteration that was attempted and is not being captured was either captured, and used_grant says
   // so, or skipped.
+  const arena::FreezeWords freeze = control_->freeze();
   const std::int64_t attempted = control_->attempted();
   const CheckpointId capturing_checkpoint = control_->capturing();
   const std::uint64_t used = control_->used_grant();
@@ -114,7 +115,34 @@ RankPort::ControlChanges RankPort::look(const Segments& segments) {
     capturing_ = capturing;
     changes.progress = core::Progress{hello_.rank, attempted, capturing};
   }
+  const core::FreezeAnswer answer{freeze.halt, static_cast<core::Freeze>(freeze.state), freeze.iteration};
+  if (freeze.state > static_cast<std::uint8_t>(core::last_freeze)) {
+    changes.complaint = "rank " + std::to_string(hello_.rank) + " gave an unknown answer to a halt";
+  } else if (answer != freeze_) {
+    freeze_ = answer;
+    changes.freeze = core::FreezeAnswered{hello_.rank, answer};
+  }
   return changes;
+}
+
+// The piece in a granted slot, if it is whole, of the trainer's incarnation, and newer than its last capture.
+std::optional<arena::Manifest> RankPort::sealed_piece(const Segments& segments, const core::SlotRef& ref) const {
+  const auto segment = segments.find({ref.rank, ref.shard});
+  if (segment == nullptr || ref.slot >= segment->slots()) return std::nullopt;
+  auto manifest = segment->slot(ref.slot).read();
+  if (!manifest || manifest->checkpoint <= last_captured_ || manifest->world_size != hello_.world_size ||
+      manifest->checkpoint.incarnation() != incarnation_)
+    return std::nullopt;
+  return manifest;
+}
+
+std::vector<std::pair<core::SlotRef, arena::Manifest>> RankPort::left_behind(const Segments& segments) const {
+  std::vector<std::pair<core::SlotRef, arena::Manifest>> pieces;
+  if (!outstanding_ || incarnation_ == 0) return pieces;
+  for (const core::SlotRef& ref : outstanding_->slots) {
+    if (auto manifest = sealed_piece(segments, ref)) pieces.emplace_back(ref, std::move(*manifest));
+  }
+  return pieces;
 }
 
 // Checks all slots of the grant: whole, of one checkpoint, of the trainer's incarnation, and newer than the last
@@ -123,11 +151,8 @@ bool RankPort::take_captured(const Segments& segments, ControlChanges& changes) 
   core::Captured captured{hello_.rank, {}};
   decltype(changes.pieces) pieces;
   for (const core::SlotRef& ref : outstanding_->slots) {
-    const auto segment = segments.find({ref.rank, ref.shard});
-    if (segment == nullptr || ref.slot >= segment->slots()) return false;
-    auto manifest = segment->slot(ref.slot).read();
-    if (!manifest || manifest->checkpoint <= last_captured_ || manifest->world_size != hello_.world_size) return false;
-    if (manifest->checkpoint.incarnation() != incarnation_) return false;
+    auto manifest = sealed_piece(segments, ref);
+    if (!manifest) return false;
     captured.pieces.push_back(piece_info(*manifest));
     if (captured.pieces.back().checkpoint != captured.pieces.front().checkpoint) return false;
     pieces.emplace_back(ref, std::move(*manifest));

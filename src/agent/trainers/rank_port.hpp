@@ -52,6 +52,7 @@ class RankPort {
   void commit(CheckpointId checkpoint) { control_->committed(checkpoint); }
   void stored(CheckpointId checkpoint) { control_->stored(checkpoint); }
   void resume_at(std::int64_t iteration) { control_->resume_at(iteration); }
+  void halt(const arena::HaltWords& halt) { control_->halt(halt); }
   void ring() const { control_->ring_trainer(); }
   // Incarnation 0: the trainer was refused or given up as gone, and there is no newer incarnation.
   void fence(std::uint64_t incarnation) {
@@ -62,18 +63,23 @@ class RankPort {
     std::optional<core::Captured> captured;
     std::vector<std::pair<core::SlotRef, arena::Manifest>> pieces;  // with captured
     std::optional<core::Progress> progress;
+    std::optional<core::FreezeAnswered> freeze;
     std::string complaint;    // what the trainer wrote and cannot be true
     bool skipped = false;     // the trainer skipped the last iteration that it was offered
     std::uint8_t failed = 0;  // ckpt_status of that iteration if it failed; a skip does not count
   };
   // Reads what the trainer wrote to the control page. If a granted slot is not whole, the slots are granted again.
   ControlChanges look(const Segments& segments);
+  // The trainer has ended, and look() has taken what it captured. The sealed pieces of a later iteration that it left
+  // in the slots of its grant.
+  std::vector<std::pair<core::SlotRef, arena::Manifest>> left_behind(const Segments& segments) const;
   // Call this when the task that calls look() has run.
   void looked() { pending_.store(false, std::memory_order_release); }
 
  private:
   void watch();
   bool take_captured(const Segments& segments, ControlChanges& changes) const;
+  std::optional<arena::Manifest> sealed_piece(const Segments& segments, const core::SlotRef& slot) const;
 
   const core::TrainerHello hello_;
   const std::shared_ptr<arena::Control> control_;
@@ -83,6 +89,7 @@ class RankPort {
   CheckpointId last_captured_;
   std::int64_t attempted_ = -1;
   std::int64_t capturing_ = -1;
+  core::FreezeAnswer freeze_;
 
   const std::function<void()> look_;
   std::atomic<bool> pending_{false};

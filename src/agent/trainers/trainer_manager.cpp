@@ -90,8 +90,20 @@ void TrainerManager::hello(const core::TrainerHello& hello, std::int64_t pid, co
   }
 }
 
+// Its newest private shard, or more. Peers that have the rest of that iteration can restore it.
+void TrainerManager::take_left_behind(Rank rank, const RankPort& port) {
+  core::LeftBehind left{rank, {}};
+  for (auto& [slot, manifest] : port.left_behind(deps_.segments)) {
+    left.pieces.emplace_back(slot, piece_info(manifest));
+    deps_.index.add(slot, deps_.segments.find({slot.rank, slot.shard}), std::move(manifest));
+  }
+  if (!left.pieces.empty()) deps_.core.handle(std::move(left));
+}
+
 void TrainerManager::exited(Asker asker, bool died) {
   if (RankPort* port = port_of(asker); port != nullptr) {
+    look(asker);  // what it did last, which no task has read yet
+    take_left_behind(asker.rank, *port);
     port->fence(0);  // at the latest this stops a process that goes on without its engine
     unlink_same(control_path(deps_.directory, asker.rank), port->control().fd());
     trainers_.erase(asker.rank);
@@ -210,6 +222,7 @@ void TrainerManager::look(Asker asker) {
   if (changes.captured || changes.progress) trainers_.at(asker.rank).progress_at = Clock::now();
   trainers_.at(asker.rank).failed = changes.failed;
   if (changes.progress) deps_.core.handle(*changes.progress);
+  if (changes.freeze) deps_.core.handle(*changes.freeze);
   deps_.replications.look(asker.rank);
 }
 
@@ -273,6 +286,10 @@ void TrainerManager::carry_out(const core::NotifyStored& notify) {
 
 void TrainerManager::carry_out(const core::NotifyResume& notify) {
   if (RankPort* port = port_of(notify.rank)) port->resume_at(notify.resume_at);
+}
+
+void TrainerManager::carry_out(const core::NotifyHalt& notify) {
+  if (RankPort* port = port_of(notify.rank)) port->halt({notify.halt, notify.iteration});
 }
 
 void TrainerManager::ring(Rank rank) {

@@ -55,6 +55,7 @@ class TrainerManager {
   void carry_out(const core::NotifyCommit& notify);
   void carry_out(const core::NotifyStored& notify);
   void carry_out(const core::NotifyResume& notify);
+  void carry_out(const core::NotifyHalt& notify);
   void carry_out(const core::Fence& fence);
   void carry_out(const core::RestoreReady& ready);
   void carry_out(const core::RestoreFailed& failed);
@@ -98,6 +99,7 @@ class TrainerManager {
   bool refuse_unknown(Asker asker, const Respond& respond);
   core::SegmentsReady segments_of(core::Rank rank, const std::vector<std::string>& shards) const;
   void look(Asker asker);
+  void take_left_behind(core::Rank rank, const RankPort& port);
   void watch_ranks();
   void trace_capture(core::Rank rank, const RankPort::ControlChanges& changes);
   void await_restore(core::Rank rank, std::int64_t timeout_ms, const Respond& respond);

@@ -22,6 +22,7 @@
 #include "core/leader/admission.hpp"
 #include "core/leader/commits.hpp"
 #include "core/leader/decision.hpp"
+#include "core/leader/halts.hpp"
 #include "core/leader/job_view.hpp"
 #include "core/leader/known_assignments.hpp"
 #include "core/leader/losses.hpp"
@@ -135,6 +136,7 @@ class Leader {
   SnapshotInterval snapshot_interval_;
   Health health_;
   Suspicions suspicions_;
+  Halts halts_;
   TimeMs standing_since_ = 0;
   std::vector<NodeId> distrusted_;
   // Times of one checkpoint on its way to the commit. They show which step is the slowest.

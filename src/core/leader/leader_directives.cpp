@@ -88,6 +88,7 @@ Directive Leader::common_directive() const {
   directive.incarnation = view_.record->incarnation;
   directive.health = health_;
   directive.suspicion = suspicions_.current();
+  directive.halt = halts_.current();
   directive.decision = view_.record->decision;
   directive.committed = commits_.committed();
   directive.abandoned = commits_.abandoned();

@@ -20,7 +20,7 @@ void Leader::reconcile_health(TimeMs now) {
   health_.parity_now = view_.has_begun() ? commits_.parity_now() : 0;
   Health next = health_;
   next.pace_ms = snapshot_interval_.interval_ms();
-  next.allowed_ms = allowed_ms(view_.config.unprotected_after_ms, next.pace_ms);
+  next.allowed_ms = allowed_ms(view_.config.unprotected_after_ms, next.pace_ms * view_.config.capture_every);
   next.at_risk_ms = clock_.quiet_ms(now);
   const bool is_overdue = next.at_risk_ms > next.allowed_ms;
   Obstacle obstacle = find_obstacle(now, is_overdue);
@@ -182,7 +182,8 @@ Leader::Obstacle Leader::lesser_trouble(TimeMs now) const {
       !trouble.empty())
     return {Cause::storage_fails, no_node, no_rank, trouble};
   if (!clock_.has_commit()) return {Cause::beginning};
-  if (clock_.last_gap_ms() > allowed_ms(view_.config.unprotected_after_ms, snapshot_interval_.interval_ms())) {
+  if (clock_.last_gap_ms() >
+      allowed_ms(view_.config.unprotected_after_ms, snapshot_interval_.interval_ms() * view_.config.capture_every)) {
     const bool is_known = health_.slowest_node != no_node;
     return {Cause::too_slow, is_known ? health_.slowest_node : no_node};
   }

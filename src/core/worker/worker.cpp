@@ -141,6 +141,22 @@ void Worker::on(const Captured& captured) {
   newest_seen_ = std::max(newest_seen_, checkpoint);
 }
 
+void Worker::on(const FreezeAnswered& answered) {
+  if (const auto it = trainers_.find(answered.rank); it != trainers_.end()) it->second.freeze = answered.answer;
+}
+
+// They count like captured pieces. Peers may have the rest of the checkpoint.
+void Worker::on(const LeftBehind& left) {
+  const auto it = trainers_.find(left.rank);
+  if (it == trainers_.end()) return;
+  std::vector<SlotRef>& granted = it->second.granted;
+  for (const auto& [slot, piece] : left.pieces) {
+    if (std::erase(granted, slot) == 0) continue;  // not the slots that it was granted
+    slots_.captured(slot, piece);
+    newest_seen_ = std::max(newest_seen_, piece.checkpoint);
+  }
+}
+
 std::vector<RankReport> Worker::rank_reports() const {
   std::vector<RankReport> reports;
   for (const auto& [rank, trainer] : trainers_) {
@@ -163,6 +179,8 @@ std::vector<RankReport> Worker::rank_reports() const {
     for (const auto& [watched, computing_ms] : watched_.computing_ms) {
       if (watched == rank) report.computing_ms = computing_ms;
     }
+    report.freeze = trainer.freeze;
+    report.freeze_at = trainer.notified_halt_iteration;
     reports.push_back(std::move(report));
   }
   return reports;
@@ -532,6 +550,15 @@ void Worker::reconcile_words(Trainer& trainer, Effects& effects) {
   if (directive_.resume_at > trainer.notified_resume) {
     trainer.notified_resume = directive_.resume_at;
     effects.push_back(NotifyResume{trainer.hello.rank, directive_.resume_at});
+  }
+  // A halt ends with its incarnation.
+  const Halt& halt = directive_.halt;
+  const bool is_news =
+      halt.number != trainer.notified_halt || (halt.iteration && halt.iteration != trainer.notified_halt_iteration);
+  if (halt.incarnation == directive_.incarnation && halt.number != 0 && is_news) {
+    trainer.notified_halt = halt.number;
+    trainer.notified_halt_iteration = halt.iteration;
+    effects.push_back(NotifyHalt{trainer.hello.rank, halt.number, halt.iteration});
   }
 }
 

@@ -28,6 +28,8 @@ class Worker {
   void on(const SegmentsReady& ready);
   void on(const Progress& progress);
   void on(const Captured& captured);
+  void on(const FreezeAnswered& answered);
+  void on(const LeftBehind& left);
   void on(const FetchEnded& ended, TimeMs now);
   void on(const SlotReleased& released);
   void on(const PieceCorrupt& corrupt, Effects& effects);
@@ -88,6 +90,9 @@ class Worker {
     CheckpointId notified_commit;
     CheckpointId notified_stored;
     std::int64_t notified_resume = 0;
+    FreezeAnswer freeze;
+    std::uint64_t notified_halt = 0;
+    std::optional<std::int64_t> notified_halt_iteration;
   };
   struct Fetch {
     PieceInfo piece;

@@ -1,0 +1,67 @@
+// HaltWatch freezes this rank when its incarnation is halted. Its thread needs no lock of Python, so it works while the
+// training thread holds one, hangs, or waits for other ranks.
+//
+// The thread reads the halt from the control page, closes the gate, has the tensors captured, and writes to the page
+// how far the rank is. How the parts meet:
+// - The agent stores the iteration, then the halt's number, and rings. It stores both again once the iteration is
+// decided.
+// - The thread holds the gate as soon as the rank is at rest, and answers `held` with the iteration.
+// - The leader decides the iteration that ranks freeze at: the newest that any of them has reached. A rank that is
+// behind
+//   passes the gate once more. All others freeze, and are captured.
+// - Nobody waits for ever: without a decision, the rank freezes at its own iteration after hold_timeout_ms.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "arena/control.hpp"
+#include "base/clock.hpp"
+#include "client/update_gate.hpp"
+
+namespace ckpt::client {
+
+// As core::Freeze; the control page has these numbers.
+enum class FreezeState : std::uint8_t { none = 0, updating = 1, held = 2, capturing = 3, captured = 4, refused = 5 };
+
+class HaltWatch {
+ public:
+  struct Settings {
+    bool has_thread = false;                // false: the gate never closes
+    std::int64_t hold_timeout_ms = 10'000;  // for the leader's decision, and for a rank that lags
+    std::int64_t look_every_ms = 2;         // once the incarnation is halted
+  };
+  // The watch's thread calls both. `capture` makes the state of the gate's iteration whole in the granted slots, and
+  // returns false if it cannot.
+  struct Source {
+    std::function<std::shared_ptr<arena::Control>()> control;
+    std::function<bool()> capture;
+  };
+  HaltWatch(UpdateGate& gate, const Settings& settings, Source source);
+  ~HaltWatch() { stop(); }
+  HaltWatch(const HaltWatch&) = delete;
+  HaltWatch& operator=(const HaltWatch&) = delete;
+
+  // Ends the thread, after the capture that it may have under way.
+  void stop();
+  // One look, as the thread does it: for tests.
+  void look(arena::Control& control, Clock::time_point now);
+
+ private:
+  void run();
+  bool may_pass(const arena::HaltWords& halt, Clock::time_point now) const;
+  void answer(arena::Control& control, std::uint64_t halt, FreezeState state);
+
+  UpdateGate& gate_;
+  const Settings settings_;
+  const Source source_;
+  std::optional<Clock::time_point> give_up_at_;  // once it has heard of the halt
+  std::optional<arena::FreezeWords> answered_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace ckpt::client

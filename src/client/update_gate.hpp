@@ -1,0 +1,68 @@
+// UpdateGate decides between an update of the tensors and a freeze. At any moment either the training thread may change
+// the tensors, or they stay as they are. Both sides change one word by compare-and-swap, so exactly one of them wins.
+//
+//    updating -> resting          snapshot() of an iteration has ended: the tensors stay as they are until the next
+//    update resting -> updating          before_update(): the tensors may change resting -> held              the
+//    incarnation is halted: no update begins. Which iteration ranks freeze at is not
+//                                 decided yet
+//    held -> resting              this rank lags: it may do one more update
+//    resting or held -> frozen    whoever does this captures the tensors, if that is still to be done, and then calls
+//    end() frozen -> over               the capture has ended. The gate never opens again
+//
+// While the gate is held, frozen or over, the training thread does not use the engine's capture. From freeze() to end()
+// it belongs to the thread that froze. It takes no lock and allocates nothing.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/clock.hpp"
+#include "base/futex.hpp"
+
+namespace ckpt::client {
+
+class UpdateGate {
+ public:
+  enum State : std::uint32_t { updating, resting, held, frozen, over };
+
+  // Training thread. Returns true if the tensors may change now. False if an update must not begin: wait, and try
+  // again.
+  bool begin_update() {
+    std::uint32_t state = resting;
+    return state_.compare_exchange_strong(state, updating) || state == updating;
+  }
+  // Training thread, while updating: the tensors are now those of `iteration`. `is_kept`: they stay so until the next
+  // begin_update(), as the training loop has shown that it calls that before it changes them.
+  void rest(std::int64_t iteration, bool is_kept) {
+    iteration_.store(iteration, std::memory_order_relaxed);
+    is_kept_.store(is_kept, std::memory_order_relaxed);
+    state_.store(resting);
+  }
+  // Training thread. Waits until the state differs from `seen`, or the deadline passes.
+  void wait(State seen, Deadline deadline) const { futex_wait(state_, seen, deadline, FutexScope::process); }
+
+  // Any thread. These return true for the thread that made the change.
+  bool hold() { return change(resting, held); }
+  bool pass() { return change(held, resting); }
+  bool freeze() { return change(held, frozen) || change(resting, frozen); }
+  void end() { change(frozen, over); }
+
+  State state() const { return static_cast<State>(state_.load()); }
+  bool is_closed() const { return state() >= held; }
+  std::int64_t iteration() const { return iteration_.load(std::memory_order_relaxed); }
+  bool is_kept() const { return is_kept_.load(std::memory_order_relaxed); }
+
+ private:
+  bool change(State from, State to) {
+    std::uint32_t state = from;
+    if (!state_.compare_exchange_strong(state, to)) return false;
+    futex_wake_all(state_, FutexScope::process);
+    return true;
+  }
+
+  std::atomic<std::uint32_t> state_{updating};  // a State; futex of the training thread
+  std::atomic<std::int64_t> iteration_{-1};
+  std::atomic<bool> is_kept_{false};
+};
+
+}  // namespace ckpt::client

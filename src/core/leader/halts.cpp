@@ -1,0 +1,69 @@
+#include "core/leader/halts.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace ckpt::core {
+namespace {
+
+// A former leader's halt, which some ranks already obey. Its iteration was decided once, and stays.
+Halt reported_halt(const JobView& view) {
+  Halt halt;
+  for (const auto& [rank, binding] : view.bindings) {
+    const RankReport& report = binding.rank;
+    if (report.incarnation != view.record->incarnation || report.freeze.halt > view.epoch) continue;
+    halt.number = std::max(halt.number, report.freeze.halt);
+    if (report.freeze_at) halt.iteration = std::max(halt.iteration.value_or(-1), *report.freeze_at);
+  }
+  return halt;
+}
+
+bool is_culprit(const Halt& halt, Rank rank) {
+  return std::any_of(halt.culprits.begin(), halt.culprits.end(),
+                     [&](const Culprit& each) { return each.standing.rank == rank; });
+}
+
+// Its trainer is there, and its node answers.
+bool is_here(const JobView& view, const Binding& binding, TimeMs now) {
+  const auto& ranks = binding.peer->report.ranks;
+  return view.is_present(*binding.peer, now) && std::any_of(ranks.begin(), ranks.end(), [&](const RankReport& each) {
+           return each.rank == binding.rank.rank && each.instance == binding.rank.instance;
+         });
+}
+
+std::vector<HaltedRank> halted_ranks(const JobView& view, const Halt& halt, TimeMs now) {
+  std::vector<HaltedRank> ranks;
+  for (Rank rank = 0; rank < view.record->world_size; ++rank) {
+    const auto bound = view.bindings.find(rank);
+    if (bound == view.bindings.end()) {
+      ranks.push_back({rank, no_node, {}, false});
+      continue;
+    }
+    const Binding& binding = bound->second;
+    // A culprit that answers after all counts, but nobody waits for it.
+    const bool is_silent_culprit = is_culprit(halt, rank) && binding.rank.freeze.freeze == Freeze::none;
+    ranks.push_back({rank, binding.node, binding.rank.freeze, is_here(view, binding, now) && !is_silent_culprit});
+  }
+  return ranks;
+}
+
+}  // namespace
+
+void Halts::reconcile(const JobView& view, const Suspicion& suspicion, TimeMs now) {
+  if (current_.incarnation != view.record->incarnation) current_ = {};
+  if (!view.has_begun()) return;
+  if (current_.incarnation == 0) {
+    Halt made = reported_halt(view);
+    if (made.number == 0 && (!view.config.halts || !justifies_halt(suspicion))) return;
+    if (made.number == 0) made.number = view.epoch;
+    made.incarnation = view.record->incarnation;
+    current_ = std::move(made);
+    since_ = now;
+  }
+  if (current_.culprits.empty() && justifies_halt(suspicion)) current_.culprits = suspicion.culprits;
+  const TimeMs lasted_ms = now - since_;
+  current_ = advance(std::move(current_), halted_ranks(view, current_, now), lasted_ms >= view.config.halt_decision_ms,
+                     lasted_ms >= view.config.halt_ms);
+}
+
+}  // namespace ckpt::core

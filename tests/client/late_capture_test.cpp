@@ -1,0 +1,268 @@
+// Halts, and what the engine captures late: after the failure, without the training thread.
+#include <future>
+
+#include "engine_fixture.hpp"
+
+namespace ckpt::client {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr std::uint64_t halt_number = 7;
+
+class LateCaptureTest : public EngineTest {
+ protected:
+  std::vector<TestTensor> tensors_ = {test_tensor("weight", CKPT_F32, {300, 700}),
+                                      test_tensor("mean", CKPT_F32, {170}, CKPT_SYNCHRONOUS)};
+
+  std::unique_ptr<Engine> halting_engine(const char* capture_every = "10") {
+    auto engine = host_engine({{"on_suspicion", "halt"}, {"capture_every", capture_every}});
+    register_all(*engine, tensors_);
+    restore(*engine);
+    return engine;
+  }
+  void fill(int k) {
+    for (auto& tensor : tensors_) tensor.fill(static_cast<std::uint64_t>(k));
+  }
+  // One update, up to the end of its snapshot.
+  void iterate(Engine& engine, int k) {
+    ASSERT_EQ(engine.before_update().status, CKPT_OK) << k;
+    fill(k);
+    engine.snapshot(k);
+    if (agent_->control().used_grant() == agent_->control().grant().sequence) agent_->grant();
+  }
+  void train_until(Engine& engine, int k) {
+    for (int i = 0; i <= k; ++i) iterate(engine, i);
+  }
+  void halt(std::optional<std::int64_t> iteration) { agent_->control().halt({halt_number, iteration}); }
+  void await(FreezeState state, std::int64_t iteration) {
+    const arena::FreezeWords wanted{halt_number, static_cast<std::uint8_t>(state), iteration};
+    const Deadline deadline = Deadline::in_ms(20'000);
+    while (agent_->control().freeze() != wanted) {
+      ASSERT_FALSE(deadline.passed()) << int{agent_->control().freeze().state} << " at "
+                                      << agent_->control().freeze().iteration;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  void expect_stored(int k) {
+    for (const auto& tensor : tensors_) EXPECT_EQ(stored(tensor.name, CheckpointId(1, k)), tensor.bytes) << tensor.name;
+  }
+  bool is_stored(const char* shard, int k) { return agent_->piece(shard, CheckpointId(1, k)).has_value(); }
+};
+
+TEST_F(LateCaptureTest, BetweenDueIterationsOnlyThePrivateShardIsKept) {
+  auto engine = halting_engine();
+  train_until(*engine, 3);
+  EXPECT_TRUE(is_stored("rank0", 0));
+  for (int k = 1; k <= 3; ++k) EXPECT_FALSE(is_stored("rank0", k)) << k;
+  EXPECT_TRUE(is_stored("rank0.private", 3));
+  EXPECT_EQ(stored("mean", CheckpointId(1, 3)), tensors_[1].bytes);
+  EXPECT_EQ(agent_->control().capturing(), CheckpointId(1, 3)) << "it may still become whole";
+  EXPECT_EQ(agent_->control().attempted(), 3);
+  EXPECT_EQ(engine->stats().snapshots, 1u);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  EXPECT_THAT(engine->snapshot(4).text, HasSubstr("capture_every"));
+}
+
+TEST_F(LateCaptureTest, AHaltedRankIsCapturedWithoutItsTrainingThread) {
+  auto engine = halting_engine();
+  train_until(*engine, 3);
+  halt(3);
+  await(FreezeState::captured, 3);
+  expect_stored(3);
+  EXPECT_EQ(agent_->control().used_grant(), agent_->control().grant().sequence) << "the agent takes it";
+  EXPECT_EQ(engine->stage(3), CKPT_STAGE_CAPTURED);
+}
+
+TEST_F(LateCaptureTest, NoUpdateBeginsInAHaltedIncarnation) {
+  auto engine = halting_engine();
+  train_until(*engine, 3);
+  halt(3);
+  await(FreezeState::captured, 3);
+  const Outcome outcome = engine->before_update();
+  EXPECT_EQ(outcome.status, CKPT_ERR_HALTED);
+  EXPECT_THAT(outcome.text, HasSubstr("the job was halted; the state of iteration 3 is captured"));
+  EXPECT_EQ(engine->snapshot(4).status, CKPT_ERR_HALTED);
+  EXPECT_EQ(caught([&] { engine->move_tensor("weight", tensors_[0].bytes.data()); }).status, CKPT_ERR_HALTED);
+  EXPECT_EQ(caught([&] { engine->unregister_tensor("weight"); }).status, CKPT_ERR_HALTED);
+  EXPECT_EQ(caught([&] { engine->discard(); }).status, CKPT_ERR_HALTED);
+  expect_stored(3);
+}
+
+TEST_F(LateCaptureTest, TheSentenceSaysWhoHoldsTrainingUp) {
+  auto engine = halting_engine();
+  train_until(*engine, 3);
+  arena::HealthNews news;
+  news.suspicion = "rank 2 is dead";
+  agent_->control().health().publish(news);
+  halt(3);
+  await(FreezeState::captured, 3);
+  EXPECT_STREQ(
+      engine->before_update().text,
+      "the job was halted: rank 2 is dead; the state of iteration 3 is captured; end this process, and restart "
+      "the rank with all others");
+}
+
+TEST_F(LateCaptureTest, ARankInsideAnUpdateIsCapturedAfterIt) {
+  auto engine = halting_engine();
+  train_until(*engine, 3);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  halt(3);
+  await(FreezeState::updating, 3);
+  fill(4);
+  engine->snapshot(4);
+  await(FreezeState::captured, 4);
+  expect_stored(4);
+  EXPECT_FALSE(is_stored("rank0", 3));
+}
+
+TEST_F(LateCaptureTest, AHeldRankWaitsAtTheGateAndGoesOnIfItLags) {
+  auto engine = halting_engine();
+  train_until(*engine, 3);
+  halt(std::nullopt);
+  await(FreezeState::held, 3);
+  auto update = std::async(std::launch::async, [&] { return engine->before_update().status; });
+  EXPECT_EQ(update.wait_for(std::chrono::milliseconds(30)), std::future_status::timeout);
+  halt(4);
+  ASSERT_EQ(update.get(), CKPT_OK);
+  fill(4);
+  engine->snapshot(4);
+  await(FreezeState::captured, 4);
+  expect_stored(4);
+  EXPECT_EQ(engine->before_update().status, CKPT_ERR_HALTED);
+}
+
+TEST_F(LateCaptureTest, ACaptureUnderWayIsFinished) {
+  auto engine = halting_engine("1");
+  train_until(*engine, 3);
+  EXPECT_FALSE(is_stored("rank0", 3));
+  EXPECT_TRUE(is_stored("rank0.private", 3)) << "kept at once, for a rank that dies now";
+  halt(3);
+  await(FreezeState::captured, 3);
+  expect_stored(3);
+}
+
+TEST_F(LateCaptureTest, AStateThatIsCapturedAlreadyIsNotCapturedAgain) {
+  auto engine = halting_engine();
+  halt(-1);
+  await(FreezeState::captured, -1);  // a fresh start
+  EXPECT_EQ(engine->before_update().status, CKPT_ERR_HALTED);
+}
+
+TEST_F(LateCaptureTest, ASnapshotWithoutASlotIsCapturedOnceThereIsOne) {
+  auto engine = halting_engine();
+  for (int k = 0; k <= 1; ++k) {
+    engine->before_update();
+    fill(k);
+    engine->snapshot(k);  // the first takes the only grant
+  }
+  const auto mean = tensors_[1].bytes;
+  tensors_[1].fill(99);  // as the forward pass does
+  halt(1);
+  await(FreezeState::capturing, 1);
+  agent_->grant();
+  await(FreezeState::captured, 1);
+  tensors_[1].bytes = mean;
+  expect_stored(1);
+}
+
+TEST_F(LateCaptureTest, ALoopThatDoesNotAskBeforeUpdatesIsNotCaptured) {
+  auto engine = halting_engine();
+  for (int k = 0; k <= 11; ++k) {
+    fill(k);
+    engine->snapshot(k);
+    if (k == 10) engine->before_update();
+    if (agent_->control().used_grant() == agent_->control().grant().sequence) agent_->grant();
+  }
+  fill(12);
+  engine->snapshot(12);
+  halt(12);
+  await(FreezeState::refused, 12);
+  EXPECT_FALSE(is_stored("rank0", 12));
+  EXPECT_THAT(engine->before_update().text, HasSubstr("is not captured, because training changes its tensors"));
+}
+
+TEST_F(LateCaptureTest, ASnapshotThatComesWithoutAskingWhileHeldMeansThatNothingIsSealed) {
+  auto engine = halting_engine();
+  train_until(*engine, 3);
+  halt(std::nullopt);
+  await(FreezeState::held, 3);
+  fill(4);
+  auto snapshot = std::async(std::launch::async, [&] { return engine->snapshot(4).status; });
+  EXPECT_EQ(snapshot.wait_for(std::chrono::milliseconds(30)), std::future_status::timeout);
+  halt(3);
+  EXPECT_EQ(snapshot.get(), CKPT_ERR_HALTED);
+  await(FreezeState::refused, 3);
+  EXPECT_FALSE(is_stored("rank0", 3));
+  EXPECT_FALSE(is_stored("rank0", 4));
+}
+
+TEST_F(LateCaptureTest, ClosingCapturesTheLastIteration) {
+  auto engine = host_engine({{"capture_every", "10"}, {"close_timeout_ms", "50"}});
+  register_all(*engine, tensors_);
+  restore(*engine);
+  train_until(*engine, 3);
+  EXPECT_FALSE(is_stored("rank0", 3));
+  engine->await_last_commit();
+  engine.reset();
+  expect_stored(3);
+}
+
+TEST_F(LateCaptureTest, ClosingWithinAnUpdateCapturesNothing) {
+  auto engine = host_engine({{"capture_every", "10"}, {"close_timeout_ms", "50"}});
+  register_all(*engine, tensors_);
+  restore(*engine);
+  train_until(*engine, 3);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  fill(4);
+  engine->await_last_commit();
+  engine.reset();
+  EXPECT_FALSE(is_stored("rank0", 3));
+}
+
+TEST_F(LateCaptureTest, ADiscardedIterationIsNotCapturedAtTheEnd) {
+  auto engine = host_engine({{"capture_every", "10"}, {"close_timeout_ms", "50"}});
+  register_all(*engine, tensors_);
+  restore(*engine);
+  train_until(*engine, 3);
+  engine->discard();
+  engine->await_last_commit();
+  engine.reset();
+  EXPECT_FALSE(is_stored("rank0", 3));
+}
+
+TEST_F(LateCaptureTest, TheNextSnapshotCanBeMadeAWholeOne) {
+  auto engine = halting_engine();
+  train_until(*engine, 2);
+  engine->capture_next();
+  iterate(*engine, 3);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  expect_stored(3);
+  fill(4);
+  EXPECT_EQ(engine->snapshot(4).status, CKPT_SKIPPED) << "the one after it is not";
+}
+
+TEST_F(LateCaptureTest, WithOnSuspicionReportNothingIsHeld) {
+  auto engine = host_engine();
+  register_all(*engine, tensors_);
+  restore(*engine);
+  train_until(*engine, 3);
+  halt(3);
+  for (int k = 4; k < 200; ++k) iterate(*engine, k);
+  EXPECT_EQ(agent_->control().freeze(), arena::FreezeWords());
+}
+
+TEST_F(LateCaptureTest, ARankWhoseAgentIsGoneIsCapturedAllTheSame) {
+  auto engine = halting_engine();
+  train_until(*engine, 3);
+  halt(std::nullopt);
+  await(FreezeState::held, 3);
+  agent_->hang_up();
+  halt(3);
+  await(FreezeState::captured, 3);
+  expect_stored(3);
+}
+
+}  // namespace
+}  // namespace ckpt::client

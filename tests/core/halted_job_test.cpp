@@ -1,0 +1,230 @@
+// A suspicion halts the job: the leader's halt reaches every trainer, and their answers come back.
+#include <gtest/gtest.h>
+
+#include "cluster.hpp"
+
+namespace ckpt::core::halted_job {
+namespace {
+
+constexpr std::uint32_t ranks = 4;
+
+// Four ranks on as many nodes, with one main shard of which two ranks capture each part.
+struct Job : Cluster {
+  explicit Job(bool does_halt = true) : Cluster(0, ranks) {
+    configure = [does_halt](Config& config) { config.halts = does_halt; };
+    main_of = [](Rank) { return std::string("model"); };
+    for (NodeId node = 0; node < ranks; ++node) boot(node);
+    start_incarnation(own_node);
+    begin_training();
+    snapshot_all(40);
+    advance(100);
+    EXPECT_EQ(status(0).committed, CheckpointId(1, 40));
+  }
+  void suspect(Rank rank, RankTrouble trouble = RankTrouble::dead) {
+    feed(own_node(rank), RanksWatched{{{rank, incarnation(), trouble, 'S', 40, 6u, 3000, 0}}, {}});
+    advance(1000);
+  }
+  // The rank has kept its small state at this iteration, and may still be captured there.
+  void rest(Rank rank, std::int64_t iteration) { feed(own_node(rank), Progress{rank, iteration, iteration}); }
+  void answer(Rank rank, Freeze freeze, std::int64_t iteration) {
+    feed(own_node(rank), FreezeAnswered{rank, {halts.at(rank).back().halt, freeze, iteration}});
+    advance(100);
+  }
+  // What a trainer's death leaves in its granted slots.
+  void die(Rank rank, std::int64_t iteration) {
+    const SlotRef slot = granted().at(rank).back();
+    feed(own_node(rank), LeftBehind{rank, {{slot, piece_of(slot.shard, {incarnation(), iteration}, ranks)}}});
+    exit_trainer(rank);
+  }
+  Halt halt(NodeId node = 0) const { return status(node).halt; }
+};
+
+TEST(HaltedJob, ASuspicionHaltsEveryRankOnce) {
+  Job job;
+  job.suspect(2, RankTrouble::stopped);
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    ASSERT_EQ(job.halts[rank].size(), 1u) << rank;
+    EXPECT_NE(job.halts[rank].front().halt, 0u);
+    EXPECT_FALSE(job.halts[rank].front().iteration);
+    EXPECT_EQ(job.halt(rank).incarnation, 1u);
+    ASSERT_EQ(job.halt(rank).culprits.size(), 1u);
+    EXPECT_EQ(job.halt(rank).culprits[0].standing.rank, 2u);
+  }
+}
+
+TEST(HaltedJob, WithoutTheOptionASuspicionHaltsNobody) {
+  Job job(false);
+  job.suspect(2);
+  EXPECT_TRUE(job.halts.empty());
+  EXPECT_EQ(job.halt(), Halt());
+}
+
+TEST(HaltedJob, TheDecidedIterationReachesEveryRank) {
+  Job job;
+  job.suspect(2, RankTrouble::stopped);
+  for (const Rank rank : {0u, 1u}) job.answer(rank, Freeze::held, 43);
+  EXPECT_FALSE(job.halt().iteration);
+  job.answer(3, Freeze::held, 44);
+  EXPECT_EQ(job.halt().iteration, 44) << "nobody waits for the culprit";
+  for (Rank rank = 0; rank < ranks; ++rank) EXPECT_EQ(job.halts[rank].back().iteration, 44) << rank;
+}
+
+TEST(HaltedJob, ARankThatNeverAnswersIsWaitedForUntilTheDeadlineAlone) {
+  Job job;
+  job.suspect(2, RankTrouble::stopped);
+  job.answer(0, Freeze::held, 43);
+  job.answer(1, Freeze::updating, 43);
+  job.advance(6000);
+  EXPECT_EQ(job.halt().iteration, 43);
+  job.answer(0, Freeze::captured, 43);
+  EXPECT_FALSE(job.halt().is_over);
+  job.advance(60'000);
+  EXPECT_TRUE(job.halt().is_over);
+  EXPECT_EQ(job.halt().captured, 1u);
+  EXPECT_EQ(job.halt().others.size(), 3u);
+}
+
+TEST(HaltedJob, AHaltEndsWithItsIncarnation) {
+  Job job;
+  job.suspect(2);
+  ASSERT_EQ(job.halt().incarnation, 1u);
+  job.halts.clear();
+  job.start_incarnation(own_node);
+  job.begin_training();
+  job.advance(2000);
+  EXPECT_EQ(job.halt(), Halt());
+  EXPECT_TRUE(job.halts.empty()) << "the trainers of the next incarnation are told of none";
+}
+
+TEST(HaltedJob, ATrainerThatHasNotRestoredIsNotToldOfTheHalt) {
+  Job job;
+  job.suspect(2);
+  job.halts.clear();
+  job.hello(own_node(2), 2);
+  job.advance(500);
+  EXPECT_FALSE(job.halts.contains(2));
+}
+
+TEST(HaltedJob, AHaltOfAnotherIncarnationIsNotPassedOn) {
+  Job job;
+  const NodeId node = *job.current_leader() == 1 ? 2 : 1;
+  Directive newest;
+  job.on_directive = [&](const Directive& directive) { newest = directive; };
+  job.advance(500);
+  for (const std::uint64_t incarnation : {0u, 2u, 1u}) {
+    newest.sequence += 1000;
+    newest.halt = {incarnation, newest.epoch, 43, {}, ranks, 0, {}, false};
+    job.feed(node, MessageArrived{newest.leader, newest});
+    job.snapshot(node, 41);  // handles what the event has caused
+    EXPECT_EQ(job.halts.contains(node), incarnation == 1) << incarnation;
+  }
+}
+
+TEST(HaltedJob, AHaltOfAFormerLeaderIsNotObeyed) {
+  Job job;
+  Directive former;
+  job.on_directive = [&](const Directive& directive) { former = directive; };
+  job.advance(500);
+  job.change_leader();
+  job.advance(1000);
+  former.sequence += 1000;
+  former.halt = {1, former.epoch, 43, {}, ranks, 0, {}, false};
+  for (NodeId node = 0; node < ranks; ++node) job.feed(node, MessageArrived{former.leader, former});
+  job.advance(500);
+  EXPECT_TRUE(job.halts.empty());
+}
+
+TEST(HaltedJob, ANewLeaderGoesOnWithTheHaltThatRanksObey) {
+  Job job;
+  const NodeId leader = *job.current_leader();
+  job.suspect(2, RankTrouble::stopped);
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    if (rank != 2) job.answer(rank, Freeze::held, 43);
+  }
+  const std::uint64_t number = job.halt().number;
+  for (NodeId node = 0; node < ranks; ++node) job.feed(node, RanksWatched{});
+  job.change_leader();
+  job.advance(3000);
+  ASSERT_NE(*job.current_leader(), leader);
+  for (NodeId node = 0; node < ranks; ++node) {
+    EXPECT_EQ(job.halt(node).number, number) << node;
+    EXPECT_EQ(job.halt(node).iteration, 43) << node;
+  }
+}
+
+TEST(HaltedJob, AnAgentThatStartsAgainTellsItsTrainerAgain) {
+  Job job;
+  job.suspect(2);
+  job.halts.clear();
+  job.restart_agent(1);
+  job.come_back(1);
+  job.advance(3000);
+  ASSERT_FALSE(job.halts[1].empty());
+  EXPECT_EQ(job.halts[1].back().halt, job.halt().number);
+}
+
+// The paper's first case: rank 2 dies in the forward pass of 44, the others have 43.
+TEST(HaltedJob, TheJobComesBackAtTheIterationThatWasLive) {
+  Job job;
+  for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
+  job.die(2, 43);
+  job.suspect(2);
+  for (const Rank rank : {0u, 1u, 3u}) {
+    job.answer(rank, Freeze::held, 43);
+  }
+  for (const Rank rank : {0u, 1u, 3u}) {
+    ASSERT_TRUE(job.snapshot(rank, 43));
+    job.answer(rank, Freeze::captured, 43);
+  }
+  EXPECT_TRUE(job.halt().is_over);
+  EXPECT_EQ(job.halt().captured, 3u);
+  job.ready.clear();
+  job.start_incarnation(own_node);
+  job.advance(3000);
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    ASSERT_TRUE(job.ready.contains(rank)) << rank;
+    EXPECT_EQ(job.ready.at(rank).decision.checkpoint, CheckpointId(1, 43)) << rank;
+    EXPECT_FALSE(job.ready.at(rank).decision.behind);
+  }
+}
+
+TEST(HaltedJob, WithoutTheDeadRanksOwnStateTheLastCommitIsRestored) {
+  Job job;
+  for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
+  job.exit_trainer(2);
+  job.suspect(2);
+  for (const Rank rank : {0u, 1u, 3u}) ASSERT_TRUE(job.snapshot(rank, 43));
+  job.ready.clear();
+  job.start_incarnation(own_node);
+  job.advance(3000);
+  ASSERT_TRUE(job.ready.contains(0));
+  EXPECT_EQ(job.ready.at(0).decision.checkpoint, CheckpointId(1, 40));
+}
+
+TEST(HaltedJob, AfterAFalseAlarmTheLateCapturesAreCommitted) {
+  Job job;
+  for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
+  job.suspect(2, RankTrouble::computing);
+  for (Rank rank = 0; rank < ranks; ++rank) job.answer(rank, Freeze::held, 43);
+  // One after the other: none is taken for a rank that has skipped the iteration.
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    ASSERT_TRUE(job.snapshot(rank, 43)) << rank;
+    job.advance(500);
+    job.answer(rank, Freeze::captured, 43);
+  }
+  EXPECT_EQ(job.halt().captured, ranks);
+  EXPECT_EQ(job.status(0).committed, CheckpointId(1, 43));
+}
+
+TEST(HaltedJob, WhatADeadRankLeftInSlotsThatItWasNotGrantedDoesNotCount) {
+  Job job;
+  const SlotRef stranger{1, "rank1.private", 0};
+  job.feed(1, LeftBehind{1, {{stranger, piece_of(stranger.shard, {1, 43}, ranks)}}});
+  job.exit_trainer(1);
+  const auto pieces = job.status(1).pieces;
+  EXPECT_TRUE(std::none_of(pieces.begin(), pieces.end(),
+                           [](const PieceInfo& piece) { return piece.checkpoint == CheckpointId(1, 43); }));
+}
+
+}  // namespace
+}  // namespace ckpt::core::halted_job
