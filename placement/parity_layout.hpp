@@ -65,7 +65,7 @@ class ParityLayout {
   std::uint32_t member_at(std::uint32_t stripe, std::uint32_t position) const;
   std::uint32_t stripe_of(std::uint32_t member, std::uint32_t column) const;
 
-  // The bytes of the member's shard that form its segment `column`. Shorter or empty where the shard ends.
+  // The bytes of shard `member` of the parity group that column `column` covers. Shorter or empty where the shard ends.
   ByteRange segment(std::uint32_t member, std::uint32_t column) const;
   // The length of each parity piece of the stripe.
   std::uint64_t parity_bytes(std::uint32_t stripe) const { return parity_bytes_[stripe]; }

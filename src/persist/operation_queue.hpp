@@ -68,7 +68,7 @@ class OperationQueue {
   virtual void submit(OperationPtr operation) = 0;
   // The next operation that ended; null if none ends before `until`.
   virtual OperationPtr wait(Clock::time_point until) = 0;
-  // Memory with which transfers may be cheaper than with other memory. It outlives the queue.
+  // A buffer that suits the storage's transfers, aligned or registered. It stays valid after the queue's end.
   virtual std::shared_ptr<std::byte> make_buffer(std::size_t size_bytes) { return make_aligned_buffer(size_bytes); }
   // Number of operations submitted and not yet returned by wait().
   virtual std::size_t unfinished() const = 0;

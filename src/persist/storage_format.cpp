@@ -105,7 +105,8 @@ CheckpointRecord parse_record(const json& object) {
     refuse("it has format " + std::to_string(format) + ", and this program reads format " +
            std::to_string(format_version));
   const auto kind = object.at("kind").get<std::string>();
-  if (kind != "step" && kind != "shard") refuse("its kind is neither step nor shard");
+  if (kind != "step" && kind != "shard")
+    refuse("its kind is neither \"step\" nor \"shard\": it is damaged, or was written by another version");
   record.kind = kind == "step" ? CheckpointRecord::Kind::checkpoint : CheckpointRecord::Kind::shard;
   record.job = name_field(object, "job");
   record.written_by = name_field(object, "written_by");

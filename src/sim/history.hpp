@@ -74,7 +74,7 @@ class History {
 
   // Acts as if the newest decided incarnation were undecided.
   void forget_decision(std::uint64_t incarnation);
-  // Acts as if that incarnation and all later ones had never existed.
+  // Removes the incarnation `from` and all later ones from this history.
   void forget_incarnations(std::uint64_t from);
 
   void committed(CheckpointId checkpoint);

@@ -65,7 +65,7 @@ class CheckpointCallback(framework.Callback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         if all(type(optimizer).__name__ == "_MockOptimizer" for optimizer in trainer.optimizers):
-            refuse("configure_optimizers() returns no optimizer, so that its state would not be captured: return it")
+            refuse("configure_optimizers() returns no optimizer. The state of one made elsewhere would not be captured: return it there")
         for optimizer in trainer.optimizers:
             refuse_forgotten_scheduler(optimizer, schedulers, "return it from configure_optimizers()")
         position = self._position = _Position(self, trainer)

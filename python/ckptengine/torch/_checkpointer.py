@@ -330,8 +330,8 @@ class Checkpointer:
         self._capturing = False
         self.engine.discard()
         raise RuntimeError(
-            "tensors were replaced or moved between snapshot() and before_update(), so the snapshot was discarded: "
-            "call before_update() before each update"
+            "tensors were replaced or moved after snapshot() and before before_update(), so the snapshot was discarded: "
+            "call before_update() first, before anything replaces, moves or updates tensors"
         )
 
     def _before_step(self) -> None:

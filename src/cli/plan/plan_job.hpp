@@ -26,7 +26,7 @@ struct JobFindings {
   std::vector<std::string> measured;  // a line each
   std::vector<std::string> assumed;   // names of inputs that nobody measured
 };
-// Puts what the agents know into `inputs`, except what the command line gave: is_given("iteration").
+// Completes `inputs` with what the agents know. What the command line gave stays: `is_given` says so by option name.
 // Throws Failure if the agents have no ranks, so that nothing is known.
 JobFindings job_findings(const JobReport& report, const planner::Inputs& inputs,
                          const std::function<bool(const char*)>& is_given);
