@@ -212,6 +212,62 @@ TEST_F(RankPortTest, TheDoorbellWakesTheAgentAndLooksDoNotPileUp) {
   port_->looked();
 }
 
+TEST_F(RankPortTest, AHaltReachesTheTrainerAndItsAnswerIsReportedOnce) {
+  port_->halt({7, std::nullopt});
+  EXPECT_EQ(control_->halt(), (arena::HaltWords{7, std::nullopt}));
+  port_->halt({7, -1});
+  EXPECT_EQ(control_->halt(), (arena::HaltWords{7, -1})) << "ranks that start anew have not finished an iteration";
+  port_->halt({7, 43});
+  EXPECT_EQ(control_->halt(), (arena::HaltWords{7, 43}));
+  EXPECT_FALSE(port_->look(segments_).freeze);
+  control_->freeze({7, 2, 43});
+  const auto changes = port_->look(segments_);
+  ASSERT_TRUE(changes.freeze);
+  EXPECT_EQ(changes.freeze->answer, (core::FreezeAnswer{7, core::Freeze::held, 43}));
+  EXPECT_FALSE(port_->look(segments_).freeze);
+}
+
+TEST_F(RankPortTest, AnAnswerToAHaltThatCannotBeTrueIsRefused) {
+  control_->freeze({7, 200, 43});
+  const auto changes = port_->look(segments_);
+  EXPECT_FALSE(changes.freeze);
+  EXPECT_FALSE(changes.complaint.empty());
+}
+
+TEST_F(RankPortTest, ALateCaptureIsKnownBeforeTheAnswerThatTellsOfIt) {
+  grant(0, 0);
+  capture(43);
+  control_->freeze({7, 4, 43});
+  const auto changes = port_->look(segments_);
+  EXPECT_TRUE(changes.captured);
+  EXPECT_TRUE(changes.freeze);
+}
+
+TEST_F(RankPortTest, WhatATrainerLeftSealedInItsGrantedSlotsIsFound) {
+  grant(2, 1);
+  capture(5);
+  port_->look(segments_);
+  EXPECT_TRUE(port_->left_behind(segments_).empty()) << "it has no unused grant";
+  grant(0, 2);
+  EXPECT_TRUE(port_->left_behind(segments_).empty()) << "these slots are empty";
+  write_piece(segments_.find({0, "rank0.private"})->writable_slot(2), make_piece("rank0.private", {1, 6}, 100));
+  const auto left = port_->left_behind(segments_);
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].first, (core::SlotRef{0, "rank0.private", 2}));
+  EXPECT_EQ(left[0].second.checkpoint, CheckpointId(1, 6));
+}
+
+TEST_F(RankPortTest, WhatIsOlderOrOfAnotherIncarnationWasNotLeftBehind) {
+  grant(2, 1);
+  capture(5);
+  port_->look(segments_);
+  grant(0, 2);
+  for (const CheckpointId other : {CheckpointId(1, 5), CheckpointId(1, 4), CheckpointId(2, 6)}) {
+    write_piece(segments_.find({0, "rank0.private"})->writable_slot(2), make_piece("rank0.private", other, 100));
+    EXPECT_TRUE(port_->left_behind(segments_).empty()) << other.incarnation() << '.' << other.iteration();
+  }
+}
+
 TEST_F(RankPortTest, WordsReachTheTrainer) {
   port_->commit({1, 4});
   port_->resume_at(9);

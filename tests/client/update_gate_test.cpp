@@ -35,7 +35,7 @@ TEST(UpdateGate, AnUpdateBeginsOnlyWhileTheGateIsOpen) {
 
 // Whatever the moment of the freeze: what is frozen is one iteration, whole, and stays so.
 TEST(UpdateGate, AFreezeAtAnyMomentFindsTensorsOfOneIterationThatStayAsTheyAre) {
-  constexpr int rounds = 300;
+  constexpr int rounds = 200;
   for (int round = 0; round < rounds; ++round) {
     UpdateGate gate;
     // Plain memory: under ThreadSanitizer the gate alone has to order its changes.
@@ -48,7 +48,7 @@ TEST(UpdateGate, AFreezeAtAnyMomentFindsTensorsOfOneIterationThatStayAsTheyAre) 
         gate.rest(iteration, true);
       }
     });
-    for (int spin = 0; spin < round * 10; ++spin) std::this_thread::yield();
+    for (int spin = 0; spin < round; ++spin) std::this_thread::yield();
     while (!gate.freeze()) {
     }
     for (int look = 0; look < 3; ++look) {

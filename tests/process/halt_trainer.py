@@ -6,8 +6,8 @@ FOLDER/losses-RANK, and the restored iteration to FOLDER/restored-RANK.
 
 A file FOLDER/COMMAND-RANK changes what it does in the forward pass: `spin` computes without end and holds the
 interpreter lock, `sleep` computes for 3 s, once, `die` and `stop` send the process a signal. `update` stops it within
-its next update. It ends with the iteration that FOLDER/end names. Halted, it ends with status 17 and writes
-FOLDER/halted-RANK."""
+its next update. With a file FOLDER/notice the others notice a death at once, and raise. It ends with the iteration that
+FOLDER/end names. Halted, it ends with status 17 and writes FOLDER/halted-RANK."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class Group:
     """Ranks that wait for each other and sum vectors, in a file that all of them map."""
 
     def __init__(self, path: Path, rank: int, ranks: int) -> None:
+        self.folder = path.parent
         file = path.open("r+b")
         memory = mmap.mmap(file.fileno(), 0)
         self.counts = np.frombuffer(memory, np.uint64, ranks)
@@ -50,6 +51,8 @@ class Group:
         while (self.counts < self.counts[self.rank]).any():
             time.sleep(0.001)
             end_with_parent()
+            if (self.folder / "notice").exists() and any(self.folder.glob("died-*")):
+                raise ConnectionError("a peer has gone")  # as communication libraries say it
 
     def sum(self, engine: Engine, vector: np.ndarray) -> np.ndarray:
         with engine.communication():
@@ -86,6 +89,10 @@ def main() -> int:
                     (folder / f"sleep-{rank}").unlink()
                     time.sleep(3)
                 if has("die"):
+                    for other in range(ranks):  # whose updates have ended, too
+                        while f"\n{iteration - 1} " not in (folder / f"losses-{other}").read_text():
+                            time.sleep(0.001)
+                    (folder / f"died-{rank}").touch()
                     os.kill(os.getpid(), signal.SIGKILL)
                 if has("stop"):
                     os.kill(os.getpid(), signal.SIGSTOP)

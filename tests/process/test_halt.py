@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import BUILD, build_file_of
+from ckptengine import Stage, Status
+from conftest import BUILD, build_file_of, together
 from halt_trainer import group_bytes
 from processes import build_file, kill_process
 
@@ -35,7 +36,7 @@ class HaltingJob:
         assert not self.trainers
         (self.folder / "group").write_bytes(bytes(group_bytes(RANKS)))
         (self.folder / "end").unlink(missing_ok=True)
-        for name in ("spin", "die", "stop", "update"):
+        for name in ("spin", "die", "died", "stop", "update"):
             for command in self.folder.glob(f"{name}-*"):
                 command.unlink()
         for rank in range(RANKS):
@@ -176,6 +177,15 @@ def test_a_rank_that_is_killed_costs_no_finished_iteration(job, undisturbed):
     job.come_back(undisturbed)
 
 
+def test_ranks_that_end_because_a_peer_has_gone_leave_what_they_have(job, undisturbed):
+    job.start()
+    (job.folder / "notice").touch()
+    job.await_iteration(12)
+    job.command("die", 1)
+    assert [trainer.wait(DEADLINE_S) for trainer in job.trainers] == [1, -signal.SIGKILL, 1, 1]
+    job.come_back(undisturbed)
+
+
 def test_a_rank_that_is_stopped_costs_no_finished_iteration(job, undisturbed):
     job.start()
     job.await_iteration(12)
@@ -269,3 +279,22 @@ def test_without_a_fault_nothing_is_halted_and_the_last_iteration_is_kept(job, u
     job.run_to_the_end()
     assert job.restored() == [63] * RANKS
     assert {rank: job.losses(rank) for rank in range(RANKS)} == undisturbed
+
+
+def test_a_snapshot_that_is_waited_for_is_whole_whatever_capture_every_says(cluster):
+    engines = together(*(lambda rank=rank: cluster.engine(rank, 2, shard="model", capture_every=10) for rank in (0, 1)))
+    for engine in engines:
+        engine.register("state", bytearray(100_000))
+    together(*(engine.restore for engine in engines))
+
+    def train(engine):
+        tickets = []
+        for iteration in (0, 1, 2):
+            engine.before_update()
+            tickets.append(engine.snapshot(iteration, wait=iteration == 2))
+        return tickets
+
+    for first, second, last in together(*(lambda engine=engine: train(engine) for engine in engines)):
+        assert first.taken
+        assert second.status is Status.SKIPPED and "capture_every" in second.message
+        assert last.stage is Stage.COMMITTED
