@@ -269,7 +269,8 @@ CKPT_API ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_
 /* Closes and frees the engine. Null is allowed. Finishes a pending capture as ckpt_before_update() does, and waits
  * until the last snapshot is committed, unless the job is not protected. The agent and everything captured stay. Waits
  * at most `close_timeout_ms` (an option), and 10 s more if a GPU hangs. With on_suspicion=halt or capture_every above 1
- * it captures the state of the last snapshot, if no update has begun since. So keep the tensors until it returns. */
+ * it captures the state of the last snapshot, if no update has begun since, which takes the time of a capture more. So
+ * keep the tensors until it returns. */
 CKPT_API void ckpt_close(ckpt_engine* engine);
 
 /* Sets the function that receives this engine's warnings. Null: warnings are kept, the 16 newest. A new callback first

@@ -102,7 +102,7 @@ struct RankControl {
   // Written by the trainer.
   alignas(64) Word64 used_grant;  // sequence of the last grant whose slots were sealed
   SignedWord64 attempted;         // last iteration offered to snapshot(), taken or not; -1: none
-  Word64 capturing;               // checkpoint being captured, 0: none
+  Word64 capturing;               // checkpoint being captured, or whose main shard may still be; 0: none
   Word32 trainer_doorbell;        // futex: +1 after any change above
   Word64 not_taken;               // newest snapshot that failed: iteration << 8 | ckpt_status; 0: none; before a ring
 

@@ -125,6 +125,7 @@ TEST(HaltedJob, AHaltOfAFormerLeaderIsNotObeyed) {
   Directive former;
   job.on_directive = [&](const Directive& directive) { former = directive; };
   job.advance(500);
+  job.on_directive = [](const Directive&) {};
   job.change_leader();
   job.advance(1000);
   former.sequence += 1000;
