@@ -72,7 +72,7 @@ class Reader {
   std::unordered_map<std::string, std::vector<std::size_t>> open_;  // faults without an end, the oldest first
 };
 
-// `count` different numbers below `nodes`, in random order.
+// Draws `count` different numbers below `nodes`, in random order.
 std::vector<std::uint32_t> draw(std::uint32_t count, std::uint32_t nodes, Random& random) {
   std::vector<std::uint32_t> numbers(nodes);
   std::iota(numbers.begin(), numbers.end(), 0);

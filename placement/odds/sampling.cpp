@@ -58,7 +58,8 @@ class Sampler {
 }  // namespace
 
 std::uint32_t random_below(Random& random, std::uint32_t below) {
-  // The high half of a 32 x 32 bit product. Leaves out the few draws that would favour some values (Lemire's method).
+  // Returns the high half of a 32 x 32 bit product. Draws again in the few cases that would favour some values
+  // (Lemire's method).
   const std::uint32_t uneven = -below % below;
   while (true) {
     const std::uint64_t product = (random() >> 32) * below;

@@ -20,7 +20,7 @@ constexpr double trace_day_s = 86'400;
 
 double exponential_draw(Random& random) { return -std::log1p(-random_share(random)); }
 
-// What fails at a node at that moment: a process, the node, or its domain.
+// Chooses at random what fails at this node: a process, the node, or its failure domain.
 void choose_fault(const Inputs& in, Random& random, std::uint32_t node, Failure& failure) {
   failure.nodes.clear();
   failure.fault = Fault::process;
@@ -81,7 +81,7 @@ class Weibull : public FailureSource {
   Failure failure_;
 };
 
-// A fault of the trace that happens to a running node: not one of a node that is being repaired.
+// The trace's faults of running nodes. Leaves out faults of nodes that are still down because of an earlier fault.
 std::vector<placement::Fault> separate_faults(const FaultTrace& trace) {
   std::vector<double> back_days(trace.nodes, -1);
   std::vector<placement::Fault> faults;
@@ -127,7 +127,7 @@ class Traced : public FailureSource {
     const double length_s = (fault.end_days - fault.start_days) * trace_day_s;
     faults_.push_back({at_s, Fault::node, {node}, at_s + (std::isfinite(length_s) ? length_s : scale.repair_s)});
   }
-  // Faults of one moment are one failure.
+  // Makes one failure of all faults that begin at the same moment.
   void merge() {
     std::vector<Failure> merged;
     for (Failure& fault : faults_) {

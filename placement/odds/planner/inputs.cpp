@@ -118,7 +118,7 @@ double process_failures_per_s(const Inputs& in) { return failures_per_s(in) * (1
 
 double node_state_bytes(const Inputs& in) { return in.job.state_bytes * in.job.replicas / in.cluster.nodes(); }
 
-// The nodes in repair have a Poisson distribution. Its tail, term by term.
+// The number of nodes in repair has a Poisson distribution. Adds up its terms until they cover 99.9 %.
 std::uint32_t standby_nodes_needed(const Inputs& in) {
   const double domain_nodes = std::min(in.failures.domain_nodes, in.cluster.nodes());
   const double mean = (node_failures_per_s(in) + domain_failures_per_s(in) * domain_nodes) * in.cluster.repair_s;
