@@ -69,7 +69,7 @@ Pattern::Pattern(Strategy strategy, std::uint32_t nodes, std::uint32_t copies)
   if (nodes == 0) throw std::invalid_argument("a placement needs at least one node, not 0");
   if (copies == 0) throw std::invalid_argument("a placement needs at least one copy, the node's own, not 0");
   if (copies > nodes) {
-    throw std::invalid_argument(std::to_string(copies) + " copies need as many nodes, and there are " +
+    throw std::invalid_argument(std::to_string(copies) + " copies need as many nodes, but there are only " +
                                 std::to_string(nodes) + ": ask for fewer copies or add nodes");
   }
   cells_ = cells_of(strategy, nodes, copies);
@@ -93,8 +93,8 @@ Pattern::Place Pattern::place_of(std::uint32_t position) const {
     cell_index += cell.count;
     first += cell.count * cell.size;
   }
-  throw std::out_of_range("there is no position " + std::to_string(position) + ": there are only " +
-                          std::to_string(nodes_) + ", from 0");
+  throw std::out_of_range("there is no position " + std::to_string(position) + ": positions are numbered from 0 to " +
+                          std::to_string(nodes_ - 1));
 }
 
 std::vector<std::uint32_t> Pattern::holders(std::uint32_t position) const {

@@ -167,7 +167,7 @@ ByFault<BySource<double>> failure_rates(const Inputs& in, const Holdings& holdin
 std::string why_too_large(const Inputs& in, const Setting& setting, const Behavior& what) {
   if (what.memory_bytes_per_node <= in.cluster.memory_bytes_per_node) return "";
   return setting.scheme.name + " needs " + gib(what.memory_bytes_per_node) +
-         " of memory on each node, and a node has " + gib(in.cluster.memory_bytes_per_node);
+         " of memory on each node, but a node has only " + gib(in.cluster.memory_bytes_per_node);
 }
 
 }  // namespace ckpt::planner

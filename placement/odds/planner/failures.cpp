@@ -165,12 +165,13 @@ std::unique_ptr<FailureSource> trace_failures(const FaultTrace& trace, const Tra
 
 double trace_gpu_mtbf_s(const FaultTrace& trace, std::uint32_t trace_nodes, std::uint32_t gpus_per_node) {
   if (trace_nodes < trace.nodes)
-    throw std::invalid_argument("the fault trace names " + std::to_string(trace.nodes) +
-                                " nodes; set trace-nodes to at least so many, not to " + std::to_string(trace_nodes));
+    throw std::invalid_argument("the fault trace names " + std::to_string(trace.nodes) + " nodes, but trace-nodes is " +
+                                std::to_string(trace_nodes) + ": set it to all nodes of the trace's cluster");
   const auto faults = separate_faults(trace);
   if (faults.size() < 2 || !(trace.span_days > 0))
     throw std::invalid_argument("the fault trace has " + std::to_string(faults.size()) + " faults in " +
-                                std::to_string(trace.span_days) + " days: too few for a failure rate");
+                                std::to_string(trace.span_days) +
+                                " days, too few for a failure rate: use a longer trace");
   return trace.span_days * trace_day_s * trace_nodes * gpus_per_node / static_cast<double>(faults.size());
 }
 

@@ -67,10 +67,11 @@ std::string why_not(const Inputs& in, const Scheme& scheme) {
   const std::uint32_t nodes = in.cluster.nodes();
   const std::string& name = scheme.name;
   if (scheme.protection.copies > nodes)
-    return name + " needs " + std::to_string(scheme.protection.copies) + " nodes, and there are " +
+    return name + " needs " + std::to_string(scheme.protection.copies) + " nodes, but there are only " +
            std::to_string(nodes);
   if (scheme.protection.has_parity() && nodes <= scheme.protection.rows)
-    return name + " needs more than " + std::to_string(scheme.protection.rows) + " nodes";
+    return name + " needs more than " + std::to_string(scheme.protection.rows) + " nodes, but there are only " +
+           std::to_string(nodes);
   if (scheme.capture == Capture::late && in.job.replicas < 2) return name + " needs replicas of the state";
   return "";
 }

@@ -48,8 +48,8 @@ void check_counts(const Cluster& cluster, const Job& job) {
                              Range{"replicas", double(job.replicas), 1, 1e6, ""}})
     check_range(range);
   if (job.replicas > cluster.nodes())
-    throw std::invalid_argument(std::to_string(job.replicas) + " replicas need as many nodes, and the cluster has " +
-                                std::to_string(cluster.nodes()));
+    throw std::invalid_argument(std::to_string(job.replicas) + " replicas need as many nodes, but the cluster has " +
+                                std::to_string(cluster.nodes()) + ": ask for fewer replicas or more gpus");
 }
 
 void check_shares(const Inputs& in) {
