@@ -1,9 +1,9 @@
-"""A training process for the kill -9 loop of gpu.py: checks what it was given back, then snapshots for ever.
+"""A training process for the kill -9 loop of gpu.py: checks the restored state, then takes snapshots for ever.
 
     _gpu_trainer.py OPTIONS-AS-JSON SIZE-BYTES
 
-Iteration k fills its tensor with noise from another place on, so that every byte tells k and where it belongs. Prints a
-line of JSON when it has restored, and after each commit.
+Iteration k fills the tensor with noise from a place that depends on k. So the bytes show the iteration and where in the
+tensor they belong. Prints a line of JSON when it has restored, and after each commit.
 """
 
 from __future__ import annotations

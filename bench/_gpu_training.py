@@ -1,11 +1,11 @@
-"""A training step in PyTorch, with and without a snapshot in every iteration: a transformer with 1 GB of parameters and
-Adam on a GPU, or a tiny one on the CPU, to see that this runs. Called by gpu.py.
+"""A training step in PyTorch, with and without a snapshot in every iteration. The model is a transformer with 1 GB of
+parameters and Adam on a GPU, or a tiny one on the CPU, to see that the program runs. gpu.py calls it.
 
     _gpu_training.py OPTIONS-AS-JSON STAGING-BYTES BATCH NAME cuda|cpu
 
-Blocks of iterations with and without snapshots take turns; their mean iterations are compared. Every iteration waits
-for the GPU at its end, as one does that looks at its loss: a host that runs ahead asks for snapshots before there is
-anything to capture.
+Blocks of iterations with and without snapshots take turns. Their mean iteration times are compared. Every iteration
+waits for the GPU at its end, as training does that reads its loss. Otherwise the host would run ahead, and ask for
+snapshots before there is anything to capture.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Model:
         loss.backward()
 
     def wait(self) -> None:
-        """For the stream alone: what a snapshot copies in the background goes on into the next iteration."""
+        """Waits for the stream alone, because a snapshot's copy in the background goes on into the next iteration."""
         if self.device == "cuda":
             torch.cuda.current_stream().synchronize()
 
@@ -82,7 +82,9 @@ class GpuTimer:
 
 
 class TimedCalls:
-    """Time in the engine's own snapshot() where that takes one, without the Python of Checkpointer around it."""
+    """Time in the engine's own snapshot(), without the Python code of Checkpointer around it. Only snapshots that were
+    taken count.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.taken_us: list[float] = []
@@ -113,7 +115,7 @@ class Training:
         self._snapshot_us: float | None = None  # of one that before_update() has not ended yet
 
     def warm_up(self) -> None:
-        """Registers the state and fills caches; what it takes is forgotten."""
+        """Registers the state and fills caches. Its times do not count."""
         for _ in range(SETTLE):
             self._iteration(True)
         self._finish()

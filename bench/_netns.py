@@ -1,4 +1,4 @@
-"""Two nodes of their own on this machine, joined by a link of limited rate, and agents on them."""
+"""Two nodes on this machine, each in its own network namespace, joined by a link of limited rate. Agents on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_S = 15
 
 
 class Network(netns.Network):
-    """Nodes node0 and node1, and the processes on them. Each direction of a node's link takes `rate_mbit` Mbit/s."""
+    """Nodes node0 and node1, and the processes on them. A node's link has `rate_mbit` Mbit/s in each direction."""
 
     def __init__(self, rate_mbit: float) -> None:
         self.nodes = ["node0", "node1"]

@@ -1,12 +1,12 @@
-// How fast a shard goes to storage and comes back, by a CheckpointWriter and a ReadQueue, every leaf checked on both
-// ways, against fio with the same block size, queue depth and direct flag in the same directory. Writing includes what
-// makes a step durable and whole: its records, and every sync of a file or directory; fio's time ends with the sync of
-// its file.
+// Measures how fast a shard goes to storage and comes back, by a CheckpointWriter and a ReadQueue, which check every
+// leaf. Compares that with fio in the same directory, with the same block size, queue depth and direct flag. Our time
+// to write includes all that makes a checkpoint durable and complete: its records, and every sync of a file or
+// directory. fio's time ends with the sync of its file.
 //
 //   bench_persist [--directory DIR] [--mib N] [--rounds N] [--block-kib N] [--depth N] [--buffered]
 //
-// With --serve it is our side of bench/persist.py: for each line "write" or "read" from standard input it prints how
-// many seconds that took.
+// With --serve, the program is our side of bench/persist.py. For each line "write" or "read" of standard input, it does
+// that and prints how many seconds it took.
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
@@ -51,7 +51,7 @@ struct Settings {
   }
 };
 
-// A folder for both sides, gone at the end.
+// A folder for both sides, which is removed at the end.
 class Workplace {
  public:
   explicit Workplace(const std::string& base) : path_(base + "/ckpt-bench-XXXXXX") {
@@ -85,10 +85,10 @@ double seconds(Work work) {
   return milliseconds_between(begin, Clock::now()) / 1e3;
 }
 
-// A shard in memory like an arena's slot, and its way to storage and back.
+// A shard in a slot like an arena's. Writes it to storage and reads it back.
 class Ours {
  public:
-  static constexpr unsigned reading_threads = 2;  // share the queue depth
+  static constexpr unsigned reading_threads = 2;  // the queue depth is divided between them
 
   Ours(const Settings& settings, const std::string& folder) : Ours(settings, folder, layout_of(settings)) {}
   Ours(const Settings& settings, const std::string& folder, const arena::Layout& layout)

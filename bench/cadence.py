@@ -1,10 +1,10 @@
-"""How many snapshots are skipped where iterations are short: one snapshot in every iteration of 2 to 50 ms.
+"""Measures how many snapshots are skipped if iterations are short: one snapshot in every iteration of 2 to 50 ms.
 
-Jobs of one rank (whose checkpoint stays on its node) and of two ranks on two nodes of this machine (each has a copy of
-the other's). Of an iteration's time, three fifths pass between snapshot() and a collective, a fifth in the collective,
-which keeps the ranks in step, and a fifth between before_update() and the next snapshot(). The ranks wait meanwhile, as
-for a GPU, or compute (--busy). The memory is that of all nodes' arenas, per byte of all ranks' state. The ratio is that
-of the worst row.
+There are jobs of one rank, whose checkpoint stays on its node, and of two ranks on two nodes of this machine, which
+copy each other's state. An iteration has three parts: three fifths of its time from snapshot() to a collective, one
+fifth in the collective, which keeps the ranks in step, and one fifth from before_update() to the next snapshot().
+Meanwhile the ranks wait, as for a GPU, or compute (--busy). The memory is that of all nodes' arenas, per byte of all
+ranks' state. The ratio is that of the worst row.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def compute(seconds: float) -> None:
 def train(
     options: dict[str, Any], mib: int, iteration_ms: float, count: int, busy: bool, lockstep: Any, found: Any, end: Any
 ) -> None:
-    """One rank: as many iterations to warm up as are counted."""
+    """One rank. Runs as many iterations to warm up as it counts afterwards."""
     spend = compute if busy else time.sleep
     state = bytearray(mib << 20)
     with Engine(**options) as engine:

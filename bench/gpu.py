@@ -1,16 +1,16 @@
-"""What a GPU has to show, part by part:
+"""Checks and measures the engine on a GPU. The parts are:
 
-  copy      capture and restore against the peak of the link
-  exchange  the way from GPU to GPU, through a communicator of one rank
-  parity    parity and digest kernels against copies within the device
+  copy      capture and restore, compared with the peak of the link
+  exchange  copies from GPU to GPU, through a communicator of one rank
+  parity    parity and digest kernels, compared with copies within the device
   kills     a hundred kill -9 in the middle of captures
-  training  a training step of PyTorch with a snapshot in every iteration, with little and with much staging, where the
-            copy fits into the iteration and where not
+  training  a training step of PyTorch with a snapshot in every iteration: with little and with much staging, and with
+            copies that fit into the iteration and copies that do not
 
-If a part fails or takes too long, the others still run. The end names the failed parts, and the status is 1. Without a
-GPU, or with a driver older than the CUDA of the build, it says so, measures nothing and ends with status 3.
---test-double uses the tests' doubles of the driver and of NCCL, and the CPU for PyTorch. This only shows that all parts
-run.
+If a part fails or takes too long, the others still run. At the end, the bench names the failed parts and ends with
+status 1. Without a GPU, or with a driver older than the CUDA of the build, it says so, measures nothing and ends with
+status 3. --test-double uses the test doubles of the driver and of NCCL, and the CPU for PyTorch. That only shows that
+all parts run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Bench:
 
 
 def measure(name: str, command: list, environment: dict[str, str]) -> None:
-    """Runs a command that has to end well, and to print a ratio."""
+    """Runs a command. Fails unless the command ends with status 0 and prints a ratio."""
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             ratios = 0
@@ -163,7 +163,9 @@ def wait_until(capturing: bool, words: CommWords, trainer: Trainer) -> None:
 
 
 def kill_in_a_capture(trainer: Trainer, words: CommWords, delay_s: float) -> bool:
-    """Kills so long after a capture has begun. Whether it was still under way: only the trainer writes that word."""
+    """Kills the trainer so long after a capture has begun. Returns whether that capture was still under way. Only the
+    trainer writes the word that says so.
+    """
     wait_until(False, words, trainer)
     wait_until(True, words, trainer)
     time.sleep(delay_s)
@@ -252,7 +254,7 @@ def deadline(seconds: int) -> Iterator[None]:
 
 
 def run_part(bench: Bench, name: str) -> str:
-    """Why it failed; empty where it did not."""
+    """Returns why the part failed, "" if it did not."""
     part, seconds = PARTS[name]
     print(f"{name}: begins")
     begin = time.monotonic()

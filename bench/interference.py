@@ -1,13 +1,14 @@
-"""What snapshots in every iteration cost where network and training meet: five schemes, as in GEMINI's figure 16.
+"""Measures what snapshots in every iteration cost training that shares its network: five schemes, as in GEMINI's
+figure 16.
 
-Two network namespaces, joined by a veth pair of limited rate, are nodes with an agent and a rank each. The ranks train
-a small GPT sharded as FSDP does, with collectives over that link between their computations, and the agents replicate
-over the same link. Blocks of iterations alternate between: no snapshots; blocking ones at the begin of an iteration;
-naive, one chunk per idle span; one buffer, several chunks per span but one at a time; and the engine as it is by
-default. With state that fits the idle time of an iteration, and with state that does not. Needs root, and two cores.
+Two network namespaces are the nodes, with an agent and a rank each. A veth pair of limited rate joins them. The ranks
+train a small GPT that is sharded as FSDP does it, with collectives over that link. The agents replicate over the same
+link. Blocks of iterations take turns: no snapshots; blocking snapshots at the beginning of an iteration; `naive`, with
+one chunk per idle span; `one buffer`, with several chunks per span but one at a time; and the engine with its defaults.
+The state fits into the idle time of an iteration in one case, and does not in the other. Needs root, and two cores.
 
-Training on GPUs leaves cores over, so the ranks share core 0 here and the agents core 1. A third case, with state that
-fits, lets all share all cores: what agents compute is taken from training then.
+Training on GPUs leaves CPU cores free. So the ranks share core 0 here, and the agents core 1. In a third case, with
+state that fits, all share all cores: the agents then take computing time from training.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Scheme:
-    """One scheme to take snapshots: options of its agents, None where there are none."""
+    """One scheme to take snapshots, with the options of its agents. None if it has no agents."""
 
     name: str
     agent_options: dict[str, Any] | None
@@ -63,7 +64,7 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Case:
-    """Moving averages of the weights are state, too: the more of them, the larger it is."""
+    """Moving averages of the weights are state, too. The more of them there are, the larger the state is."""
 
     name: str
     averages: int
@@ -81,14 +82,14 @@ SCHEMES = [
 
 
 def with_chunks(scheme: Scheme, chunk_kib: int) -> Scheme:
-    """The same with chunks of that size at most, where they are not large on purpose."""
+    """The same scheme with chunks of at most that size. Schemes that have large chunks on purpose keep theirs."""
     if not scheme.learns or "chunk_bytes" in scheme.agent_options:
         return scheme
     return replace(scheme, agent_options=scheme.agent_options | {"chunk_bytes": chunk_kib << 10})
 
 
 class Figures:
-    """Of one scheme, over its blocks behind the warm-up. Counts are of rank 0."""
+    """The figures of one scheme, over its blocks after the warm-up. Counts are those of rank 0."""
 
     def __init__(self) -> None:
         self.ms: list[float] = []  # measured iterations, each of the slower rank
@@ -116,7 +117,7 @@ class Figures:
 
 
 class Result:
-    """Of one case. Ways are compared with the first one, which takes no snapshots."""
+    """The figures of one case. All schemes are compared with the first one, which takes no snapshots."""
 
     def __init__(self, case: Case, state_bytes: int, rate_mbit: float) -> None:
         self.case = case
@@ -134,14 +135,14 @@ class Result:
 
     @property
     def idle_ms(self) -> float:
-        """Of an iteration without snapshots, in which rank 0 runs no collective."""
+        """The time of an iteration without snapshots in which rank 0 runs no collective."""
         return self.none.median_ms - statistics.median(self.none.comm_ms)
 
     def ratio(self, name: str) -> float:
         return self.figures[name].median_ms / self.none.median_ms
 
     def idle_used(self, name: str) -> float:
-        """Share of the idle time that what was sent beside training takes on the link."""
+        """The share of the idle time in which checkpoint traffic uses the link."""
         own = self.figures[name]
         training_bytes = (own.iterations + own.further) * self.none.per_iteration("sent_bytes")
         return (own.used["sent_bytes"] - training_bytes) / own.iterations / self.bytes_per_ms / self.idle_ms
@@ -182,7 +183,9 @@ def schedule_text(schedule: dict[str, Any] | None) -> str:
 
 
 def plan_blocks(schemes: list[Scheme], arguments: argparse.Namespace) -> list[tuple[str, int]]:
-    """Warm-up first, in which profiles are learned; then rounds, every other one backwards."""
+    """The order of the blocks: first a warm-up, in which profiles are learned, then rounds. Every other round runs
+    backwards.
+    """
     learning = arguments.profile_iterations + LEARNED + 1
     plan = [(scheme.name, learning if scheme.learns else LEARNED) for scheme in schemes]
     for number in range(-(-arguments.iterations // arguments.block)):
@@ -191,7 +194,7 @@ def plan_blocks(schemes: list[Scheme], arguments: argparse.Namespace) -> list[tu
 
 
 class Ranks:
-    """The training job, one rank on each node: what they tell, block by block."""
+    """Runs the training job, with one rank on each node. Yields what the ranks report, block by block."""
 
     def __init__(self, network: Network, scratch: Path, settings: list[dict[str, Any]], core: int | None) -> None:
         self.protocols = [scratch / f"rank{rank}.jsonl" for rank in range(len(settings))]
@@ -207,7 +210,7 @@ class Ranks:
         self._offsets = [0] * len(settings)
 
     def lines(self) -> Iterator[list[dict[str, Any]]]:
-        """One line of each rank at a time, until all of them have ended."""
+        """Yields one line of each rank at a time, until all ranks have ended."""
         waiting: list[list[dict[str, Any]]] = [[] for _ in self.protocols]
         heard = time.monotonic()
         while True:
@@ -292,7 +295,7 @@ def measure(case: Case, schemes: list[Scheme], arguments: argparse.Namespace, sc
 
 
 def show(text: str) -> None:
-    """A line that is overwritten, on a terminal."""
+    """On a terminal, prints a line that the next one overwrites."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
     elif text:

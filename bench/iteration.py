@@ -1,10 +1,10 @@
-"""What a snapshot in every iteration costs training: the demo's job with and without, in one run.
+"""Measures what a snapshot in every iteration costs training: the demo's job with and without snapshots, in one run.
 
-Four ranks on four nodes of this machine train as in ./dev demo. Blocks of iterations with a snapshot in each alternate
-with blocks without any; the first iterations of a block, in which the work of the block before it may still go on, are
-left out. Ours is the median iteration with snapshots, theirs the one without. On a machine whose cores are all busy
-training, everything that capturing and protecting compute is on top; the figures below the ratio say what. Then the
-same with parity instead of copies, and with checkpoints going to storage all the time, one after the other.
+Four ranks on four nodes of this machine train as in ./dev demo. Blocks of iterations with snapshots take turns with
+blocks without any. The first iterations of a block do not count, because the work of the block before may still go on.
+Ours is the median iteration with snapshots, theirs the one without. If training keeps all cores of the machine busy,
+all that capture and protection compute prolongs iterations. The figures below the ratio say how much that is. Two more
+runs have parity instead of copies, and checkpoints that go to storage all the time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTLE = 2  # iterations left out at the begin of each block
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """User and system time that the processes have used."""
+    """The user and system time that these processes have used so far, in seconds."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

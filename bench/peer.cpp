@@ -40,7 +40,7 @@ net::TransportOptions options_for(const PeerSettings& settings, const std::strin
   return options;
 }
 
-// The peer's process: serves the piece until its starter ends. Tells its address and the piece's root digest.
+// The peer's process: prints its address and the piece's root digest, and serves the piece until its parent ends.
 int be_source(const PeerSettings& settings) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const auto segment = nameless_segment(shard, settings.source_bytes);
@@ -95,7 +95,7 @@ std::vector<std::string> perftest_command(const std::string& transport, int port
   return command;
 }
 
-// Seconds that ucx_perftest needs for as many bytes.
+// Returns how many seconds ucx_perftest needs for so many bytes.
 double perftest_seconds(std::size_t bytes, const std::string& transport) {
   const int port = free_port();
   ChildProcess server(perftest_command(transport, port));
@@ -106,7 +106,8 @@ double perftest_seconds(std::size_t bytes, const std::string& transport) {
   for (int attempt = 0; attempt < 100; ++attempt) {  // until the server listens
     ChildProcess client(command);
     for (std::string line = client.read_line(); !line.empty(); line = client.read_line()) {
-      // iterations, latency (median, average, overall), bandwidth in 2^20 bytes/s (average, overall), rate (...)
+      // The fields are: iterations, latency (median, average, overall), bandwidth in 2^20 bytes/s (average, overall),
+      // rate (average, overall).
       std::vector<double> fields;
       std::istringstream words(line);
       for (std::string word; std::getline(words, word, ',');) {

@@ -1,4 +1,4 @@
-"""All ways that are compared: what installs them, and which settings they get."""
+"""All ways to checkpoint that are compared: which packages each needs, and which settings it gets."""
 
 from __future__ import annotations
 

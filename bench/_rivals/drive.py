@@ -1,4 +1,4 @@
-"""Drives one way to checkpoint through one run: saves, then faults. Prints what it found as one line of JSON, by size.
+"""Drives one way to checkpoint through one run: saves, then faults. Prints one line of JSON with the figures by size.
 
 bench/rivals.py starts it with the Python of the way's own environment: python -m _rivals.drive --help
 """
@@ -45,7 +45,7 @@ SAVES_MAX = 20  # until one is not skipped
 
 
 def keep_orphans() -> None:
-    """Processes whose parent was killed become ours, so that we find and end them."""
+    """Makes this process the parent of processes whose parent was killed, so that it can find and end them."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -164,7 +164,7 @@ class Run:
 
 
 def flip_a_bit(nodes: Nodes, rank: int, iteration: int) -> None:
-    """In the middle of what is stored of a rank, in the copy that a restore reads first."""
+    """Flips a bit in the middle of a rank's stored state, in the copy that a restore reads first."""
     pattern = struct.pack("<f", content(rank, iteration)) * 64
     for path in nodes.copies_of(rank):
         if path.stat().st_size < len(pattern):
@@ -196,7 +196,7 @@ def drive(entry: Entry, way_type: type[Way], place: Place, mib: int, arguments: 
 
 
 def drive_in_folder(entry: Entry, mib: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Nothing is left of it, however it ends."""
+    """Runs the way, and removes its processes and files however that ends."""
     way_type = getattr(importlib.import_module(f"{__package__}.{entry.module}"), entry.type)
     programs = {name: Path(path) for name, path in arguments.programs.items()}
     name = f"rivals-{uuid.uuid4().hex[:8]}"

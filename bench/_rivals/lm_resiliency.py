@@ -1,4 +1,5 @@
-"""lm-resiliency: four buffers in the trainers, copied to the peer over gloo, flushed to a folder on SIGTERM."""
+"""lm-resiliency: the trainers have four buffers, copy them to the peer over gloo, and write them to a folder on
+SIGTERM."""
 
 from __future__ import annotations
 

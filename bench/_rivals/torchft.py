@@ -1,4 +1,4 @@
-"""torchft: nothing is stored. A rank that starts again fetches the state of a live peer over HTTP."""
+"""torchft: it stores nothing. A rank that starts again fetches the state of a live peer over HTTP."""
 
 from __future__ import annotations
 
