@@ -38,12 +38,12 @@ struct Operation {
   };
 
   Kind kind = Kind::sync;
-  std::shared_ptr<UniqueFd> file;  // for read, write, sync, allocate and close; open sets it
-  std::string path;                // for the other operations
-  std::string new_path;            // rename, link
-  int flags = 0;                   // open
-  std::uint64_t offset = 0;        // read, write; allocate: the size
-  std::byte* data = nullptr;       // read, write
+  std::shared_ptr<UniqueFd> file;     // for read, write, sync, allocate and close; open sets it
+  std::string path;                   // for the other operations
+  std::string new_path;               // rename, link
+  int flags = 0;                      // open
+  std::uint64_t offset = 0;           // read, write; allocate: the size
+  std::byte* data = nullptr;          // read, write
   std::size_t size_bytes = 0;         // read, write
   std::shared_ptr<const void> owner;  // keeps the memory at `data`
   std::uint64_t tag = 0;              // for the submitter; the queue does not use it
