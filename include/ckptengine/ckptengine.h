@@ -148,7 +148,7 @@ typedef struct ckpt_restored {
   const char* message;        /* what a person should know about this restore, or ""; valid until the engine's next
                                  ckpt_restore() or ckpt_close() */
   int32_t adopted;   /* 1: the checkpoint has no private shard for this rank, so the rank got rank 0's. Initialize
-                        state that must differ between ranks again, such as random numbers (docs/elastic.md) */
+                        again what must differ between ranks, such as random numbers (docs/elastic.md) */
   uint32_t reserved; /* 0 */
 } ckpt_restored;
 #define CKPT_RESTORED_INIT \
@@ -156,7 +156,7 @@ typedef struct ckpt_restored {
 
 /* How far a snapshot has come. Later stages have higher values. */
 typedef enum ckpt_stage {
-  CKPT_STAGE_NONE = 0,      /* not taken, waiting for a slot, discarded, or not among the newest 256 iterations */
+  CKPT_STAGE_NONE = 0,      /* not taken, waiting for a slot, discarded, or more than 256 iterations old */
   CKPT_STAGE_CAPTURING = 1, /* the copy is under way */
   CKPT_STAGE_CAPTURED = 2,  /* complete in this node's memory */
   CKPT_STAGE_COMMITTED = 3, /* every shard of the job has all its copies and parity */
@@ -185,8 +185,8 @@ typedef struct ckpt_stats_t {
 /* Whether the job is protected, from best to worst. `ckptctl health` shows the same (docs/protection.md). */
 typedef enum ckpt_protection {
   CKPT_PROTECTED = 0,
-  CKPT_DEGRADED = 1,     /* commits go on, or did a moment ago, but with less protection than asked for */
-  CKPT_NOT_PROTECTED = 2 /* nothing was committed for longer than allowed, or this is unknown */
+  CKPT_DEGRADED = 1,     /* the newest commit is recent enough, but something is wrong, e.g. too few copies */
+  CKPT_NOT_PROTECTED = 2 /* nothing was committed for longer than allowed, or nobody can tell */
 } ckpt_protection;
 
 /* The verdict on the whole job, as far as this rank knows it. Texts end in a zero byte. A text with nothing to say is

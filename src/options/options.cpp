@@ -44,7 +44,7 @@ std::uint64_t parse_size_bytes(std::string_view text) {
     if (unit == name) shift = bits;
   const double bytes = std::ldexp(value, shift);
   if (error != std::errc() || shift < 0 || !(value >= 0) || bytes > std::ldexp(1.0, 53) || bytes != std::floor(bytes))
-    throw BadValue{"must be a whole number of bytes, plain or with KiB, MiB, GiB or TiB"};
+    throw BadValue{"must be a number of bytes, plain or with KiB, MiB, GiB or TiB"};
   return static_cast<std::uint64_t>(bytes);
 }
 
