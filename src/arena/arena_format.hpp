@@ -35,7 +35,7 @@ inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;         // 
 inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;         // "CKPTNG1"
 inline constexpr std::uint64_t receive_buffer_magic = 0x31474c5450'4b43ull;  // "CKPTLG1"
 inline constexpr std::size_t page_bytes = 4096;
-// In RankControl::fenced: the trainer is superseded, but the agent does not know by which incarnation.
+// In RankControl::fenced: the agent takes no more snapshots from this trainer, but no incarnation superseded it.
 inline constexpr std::uint64_t fenced_without_incarnation = ~std::uint64_t{0};
 inline constexpr std::size_t name_bytes_max = 256;
 // Advice for errors when the arena's file system is full.
