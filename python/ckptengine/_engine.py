@@ -445,7 +445,7 @@ class Engine:
 
     def close(self) -> None:
         """Closes the engine. First waits until the last snapshot is committed, at most for the option
-        `close_timeout_ms`. Does not wait if the job is not protected. The agent goes on, and keeps what was captured."""
+        `close_timeout_ms`. Does not wait if the job is not protected. The agent goes on and keeps what was captured."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             self._finalizer.detach()

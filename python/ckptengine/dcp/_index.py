@@ -106,8 +106,8 @@ class Known(dict):
             return wanted
         if found := self._plain.get(plain_key(wanted)):
             return found
-        # torch's flattened optimizer state has an entry per parameter, such as param_groups.fc.weight.lr. All parameters
-        # of a group have the same value.
+        # torch's flattened optimizer state has an entry per parameter, such as param_groups.fc.weight.lr. All
+        # parameters of a group have the same value.
         group = _OF_PARAMETER.fullmatch(wanted)
         only = f"{group[1]}.0.{group[2]}" if group and group[1] not in self._several else ""
         return only if only in self.keys() else None

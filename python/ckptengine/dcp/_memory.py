@@ -154,7 +154,7 @@ class Memory:
         return self._held.read(self._local[shard])
 
     def _exchange(self, wanted: list[Wanted], last: bool) -> bool:
-        """One round: sends what others ask for, receives what this rank asks for. Returns whether this was every rank's last."""
+        """Sends what others ask for, receives what this rank asks for. Returns True if all ranks are done."""
         if self.world_size == 1:
             return True
         mine: dict[int, list[Wanted]] = {}

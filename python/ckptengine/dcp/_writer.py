@@ -148,5 +148,3 @@ def _in_host_memory(key: str, tensor: torch.Tensor) -> torch.Tensor:
     if plain.dtype in _DTYPES:
         return plain
     return plain.reshape(-1).view(torch.uint8) if plain.ndim == 0 else plain.view(torch.uint8)
-
-
