@@ -80,7 +80,7 @@ class TrainerManager {
     std::string shortage = {};  // what its GPU lacks memory for, as it reported for people; "" if nothing
     bool wants_gpu_replication = false;
     std::uint8_t failed = 0;         // as RankPort::ControlChanges::failed
-    std::string slots_refused = {};  // why the agent could not add a slot that its captures need; "" if it could
+    std::string slots_refused = {};  // why the agent could not add a slot that its captures need; otherwise ""
   };
   const std::map<core::Rank, Trainer>& trainers() const { return trainers_; }
   const RankWatch& watch() const { return watch_; }
