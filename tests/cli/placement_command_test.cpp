@@ -144,7 +144,7 @@ TEST_F(PlacementCommand, RefusesBadInputInOneSentence) {
   EXPECT_EQ(refusal(question), "cannot read " + path("missing"));
   question = options(4, 2, "group", 1);
   question.plot_path = path("plot.gif");
-  EXPECT_EQ(refusal(question), "a plot is written as .png or .svg, and '" + path("plot.gif") + "' is neither");
+  EXPECT_EQ(refusal(question), "cannot plot to '" + path("plot.gif") + "': name a file that ends in .png or .svg");
 }
 
 }  // namespace
