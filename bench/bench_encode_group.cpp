@@ -287,9 +287,9 @@ int run(int argc, char** argv) {
   initialize(&argc, argv);
   Settings settings;
   CLI::App app("Parity of four nodes' shards against gathering them first");
-  app.add_option("--mib", settings.mib, "of each shard")->check(CLI::Range(1, 4096));
+  app.add_option("--mib", settings.mib, "MiB of each shard")->check(CLI::Range(1, 4096));
   app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 100));
-  app.add_option("--transport", settings.transport, "only this one")->check(CLI::IsMember({"tcp", "shm"}));
+  app.add_option("--transport", settings.transport, "default: both")->check(CLI::IsMember({"tcp", "shm"}));
   app.add_option("--member-of", settings.member_of)->group("");
   app.add_option("--member", settings.member)->group("");
   CLI11_PARSE(app, argc, argv);

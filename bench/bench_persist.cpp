@@ -159,7 +159,8 @@ double fio_seconds(const Settings& settings, const std::string& folder, const st
   std::string text;
   std::array<char, 4096> part{};
   while (output != nullptr && std::fgets(part.data(), part.size(), output) != nullptr) text += part.data();
-  if (output == nullptr || ::pclose(output) != 0) throw std::runtime_error("fio failed (package fio): " + command);
+  if (output == nullptr || ::pclose(output) != 0)
+    throw std::runtime_error("fio failed; is the package fio installed? The command was: " + command);
   const auto job = nlohmann::json::parse(text.substr(text.find('{'))).at("jobs").at(0).at(way);
   return double(settings.bytes()) / job.at("bw_bytes").get<double>();
 }
@@ -187,13 +188,13 @@ int main(int argc, char** argv) {
   Settings settings;
   CLI::App app("Writing a shard to storage and reading it against fio");
   app.add_option("--directory", settings.directory, "where to write, an absolute path");
-  app.add_option("--mib", settings.mib, "size of the shard")->check(CLI::Range(1, 65536));
+  app.add_option("--mib", settings.mib, "size of the shard in MiB")->check(CLI::Range(1, 65536));
   app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 100));
-  app.add_option("--block-kib", settings.block_kib, "a multiple of 64")->check(CLI::Range(64, 65536));
+  app.add_option("--block-kib", settings.block_kib, "size of a block, a multiple of 64")->check(CLI::Range(64, 65536));
   app.add_option("--depth", settings.depth)->check(CLI::Range(1, 1024));
-  app.add_flag("--buffered", settings.buffered, "through the page cache");
-  app.add_option("--tensors", settings.tensors_path, "JSON file with names and shapes, in place of --mib");
-  app.add_flag("--serve", settings.serve, "do as standard input says");
+  app.add_flag("--buffered", settings.buffered, "go through the page cache");
+  app.add_option("--tensors", settings.tensors_path, "JSON file with the tensors' names and shapes, in place of --mib");
+  app.add_flag("--serve", settings.serve, "take commands from standard input");
   CLI11_PARSE(app, argc, argv);
   try {
     const Workplace workplace(settings.directory);

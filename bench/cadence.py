@@ -107,12 +107,12 @@ def aligned(rows: list[list[str]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=4, help="of iterations that are counted, in each row")
+    parser.add_argument("--seconds", type=float, default=4, help="how long to count iterations for each row")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--mib", type=int, nargs="+", default=[1, 16], help="state of each rank")
+    parser.add_argument("--mib", type=int, nargs="+", default=[1, 16], help="MiB of state of each rank")
     parser.add_argument("--iterations-ms", type=float, nargs="+", default=[2, 5, 10, 20, 50])
-    parser.add_argument("--busy", action="store_true", help="iterations occupy a core, as without a GPU")
-    parser.add_argument("--schedule", default="idle", help="immediate: without regard for training")
+    parser.add_argument("--busy", action="store_true", help="iterations compute, as without a GPU")
+    parser.add_argument("--schedule", default="idle", help="idle, or immediate: send without regard for training")
     parser.add_argument("--library", type=Path)
     arguments = parser.parse_args()
     programs = find_programs(Path(load_library(arguments.library).path))

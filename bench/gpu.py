@@ -296,11 +296,11 @@ def test_double(build: Path) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "release", help="where the programs are")
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "release", help="folder with the programs")
     parser.add_argument(
-        "--only", type=names_of_parts, default=list(PARTS), metavar="PART,...", help="these parts alone"
+        "--only", type=names_of_parts, default=list(PARTS), metavar="PART,...", help="run only these parts"
     )
-    parser.add_argument("--mib", type=int, default=1024, help="of state that is copied")
+    parser.add_argument("--mib", type=int, default=1024, help="MiB of state to copy")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument(
         "--test-double", action="store_true", help="run on the test double of a driver, with little state"

@@ -1,11 +1,11 @@
-"""Measures what snapshots in every iteration cost training that shares its network: five schemes, as in GEMINI's
-figure 16.
+"""Measures what snapshots in every iteration cost training that shares its network, for five schemes.
 
-Two network namespaces are the nodes, with an agent and a rank each. A veth pair of limited rate joins them. The ranks
-train a small GPT that is sharded as FSDP does it, with collectives over that link. The agents replicate over the same
-link. Blocks of iterations take turns: no snapshots; blocking snapshots at the beginning of an iteration; `naive`, with
-one chunk per idle span; `one buffer`, with several chunks per span but one at a time; and the engine with its defaults.
-The state fits into the idle time of an iteration in one case, and does not in the other. Needs root, and two cores.
+This repeats GEMINI's figure 16. Two network namespaces are the nodes, with an agent and a rank each. A veth pair of
+limited rate joins them. The ranks train a small GPT that is sharded as FSDP does it, with collectives over that link.
+The agents replicate over the same link. Blocks of iterations take turns: no snapshots; blocking snapshots at the
+beginning of an iteration; `naive`, with one chunk per idle span; `one buffer`, with several chunks per span but one at
+a time; and the engine with its defaults. The state fits into the idle time of an iteration in one case, and does not in
+the other. Needs root, and two cores.
 
 Training on GPUs leaves CPU cores free. So the ranks share core 0 here, and the agents core 1. In a third case, with
 state that fits, all share all cores: the agents then take computing time from training.
@@ -332,24 +332,24 @@ def draw(path: Path, results: list[Result]) -> None:
 def parse() -> argparse.Namespace:
     names = [scheme.name for scheme in SCHEMES[1:]]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--iterations", type=int, default=50, help="measured with each scheme")
-    parser.add_argument("--block", type=int, default=10, help="iterations measured before it is the next scheme's turn")
-    parser.add_argument("--rate", type=float, default=200, metavar="MBIT", help="of the link, Mbit/s")
+    parser.add_argument("--iterations", type=int, default=50, help="iterations to measure with each scheme")
+    parser.add_argument("--block", type=int, default=10, help="iterations to measure before the next scheme's turn")
+    parser.add_argument("--rate", type=float, default=200, metavar="MBIT", help="rate of the link in Mbit/s")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--length", type=int, default=128, help="characters of a text")
     parser.add_argument("--batch", type=int, default=64, help="texts per rank and iteration")
-    parser.add_argument("--averages", type=int, default=0, help="moving averages of the weights, where state fits")
-    parser.add_argument("--averages-large", type=int, default=20, help="likewise, where it does not")
+    parser.add_argument("--averages", type=int, default=0, help="moving averages of the weights, if state fits")
+    parser.add_argument("--averages-large", type=int, default=20, help="moving averages, if state does not fit")
     parser.add_argument("--profile-iterations", type=int, default=20)
-    parser.add_argument("--schemes", nargs="+", choices=names, default=names, help="which to measure beside none")
+    parser.add_argument("--schemes", nargs="+", choices=names, default=names, help="schemes to measure besides `none`")
     parser.add_argument(
         "--chunk", type=int, metavar="KIB", help="largest chunk of one_buffer and engine (the option's default)"
     )
-    parser.add_argument("--cases", nargs="+", choices=CASES, help="all by default, and fits alone for --sweep")
+    parser.add_argument("--cases", nargs="+", choices=CASES, help="default: all; with --sweep, fits alone")
     parser.add_argument("--sweep", action="store_true", help="compare chunk sizes instead, with state that fits")
     parser.add_argument("--chunks", type=int, nargs="+", default=[64, 256, 512, 1024, 2048, 4096], metavar="KIB")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="append all that ranks tell, a JSON line per block")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="append a JSON line with all figures of each block")
     parser.add_argument("--plot", type=Path, default=ROOT / "build" / "interference.png", metavar="PATH")
     parser.add_argument("--directory", type=Path, default=ROOT / "build", metavar="DIR", help="for logs while it runs")
     parser.add_argument("--library", type=Path)
@@ -358,9 +358,9 @@ def parse() -> argparse.Namespace:
         if not 0 < getattr(arguments, name) < float("inf"):
             parser.error(f"--{name.replace('_', '-')} must be above 0")
     if min(arguments.averages, arguments.averages_large) < 0:
-        parser.error("there cannot be less than no moving averages")
+        parser.error("--averages and --averages-large must be 0 or more")
     if min([*arguments.chunks, 1 if arguments.chunk is None else arguments.chunk]) < 1:
-        parser.error("chunks must be of 1 KiB at least")
+        parser.error("--chunk and --chunks must be at least 1 KiB")
     return arguments
 
 

@@ -81,11 +81,11 @@ def split(run: Run, block: int) -> tuple[list[float], list[float]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--blocks", type=int, default=6, help="of each kind; the first one warms up")
+    parser.add_argument("--blocks", type=int, default=6, help="blocks of each kind; the first one warms up")
     parser.add_argument("--block", type=int, default=7, help="iterations in a block")
     parser.add_argument("--batch", type=int, default=12)
     parser.add_argument("--transport", default="tcp")
-    parser.add_argument("--directory", type=Path, default=ROOT / "build", metavar="DIR", help="storage is made here")
+    parser.add_argument("--directory", type=Path, default=ROOT / "build", metavar="DIR", help="where to put storage")
     parser.add_argument("--library", type=Path)
     arguments = parser.parse_args()
     arguments.directory.mkdir(parents=True, exist_ok=True)

@@ -119,7 +119,7 @@ double perftest_seconds(std::size_t bytes, const std::string& transport) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  throw std::runtime_error("ucx_perftest gave no result (package ucx-utils)");
+  throw std::runtime_error("ucx_perftest gave no result; is the package ucx-utils installed?");
 }
 
 double xxhash_seconds(const std::vector<std::byte>& bytes) {
@@ -172,12 +172,12 @@ int compare_with_perftest(int argc, char** argv, const std::string& name, const 
   initialize(&argc, argv);
   PeerSettings settings;
   CLI::App app("The transfer of a piece from a peer against ucx_perftest");
-  app.add_option("--mib", settings.mib, "size of the piece, at least")->check(CLI::Range(8, 16384));
+  app.add_option("--mib", settings.mib, "least size of the piece in MiB")->check(CLI::Range(8, 16384));
   app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 100));
   std::size_t chunk_kib = settings.options.chunk_bytes >> 10;
-  app.add_option("--chunk-kib", chunk_kib, "of the transport; default: the agents'")->check(CLI::Range(64, 65536));
+  app.add_option("--chunk-kib", chunk_kib, "size of a chunk; default: as agents do")->check(CLI::Range(64, 65536));
   app.add_option("--chunks-in-flight", settings.options.chunks_in_flight)->check(CLI::Range(1, 64));
-  app.add_option("--transport", settings.transport, "only this one")->check(CLI::IsMember({"tcp", "shm"}));
+  app.add_option("--transport", settings.transport, "default: both")->check(CLI::IsMember({"tcp", "shm"}));
   app.add_option("--source-of", settings.source_of)->group("");
   app.add_option("--source-bytes", settings.source_bytes)->group("");
   CLI11_PARSE(app, argc, argv);

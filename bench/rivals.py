@@ -190,10 +190,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./dev bench rivals --", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--runs", type=int, default=5, help="of each way (default: %(default)s)")
-    parser.add_argument("--mib", type=sizes, default="32,512", help="state per rank (default: %(default)s)")
-    parser.add_argument("--saves", type=int, default=2, help="after the first (default: %(default)s)")
-    parser.add_argument("--only", action="append", choices=names, help="this rival beside ours; may be repeated")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each way (default: %(default)s)")
+    parser.add_argument("--mib", type=sizes, default="32,512", help="MiB of state per rank (default: %(default)s)")
+    parser.add_argument("--saves", type=int, default=2, help="saves after the first (default: %(default)s)")
+    parser.add_argument("--only", action="append", choices=names, help="compare only this rival; may be repeated")
     parser.add_argument("--quick", action="store_true", help="one run with 32 MiB")
     parser.add_argument("--write-docs", action="store_true", help="put the table into docs/performance.md")
     parser.add_argument("--library", type=Path, help="libckptengine.so, with its programs beside it")

@@ -1,5 +1,4 @@
-"""Measures how long training stands still for a checkpoint: ckptengine against torch.save to tmpfs and DCP's
-async_save.
+"""Measures how long training stands still for a checkpoint: ckptengine, torch.save to tmpfs and DCP's async_save.
 
 One process trains a transformer whose model and AdamW state are 1 GiB. In every round it takes one checkpoint in each
 way, each after a real iteration, so that all three meet the same load. Ours is how long snapshot() and before_update()

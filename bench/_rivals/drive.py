@@ -174,7 +174,7 @@ def flip_a_bit(nodes: Nodes, rank: int, iteration: int) -> None:
             if at >= 0:
                 memory[at + len(pattern) // 2] ^= 1
                 return
-    raise Failed(f"what is stored of rank {rank} was not found")
+    raise Failed(f"the stored state of rank {rank} was not found")
 
 
 def drive(entry: Entry, way_type: type[Way], place: Place, mib: int, arguments: argparse.Namespace) -> dict[str, Any]:
