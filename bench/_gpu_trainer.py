@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "python" / "tests")]
 from ckptengine import DType, Engine, Memory, Stage
 from cuda_trainer import Gpu, say
 
-PERIOD_BYTES = 1_048_583  # a prime: no two leaves of 64 KiB are equal before 2^16 periods
+PERIOD_BYTES = 1_048_583  # a prime, so no two leaves of 64 KiB are equal within 2^16 periods
 
 
 class State:
@@ -60,7 +60,7 @@ def main() -> None:
     for k in range(start.next_iteration, start.next_iteration + 1_000_000):
         ticket = engine.snapshot(k, stream)
         engine.before_update([stream])
-        state.update(k + 1)  # right behind: a capture that is not over has to be ahead of it
+        state.update(k + 1)  # at once: a capture still under way must have read these bytes before
         gpu.call("cuStreamSynchronize", gpu.stream)
         if ticket.taken and ticket.wait(Stage.COMMITTED, 60_000):
             say(committed=k, capture_s=1e-3 * engine.stats().capture_ms)

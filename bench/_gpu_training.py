@@ -24,7 +24,7 @@ from ckptengine.torch import Checkpointer
 from torch import nn
 
 BLOCKS = 10
-SETTLE, MEASURED = 2, 20  # iterations of a block
+SETTLE, MEASURED = 2, 20  # iterations of a block: left out at its beginning, and measured
 HOST_GOAL_US = 200
 ITERATION_GOAL = 1.01
 
@@ -41,7 +41,7 @@ class Model:
         self.words = torch.randint(words, (batch, length), device=device)
         self.device = device
         self.forward_backward()
-        self.optimizer.step()  # Adam's moments are there from now on
+        self.optimizer.step()  # makes Adam's moments
         self.wait()
 
     def forward_backward(self) -> None:
@@ -106,13 +106,13 @@ class Training:
         self.model = model
         self.checkpointer = checkpointer
         self.next_iteration = checkpointer.restore().next_iteration
-        self.block_s: dict[bool, list[float]] = {False: [], True: []}  # of the measured iterations
+        self.block_s: dict[bool, list[float]] = {False: [], True: []}  # measured iterations, by with_snapshots
         self.gpu = {with_snapshots: GpuTimer(model.device) for with_snapshots in (False, True)}
-        self.host_us: list[float] = []  # in both calls, of each snapshot that was taken
+        self.host_us: list[float] = []  # time in both calls, for each snapshot that was taken
         self.engine_calls = TimedCalls(checkpointer.engine)
         self.skipped = 0
-        self.ticket: Ticket | None = None  # of the last one that was taken
-        self._snapshot_us: float | None = None  # of one that before_update() has not ended yet
+        self.ticket: Ticket | None = None  # of the last snapshot that was taken
+        self._snapshot_us: float | None = None  # time in snapshot(), until before_update() has returned
 
     def warm_up(self) -> None:
         """Registers the state and fills caches. Its times do not count."""

@@ -274,7 +274,7 @@ class Bench:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.training = Training(settings)
         self.k = 0
-        self._iterate(None)  # makes connections, and the optimizer's state
+        self._iterate(None)  # connects the ranks, and makes the optimizer's state
         self.state = self.training.state()
         self.schemes = {own["name"]: Scheme(own, self.state) for own in settings["schemes"]}
         for scheme in self.schemes.values():
@@ -290,8 +290,8 @@ class Bench:
         if scheme is not None and takes_snapshot:
             scheme.begin_iteration(self.k)
         loss = self.training.forward()
-        # Nothing is changed before the update, but so little state is captured by now, and the update is so short: the
-        # agent needs some milliseconds between before_update() and the next snapshot() to offer a slot.
+        # This could wait until just before the update. But the little state is captured by now, and the update is
+        # short. The agent needs some milliseconds between before_update() and the next snapshot() to grant a slot.
         if scheme is not None:
             scheme.before_update()
         self.training.backward()

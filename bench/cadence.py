@@ -30,7 +30,7 @@ from cluster import Cluster
 from run import find_programs
 
 DEADLINE_S = 60
-REDUCTION = 0.2  # of an iteration
+REDUCTION = 0.2  # share of an iteration that the collective takes
 UPDATE = 0.2
 
 

@@ -39,7 +39,7 @@ from gpu_driver import gpu_name, program_libraries, why_unusable
 
 MIB = 1 << 20
 ARENA = "/dev/shm"
-SLOTS = 3  # that an arena holds of a rank's state
+SLOTS = 3  # slots that an arena has for a rank's state
 UNUSABLE = 3
 
 
@@ -100,7 +100,7 @@ def job(build: Path) -> Iterator[dict[str, str]]:
         where = {"job": "gpu", "node": "n0", "arena_dir": arena, "coordination": coordination}
         programs = {"library": build / "lib" / "libckptengine.so", "ckptd": build / "bin" / "ckptd"}
         try:
-            # One node needs no network, and not every sandbox shows its interfaces.
+            # A single node needs no network, and some sandboxes do not show network interfaces.
             alone = {"rank": 0, "world_size": 1, "copies": 1, "transport": "shm"}
             yield {key: str(value) for key, value in {**where, **programs, **alone}.items()}
         finally:
@@ -230,7 +230,7 @@ def training(bench: Bench) -> None:
 
 # ---- all of it ----
 
-PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {  # with seconds that each may take
+PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {  # each with its limit in seconds
     "copy": (copy, 180),
     "exchange": (exchange, 180),
     "parity": (parity, 240),
@@ -264,7 +264,7 @@ def run_part(bench: Bench, name: str) -> str:
             part(bench)
     except LeftOut as why:
         outcome = f"left out, as {why}"
-    except Exception as error:  # whatever it is, the other parts are to run
+    except Exception as error:  # after any failure, the other parts still run
         failure = str(error) or type(error).__name__
         outcome = f"failed: {failure}"
     print(f"{name}: {outcome} ({time.monotonic() - begin:.0f} s)")

@@ -38,8 +38,8 @@ from ckptengine import load_library
 from run import find_programs
 
 RANK = Path(__file__).resolve().with_name("_interference_rank.py")
-SETTLE = 2  # iterations left out at the begin of each block
-LEARNED = 5  # iterations after a profile was learned, before anything is measured
+SETTLE = 2  # iterations that do not count at the beginning of each block
+LEARNED = 5  # iterations from a learned profile to the first measurement
 HEADS = 4
 SILENCE_S = 120
 POLL_S = 0.05
@@ -68,7 +68,7 @@ class Case:
 
     name: str
     averages: int
-    suffix: str  # of its ratios
+    suffix: str  # at the end of the names of its ratios
     shares_cores: bool = False
 
 
@@ -92,10 +92,10 @@ class Figures:
     """The figures of one scheme, over its blocks after the warm-up. Counts are those of rank 0."""
 
     def __init__(self) -> None:
-        self.ms: list[float] = []  # measured iterations, each of the slower rank
-        self.comm_ms: list[float] = []  # of them, on rank 0
-        self.iterations = 0  # all that should have a snapshot
-        self.further = 0  # and those until the last one was committed
+        self.ms: list[float] = []  # times of the measured iterations, on the slower rank
+        self.comm_ms: list[float] = []  # time of their collectives, on rank 0
+        self.iterations = 0  # how many iterations should have a snapshot
+        self.further = 0  # how many more it took until the last snapshot was committed
         self.used: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
 
@@ -124,7 +124,7 @@ class Result:
         self.state_bytes = state_bytes
         self.bytes_per_ms = rate_mbit * 1e3 / 8
         self.figures: dict[str, Figures] = {}
-        self.schedules: dict[str, Any] = {}  # what the agents of node 0 say of each scheme that has idle spans
+        self.schedules: dict[str, Any] = {}  # by scheme: what node 0's agent has learned
 
     def add(self, block: list[dict[str, Any]]) -> None:
         self.figures.setdefault(block[0]["scheme"], Figures()).add(block)

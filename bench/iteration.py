@@ -29,7 +29,7 @@ from demo import LENGTH, placement
 from report import Progress, mib, table
 from run import Run, find_programs
 
-SETTLE = 2  # iterations left out at the begin of each block
+SETTLE = 2  # iterations that do not count at the beginning of each block
 
 
 def cpu_seconds(pids: list[int]) -> float:
@@ -44,7 +44,7 @@ def cpu_seconds(pids: list[int]) -> float:
 def measure(arguments: argparse.Namespace, folder: Path, more: dict[str, Any]) -> tuple[Run, float]:
     """The run, and the CPU seconds of all agents during it."""
     programs = find_programs(Path(load_library(arguments.library).path))
-    # The pattern of an iteration is learned within the first block, which warms up.
+    # The first block warms up. The profile is learned within it.
     options = {"transport": arguments.transport, "interface": "lo", "profile_iterations": 3} | more
     folder.mkdir()
     with Cluster("iteration", programs, folder, Path("/dev/shm"), options) as cluster:

@@ -203,7 +203,7 @@ def main() -> int:
     parser.add_argument("--dcp-threads", type=int, default=1, help="of its writer")
     parser.add_argument("--program", type=Path, default=PROGRAM)
     arguments = parser.parse_args()
-    warnings.filterwarnings("ignore", "torch.distributed is")  # as intended
+    warnings.filterwarnings("ignore", "torch.distributed is")  # it is used without a process group on purpose
     against_fio(arguments)
     against_torch(arguments)
     return 0

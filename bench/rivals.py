@@ -47,7 +47,7 @@ PAGE = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- ./dev bench rivals: begin -->", "<!-- ./dev bench rivals: end -->"
 RUN_S = 400
 ENDING_S = 20
-WIDTH = 120  # of the page
+WIDTH = 120  # characters in a line of the page
 
 
 class Failed(Exception):
@@ -87,7 +87,7 @@ def drive(entry: Entry, python: Path, arguments: list[str]) -> dict[str, Any]:
 
 def end(driver: subprocess.Popen) -> None:
     if driver.poll() is None:
-        driver.terminate()  # it takes its processes and files away
+        driver.terminate()  # the driver then removes its processes and files
         try:
             driver.wait(ENDING_S)
         except subprocess.TimeoutExpired:

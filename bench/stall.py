@@ -161,7 +161,7 @@ def main() -> int:
         ours = Ours(checkpointer)
         first_ms = ours.first_stall_ms(training.forward_backward)
         training.optimizer.step()
-        measure(training, ours, folder, 1)  # warms all of them up
+        measure(training, ours, folder, 1)  # one round to warm up
         report(measure(training, ours, folder, arguments.rounds), first_ms)
     return 0
 

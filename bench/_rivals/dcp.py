@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from .way import Way
 
 PREFIX = "iteration-"
-METADATA = ".metadata"  # is written last
+METADATA = ".metadata"  # the file that is written last
 
 
 class Dcp(Way):

@@ -53,7 +53,7 @@ def bytes_now(files: Iterable[Path]) -> int:
         try:
             total += file.stat().st_blocks * 512
         except FileNotFoundError:
-            pass  # removed meanwhile
+            pass  # the file was removed meanwhile
     return total
 
 

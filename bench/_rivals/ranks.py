@@ -45,7 +45,7 @@ class Rank:
         self._state: State = {f"tensor{number}": torch.zeros(floats) for number in range(TENSORS)}
         for tensor in self._state.values():
             tensor.fill_(0.0)  # touches each page
-        self._owner = 0 if way_type.survivors_go_on else rank  # all have the same state where survivors go on
+        self._owner = 0 if way_type.survivors_go_on else rank  # if survivors go on, all ranks have the same state
         self._way: Way | None = None
 
     def begin(self) -> None:
@@ -91,7 +91,7 @@ class Rank:
 
 def _serve(pipe: Connection, log: str, *arguments: Any) -> None:
     """The rank's process, until it is asked to close."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not what the driver does then
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the handler that the driver installed
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, sys.stdout.fileno())
     os.dup2(descriptor, sys.stderr.fileno())

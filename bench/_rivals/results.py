@@ -43,7 +43,7 @@ class Results:
     def __init__(self, sizes: list[int]) -> None:
         self.sizes = sizes
         self.found: dict[str, Found] = {}
-        self.skipped: dict[str, str] = {}  # the reason, by name
+        self.skipped: dict[str, str] = {}  # by name of the way: why it was left out
 
     def add(self, entry: Entry, run: dict[str, Any]) -> None:
         """Adds what a driver found in one run, in all sizes."""

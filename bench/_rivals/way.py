@@ -21,8 +21,8 @@ class Place:
     """The paths of a run. All are in one folder in tmpfs."""
 
     root: Path
-    name: str  # of the run, not used by any other
-    programs: dict[str, Path]  # of ckptengine: library, ckptd, ckptctl
+    name: str  # name of the run; no other run has it
+    programs: dict[str, Path]  # paths of ckptengine's library, ckptd and ckptctl
 
     @property
     def shared(self) -> Path:
@@ -69,8 +69,8 @@ class Way:
     """The part of a way in a rank's process: how the rank checkpoints its state."""
 
     nodes_type = Nodes
-    uses_group = True  # torch.distributed is initialized
-    survivors_go_on = False  # a dead rank alone starts again, and the others keep their state
+    uses_group = True  # True: torch.distributed is initialized in the rank
+    survivors_go_on = False  # True: only a dead rank starts again, and the others keep their state
 
     def __init__(self, nodes: Nodes, rank: int, state: State) -> None:
         self.place = nodes.place
