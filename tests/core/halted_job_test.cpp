@@ -219,8 +219,8 @@ TEST(HaltedJob, AfterAFalseAlarmTheLateCapturesAreCommitted) {
 
 TEST(HaltedJob, WhatADeadRankLeftInSlotsThatItWasNotGrantedDoesNotCount) {
   Job job;
-  const SlotRef stranger{1, "rank1.private", 0};
-  job.feed(1, LeftBehind{1, {{stranger, piece_of(stranger.shard, {1, 43}, ranks)}}});
+  const SlotRef other_slot{1, "rank1.private", 0};
+  job.feed(1, LeftBehind{1, {{other_slot, piece_of(other_slot.shard, {1, 43}, ranks)}}});
   job.exit_trainer(1);
   const auto pieces = job.status(1).pieces;
   EXPECT_TRUE(std::none_of(pieces.begin(), pieces.end(),

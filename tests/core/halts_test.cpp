@@ -57,9 +57,9 @@ TEST(Halts, ARankInAnUpdateThatDoesNotEndIsNoLongerWaitedFor) {
 }
 
 TEST(Halts, AnAnswerToAnotherHaltSaysNothing) {
-  HaltedRank stranger = rank_that(1, Freeze::captured, 90);
-  stranger.answer.halt = number - 1;
-  const Halt halt = next({rank_that(0, Freeze::held, 40), stranger});
+  HaltedRank other_answer = rank_that(1, Freeze::captured, 90);
+  other_answer.answer.halt = number - 1;
+  const Halt halt = next({rank_that(0, Freeze::held, 40), other_answer});
   EXPECT_FALSE(halt.iteration);
   EXPECT_EQ(halt.captured, 0u);
   ASSERT_EQ(halt.others.size(), 2u);
