@@ -35,7 +35,7 @@ struct RankReport {
   bool is_stopped = false;             // its process is stopped (SIGSTOP, a debugger)
   std::uint8_t failed = 0;             // ckpt_status of its newest snapshot if that failed; a skip does not count
   std::uint32_t computing_ms = 0;      // how long it computes in an iteration, roughly; 0: not known
-  FreezeAnswer freeze;                 // what it answers to a halt
+  FreezeAnswer freeze = {};            // what it answers to a halt
   std::optional<std::int64_t> freeze_at = {};  // the iteration that it was told to freeze at
   bool operator==(const RankReport&) const = default;
 };
