@@ -49,6 +49,14 @@ class LateCaptureTest : public EngineTest {
     for (const auto& tensor : tensors_) EXPECT_EQ(stored(tensor.name, CheckpointId(1, k)), tensor.bytes) << tensor.name;
   }
   bool is_stored(const char* shard, int k) { return agent_->piece(shard, CheckpointId(1, k)).has_value(); }
+  // For a capture that another thread begins.
+  void await_stored(const char* shard, int k) {
+    const Deadline deadline = Deadline::in_ms(20'000);
+    while (!is_stored(shard, k)) {
+      ASSERT_FALSE(deadline.passed());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
 };
 
 TEST_F(LateCaptureTest, BetweenDueIterationsOnlyThePrivateShardIsKept) {
@@ -136,8 +144,8 @@ TEST_F(LateCaptureTest, AHeldRankWaitsAtTheGateAndGoesOnIfItLags) {
 TEST_F(LateCaptureTest, ACaptureUnderWayIsFinished) {
   auto engine = halting_engine("1");
   train_until(*engine, 3);
+  await_stored("rank0.private", 3);  // kept at once, for a rank that dies now
   EXPECT_FALSE(is_stored("rank0", 3));
-  EXPECT_TRUE(is_stored("rank0.private", 3)) << "kept at once, for a rank that dies now";
   halt(3);
   await(FreezeState::captured, 3);
   expect_stored(3);
@@ -165,6 +173,36 @@ TEST_F(LateCaptureTest, ASnapshotWithoutASlotIsCapturedOnceThereIsOne) {
   await(FreezeState::captured, 1);
   tensors_[1].bytes = mean;
   expect_stored(1);
+}
+
+TEST_F(LateCaptureTest, ASnapshotWithoutASlotIsForgottenAtTheNextUpdate) {
+  auto engine = halting_engine();
+  for (int k = 0; k <= 1; ++k) {
+    ASSERT_EQ(engine->before_update().status, CKPT_OK);
+    fill(k);
+    engine->snapshot(k);  // the first takes the only grant
+  }
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  fill(2);
+  agent_->grant();
+  engine->snapshot(2);
+  EXPECT_FALSE(is_stored("rank0.private", 1));
+  EXPECT_EQ(stored("mean", CheckpointId(1, 2)), tensors_[1].bytes);
+  halt(2);
+  await(FreezeState::captured, 2);
+  expect_stored(2);
+}
+
+TEST_F(LateCaptureTest, ThePrivateShardOfAnIterationThatIsOverIsNotJoinedWithNewerTensors) {
+  auto engine = halting_engine();
+  train_until(*engine, 3);
+  agent_->control().resume_at(100);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  fill(4);
+  EXPECT_EQ(engine->snapshot(4).status, CKPT_SKIPPED);
+  halt(4);
+  await(FreezeState::refused, 4);
+  for (const int k : {3, 4}) EXPECT_FALSE(is_stored("rank0", k)) << k;
 }
 
 TEST_F(LateCaptureTest, ALoopThatDoesNotAskBeforeUpdatesIsNotCaptured) {
