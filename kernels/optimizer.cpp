@@ -13,7 +13,7 @@ namespace ckpt::kernels {
 namespace {
 
 // Elements between two digests: what is written stays in the nearest caches until it is digested.
-constexpr std::size_t block_elements = 1024;
+constexpr std::size_t block_elements = 256;
 
 const UpdateLoops& update_loops(Isa isa) {
 #if defined(__x86_64__)
