@@ -20,7 +20,8 @@
 namespace ckpt::kernels {
 
 // Which implementation of torch takes the step. `unfused` is both foreach=True and foreach=False: they give the same
-// bits.
+// bits. Of an unfused Adam step the moments are always repeated, and the parameter where torch.sqrt() rounds correctly,
+// which depends on the processor.
 enum class TorchForm : std::uint8_t { unfused, fused };
 
 // What torch.backends.cpu.get_cpu_capability() says where the step is taken: DEFAULT, AVX2 or AVX512.
@@ -132,6 +133,7 @@ struct SgdState {
   StateTensor momentum;  // if has_momentum
 };
 
+// Each call computes one step of one tensor.
 void update(const AdamStep& step, const AdamState& state, const Gradient& gradient, Isa isa = best_isa());
 void update(const SgdStep& step, const SgdState& state, const Gradient& gradient, Isa isa = best_isa());
 
