@@ -150,7 +150,7 @@ class Rig {
       is_whole_ = whole;
       captured_.release();
     };
-    require(device_.release(streams, Deadline::in_ms(60'000), done), "a capture failed: " + device_.failure());
+    require(device_.release(streams, 60'000, done), "a capture failed: " + device_.failure());
   }
   void wait_until_captured() {
     captured_.acquire();

@@ -109,7 +109,7 @@ class Engine {
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
   // True if a capture was begun or deferred, and not released.
   bool open_capture() const { return !sealing_.under_way() && (deferred_.is_open() || capture_.active()); }
-  bool release(std::span<const device::Stream> streams, Deadline deadline);
+  bool release(std::span<const device::Stream> streams, std::int64_t timeout_ms);
   void sealed(bool whole);
   void check_no_capture(const char* call) const;
 

@@ -322,11 +322,11 @@ void Engine::sealed(bool whole) {
     tickets_.discarded(iteration);
 }
 
-bool Engine::release(std::span<const device::Stream> streams, Deadline deadline) {
+bool Engine::release(std::span<const device::Stream> streams, std::int64_t timeout_ms) {
   released_ = {capture_.checkpoint().iteration(), capture_.length_bytes(), snapshot_called_at_, capture_.main_piece(),
                capture_.session().slots};
   sealing_.begin();
-  const bool is_released = capture_.release(streams, deadline, [this](bool whole) { sealed(whole); });
+  const bool is_released = capture_.release(streams, timeout_ms, [this](bool whole) { sealed(whole); });
   if (!is_released) sealing_.none();
   return is_released;
 }
@@ -339,7 +339,7 @@ Outcome Engine::before_update(std::span<const device::Stream> streams) {
     tickets_.stalled(snapshot_stall_ms_ + milliseconds_between(called_at, Clock::now()));
     return {CKPT_SKIPPED, waits_for_copies};
   }
-  if (!release(streams, Deadline::in_ms(capture_timeout_ms))) {
+  if (!release(streams, capture_timeout_ms)) {
     discard();
     failure_ = device_->failure();
     if (!failure_.empty()) return {CKPT_DISCARDED, failure_.c_str()};

@@ -17,6 +17,7 @@ class AutoDevice : public Device {
   void attach(std::vector<Range> ranges) override;
   void attach_also(Range range) override;
   bool broken() const override { return used_->broken(); }
+  bool wants_ranges() const override { return used_->wants_ranges(); }
   std::string failure() const override { return used_->failure(); }
   std::uint64_t staging_bytes() const override { return used_->staging_bytes(); }
   std::string shortage() const override { return used_->shortage(); }
@@ -24,8 +25,8 @@ class AutoDevice : public Device {
     used_->start(overlapped, synchronous, stream);
   }
   bool can_start_late() const override { return used_->can_start_late(); }
-  bool release(std::span<const Stream> streams, Deadline deadline, Done done) override {
-    return used_->release(streams, deadline, std::move(done));
+  bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) override {
+    return used_->release(streams, timeout_ms, std::move(done));
   }
   void cancel() override { used_->cancel(); }
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override {

@@ -4,23 +4,20 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "base/thread.hpp"
+#include "device/cuda_copy.hpp"
 #include "device/cuda_timestamps.hpp"
 
 namespace ckpt::device {
 namespace {
 
-constexpr std::size_t pin_max_bytes = 64ull << 30;  // larger ranges are known to be refused
 constexpr auto poll_pause = std::chrono::microseconds(100);
+constexpr auto late_pause = std::chrono::milliseconds(5);
 constexpr std::int64_t load_timeout_ms = 600'000;  // far longer than any copy to a GPU
-
-void pin(std::vector<Registration>& pinned, const Range& range) {
-  for (std::size_t at = 0; at < range.size_bytes; at += pin_max_bytes)
-    pinned.emplace_back(range.data + at, std::min(pin_max_bytes, range.size_bytes - at), CU_MEMHOSTREGISTER_PORTABLE);
-}
 
 std::string pin_failure(const std::vector<Range>& ranges, const Failure& failure) {
   std::uint64_t size_bytes = 0;
@@ -34,13 +31,14 @@ std::string pin_failure(const std::vector<Range>& ranges, const Failure& failure
 }
 
 // Pins the range if that works, because reading is then faster. Reads it anyway if not.
-std::optional<Registration> try_pin(const ConstPacked& from, std::size_t size_bytes) {
-  if (size_bytes == 0 || size_bytes > pin_max_bytes) return std::nullopt;
+std::vector<Registration> try_pin(const ConstPacked& from, std::size_t size_bytes) {
+  std::vector<Registration> pinned;
   try {
-    return Registration(const_cast<std::byte*>(from.data), size_bytes, 0);
+    pin(pinned, {const_cast<std::byte*>(from.data), size_bytes});
   } catch (const Failure&) {
-    return std::nullopt;
+    pinned.clear();
   }
+  return pinned;
 }
 
 // Resources whose release would wait for a GPU that does not answer. They are kept for good.
@@ -96,13 +94,14 @@ CudaDevice::~CudaDevice() {
   changed_.notify_all();
   thread_.join();
   const ContextScope scope(context_);
+  if (is_late_) look_for_late_copy();
   unpin();
-  if (dead_) keep_for_good({{}, std::move(staging_pipeline_)});
+  if (may_still_write()) keep_for_good({std::move(late_pinned_), std::move(staging_pipeline_)});
   staging_pipeline_.reset();
 }
 
 void CudaDevice::unpin() {
-  if (dead_) keep_for_good({std::move(pinned_), nullptr});
+  if (may_still_write()) std::move(pinned_.begin(), pinned_.end(), std::back_inserter(late_pinned_));
   pinned_.clear();
 }
 
@@ -142,7 +141,12 @@ void CudaDevice::pin_all(const std::vector<Range>& ranges) {
 
 bool CudaDevice::broken() const {
   const Lock lock(mutex_);
-  return dead_ || unpinned_;
+  return dead_ || is_late_ || unpinned_;
+}
+
+bool CudaDevice::wants_ranges() const {
+  const Lock lock(mutex_);
+  return unpinned_;
 }
 
 std::string CudaDevice::failure() const {
@@ -169,6 +173,7 @@ void CudaDevice::start(std::span<const Copy> overlapped, const Copy& synchronous
   const ContextScope scope(context_);
   phase_ = Phase::copying;
   try {
+    if (is_late_) throw Failure(CKPT_ERR_SYSTEM, "it has not ended an earlier copy");
     staging_pipeline_->begin(overlapped, synchronous, static_cast<CUstream>(stream));
   } catch (const Failure& failure) {
     fail(failure.what());
@@ -176,7 +181,7 @@ void CudaDevice::start(std::span<const Copy> overlapped, const Copy& synchronous
   changed_.notify_all();
 }
 
-bool CudaDevice::release(std::span<const Stream> streams, Deadline deadline, Done done) {
+bool CudaDevice::release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) {
   const Lock lock(mutex_);
   if (phase_ != Phase::copying) return false;
   const ContextScope scope(context_);
@@ -190,7 +195,8 @@ bool CudaDevice::release(std::span<const Stream> streams, Deadline deadline, Don
   }
   phase_ = Phase::released;
   done_ = std::move(done);
-  deadline_ = deadline;
+  timeout_ms_ = timeout_ms;
+  deadline_.reset();
   changed_.notify_all();
   return true;
 }
@@ -206,18 +212,29 @@ void CudaDevice::cancel() {
   changed_.notify_all();
 }
 
-// Enqueued work still writes to the slots. It must end before anybody else may use them. If nobody can know that,
-// nothing more is captured, so the slots keep their owner.
+// Enqueued work still writes to the slots. It must end before anybody else may use them. Until then nothing more is
+// captured, so the slots keep their owner.
 void CudaDevice::drain() {
+  if (is_late_) return;
   try {
     staging_pipeline_->abandon();
     staging_pipeline_->end({});
-    if (wait_for_arrival(Deadline::in_ms(drain_timeout_ms_))) return;
-    failure_ = "the GPU did not end a copy within " + std::to_string(drain_timeout_ms_) + " ms; is it hung?";
+    if (!wait_for_arrival(Deadline::in_ms(drain_timeout_ms_))) be_late(drain_timeout_ms_);
   } catch (const Failure& failure) {
-    failure_ = std::string("the GPU does not answer any more: ") + failure.what();
+    die(failure);
   }
+}
+
+void CudaDevice::be_late(std::int64_t timeout_ms) {
+  is_late_ = true;
+  failure_ = "the GPU did not end a copy within " + std::to_string(timeout_ms) +
+             " ms; is it hung? Snapshots go on once the copy has ended";
+}
+
+void CudaDevice::die(const Failure& failure) {
+  is_late_ = false;
   dead_ = true;
+  failure_ = std::string("the GPU does not answer any more: ") + failure.what();
 }
 
 bool CudaDevice::wait_for_arrival(Deadline deadline) const {
@@ -244,38 +261,64 @@ void CudaDevice::finish(Lock& lock, bool whole) {
   changed_.notify_all();
 }
 
+// The time begins when the GPU gets to the copy. Training may have enqueued much before it.
+bool CudaDevice::takes_too_long() {
+  if (!deadline_ && staging_pipeline_->entered()) deadline_ = Deadline::in_ms(timeout_ms_);
+  return deadline_ && deadline_->passed();
+}
+
+void CudaDevice::look_for_late_copy() {
+  try {
+    if (!staging_pipeline_->arrived()) return;
+    is_late_ = false;
+    if (!unpinned_) failure_.clear();
+    late_pinned_.clear();
+  } catch (const Failure& failure) {
+    die(failure);
+  }
+}
+
 void CudaDevice::run() {
   const ContextScope scope(context_);
   leave_graph_captures_alone();
   Lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] {
-      return stop_ || phase_ == Phase::released || (phase_ == Phase::copying && !everything_enqueued());
+      return stop_ || is_late_ || phase_ == Phase::released || (phase_ == Phase::copying && !everything_enqueued());
     });
     if (stop_) return;
-    const bool released = phase_ == Phase::released;
-    try {
-      advance();
-      if (released && staging_pipeline_->arrived()) {
-        finish(lock, true);
-        continue;
-      }
-      if (released && deadline_.passed()) fail("the copy takes too long");
-    } catch (const Failure& failure) {
-      fail(failure.what());
-    }
-    if (released && phase_ == Phase::failed) {
-      drain();
-      finish(lock, false);
+    if (is_late_) {
+      look_for_late_copy();
+      if (is_late_) changed_.wait_for(lock, late_pause);
       continue;
     }
-    changed_.wait_for(lock, poll_pause);
+    step(lock);
   }
+}
+
+void CudaDevice::step(Lock& lock) {
+  const bool released = phase_ == Phase::released;
+  try {
+    advance();
+    if (released && staging_pipeline_->arrived()) return finish(lock, true);
+    if (released && takes_too_long()) {
+      be_late(timeout_ms_);
+      return finish(lock, false);
+    }
+  } catch (const Failure& failure) {
+    fail(failure.what());
+  }
+  if (released && phase_ == Phase::failed) {
+    drain();
+    return finish(lock, false);
+  }
+  changed_.wait_for(lock, poll_pause);
 }
 
 std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, Stream stream) {
   if (plan.leaves() == 0) return std::nullopt;
   const Lock lock(mutex_);
+  if (may_still_write()) throw Failure(CKPT_ERR_SYSTEM, failure_);
   const ContextScope scope(context_);
   const PinnedMemory digests(plan.leaves() * sizeof(std::uint64_t));
   const auto pinned = try_pin(from, plan.length_bytes());

@@ -46,6 +46,8 @@ class CudaStagingPipeline {
   void end(std::span<const Stream> streams);
   // Drops the chunks that are left.
   void abandon() { piece_ = overlapped_count_; }
+  // True if the GPU has got to the capture.
+  bool entered() const { return entered_.reached(); }
   // After end(): true if everything has arrived.
   bool arrived() const { return arrived_.reached(); }
 

@@ -110,8 +110,11 @@ class Device {
   virtual void attach(std::vector<Range> ranges) = 0;
   // Adds a range. As attach() in all else.
   virtual void attach_also(Range range) = 0;
-  // True if nothing can be captured any more, at least until the next attach(). failure() says why.
+  // True if nothing can be captured now. failure() says why. It may end by itself, if the reason is a copy that the GPU
+  // has not ended.
   virtual bool broken() const = 0;
+  // True if the next attach() may help, also with the same ranges: these could not be pinned.
+  virtual bool wants_ranges() const { return false; }
   // One sentence about the last failure. Empty if there was none.
   virtual std::string failure() const = 0;
   // staging_bytes(): device memory that copies pass through; 0 if there is none. shortage(): a sentence if that is less
@@ -133,11 +136,12 @@ class Device {
   // Releases the tensors: afterwards they may change. On the host, waits for the copy. With CUDA the host does not
   // wait, and work enqueued later on `streams` may change them. `done` is called once, with true if the pieces are
   // whole: before this returns, or later on a thread of the device. It must not throw. Returns false, without calling
-  // `done`, if the copy failed or did not end before the deadline. Then call cancel().
+  // `done`, if the copy failed or did not end in time. Then call cancel(). With CUDA the time begins when the GPU gets
+  // to the copy.
   using Done = std::function<void(bool whole)>;
-  virtual bool release(std::span<const Stream> streams, Deadline deadline, Done done) = 0;
-  // Gives up the running copy. Once it returns, nothing reads the tensors or writes the destination, and `done` is not
-  // called.
+  virtual bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) = 0;
+  // Gives up the running copy. Once it returns, `done` is not called, and nothing reads the tensors or writes the
+  // destination. If the GPU does not end the copy, the device is broken() until it has.
   virtual void cancel() = 0;
 
   // Copies a piece back into the tensors, after the work enqueued on `stream` before, and verifies each leaf. Returns

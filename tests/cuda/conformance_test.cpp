@@ -254,6 +254,20 @@ TEST_F(Conformance, RegistersEachByteOnce) {
   EXPECT_EQ(cuMemHostUnregister(pages.data() + 4096), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
+TEST_F(Conformance, RefusesACopyThatTouchesTwoRegistrations) {
+  const Pages pages(4 * 4096);
+  const GpuBytes memory(2 * 4096);
+  const GpuStream stream;
+  ASSERT_CUDA(cuMemHostRegister(pages.data(), 2 * 4096, 0));
+  ASSERT_CUDA(cuMemHostRegister(pages.data() + 2 * 4096, 2 * 4096, 0));
+  EXPECT_EQ(cuMemcpyDtoHAsync(pages.data() + 4096, memory.pointer(), 2 * 4096, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemcpyHtoDAsync(memory.pointer(), pages.data() + 4096, 2 * 4096, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_CUDA(cuMemcpyDtoHAsync(pages.data() + 2 * 4096, memory.pointer(), 2 * 4096, stream));
+  EXPECT_CUDA(cuStreamSynchronize(stream));
+  EXPECT_CUDA(cuMemHostUnregister(pages.data()));
+  EXPECT_CUDA(cuMemHostUnregister(pages.data() + 2 * 4096));
+}
+
 TEST_F(Conformance, TellsDeviceMemoryFromAllOther) {
   const GpuBytes memory(4096);
   unsigned type = 0;

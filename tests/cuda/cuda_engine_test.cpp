@@ -235,6 +235,15 @@ TEST_F(HeldCudaEngineTest, MemoryThatCannotBePinnedIsAnErrorOfTheSnapshotAlone) 
   EXPECT_EQ(before_update(*engine).status, CKPT_OK);
 }
 
+TEST_F(HeldCudaEngineTest, EachSlotIsOneRegistration) {
+  const auto engine = started();
+  restore(*engine);
+  const auto before = buttons().registrations();
+  ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
+  constexpr std::uint64_t slots = 3, segments = 2;  // the fake agent's
+  EXPECT_EQ(buttons().registrations() - before, slots * segments);
+}
+
 TEST_F(HeldCudaEngineTest, AnEngineThatEndsLeavesNothingPinned) {
   const auto before = buttons().registrations();
   {

@@ -34,6 +34,7 @@ struct Buttons {
   CKPT_BUTTON(kill_context_at);
   CKPT_BUTTON(refuse_registration);
   CKPT_BUTTON(pageable_copies);
+  CKPT_BUTTON(event_queries);
   CKPT_BUTTON(refuse_stream_writes);
   CKPT_BUTTON(disturbed_captures);
   CKPT_BUTTON(free_bytes);

@@ -55,6 +55,7 @@ struct Driver {
   std::atomic<const Stream*> captured{nullptr};  // by a graph, in global mode
   std::atomic<std::uint64_t> disturbed{0};
   std::atomic<std::uint64_t> pageable_copies{0};  // to the device
+  std::atomic<std::uint64_t> event_queries{0};
   cuda_double::Calls calls;
   Memory memory;
   std::mutex events_mutex;
@@ -120,7 +121,7 @@ void copy_slowly(void* to, const void* from, std::size_t size_bytes) {
   }
 }
 
-bool is_pinned(const void* data, std::size_t size_bytes) { return driver().memory.registered(data, size_bytes); }
+bool is_pinned(const void* data, std::size_t size_bytes) { return driver().memory.pinned(data, size_bytes); }
 
 }  // namespace
 
@@ -370,6 +371,7 @@ EXPORT CUresult cuEventRecord(CUevent event, CUstream handle) {
 EXPORT CUresult cuEventQuery(CUevent event) {
   return on_event(event, [](CUevent_st& known) {
     cuda_double::use();
+    ++driver().event_queries;
     return driver().streams.reached(known) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   });
 }
@@ -407,21 +409,13 @@ EXPORT CUresult cuMemFree(CUdeviceptr pointer) {
 }
 
 EXPORT CUresult cuMemHostAlloc(void** data, std::size_t size_bytes, unsigned) {
-  return with_context([&] {
-    *data = std::aligned_alloc(4096, (size_bytes + 4095) / 4096 * 4096);
-    if (*data == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = driver().memory.register_host(*data, size_bytes);
-    if (result != CUDA_SUCCESS) std::free(*data);
-    return result;
-  });
+  return with_context([&] { return driver().memory.allocate_host(data, size_bytes); });
 }
 
 EXPORT CUresult cuMemFreeHost(void* data) {
   return with_context([&] {
     driver().streams.synchronize_all();
-    const CUresult result = driver().memory.unregister_host(data);
-    if (result == CUDA_SUCCESS) std::free(data);
-    return result;
+    return driver().memory.free_host(data);
   });
 }
 
@@ -462,7 +456,8 @@ EXPORT CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute
 // To pageable memory it returns once the bytes are there.
 EXPORT CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t size_bytes, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
-    if (!driver().memory.allocated(from, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!driver().memory.allocated(from, size_bytes) || !driver().memory.copyable(to, size_bytes))
+      return CUDA_ERROR_INVALID_VALUE;
     driver().streams.enqueue(
         stream,
         {CKPT_DOUBLE_TO_HOST,
@@ -475,7 +470,8 @@ EXPORT CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t size_b
 // From pageable memory it takes a copy before it returns.
 EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t size_bytes, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
-    if (!driver().memory.allocated(to, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!driver().memory.allocated(to, size_bytes) || !driver().memory.copyable(from, size_bytes))
+      return CUDA_ERROR_INVALID_VALUE;
     std::shared_ptr<std::vector<std::byte>> staged;
     const auto* const bytes = static_cast<const std::byte*>(from);
     if (!is_pinned(from, size_bytes)) {
@@ -588,6 +584,7 @@ EXPORT std::uint64_t ckpt_double_queue_full(void) { return driver().streams.queu
 EXPORT void ckpt_double_driver_version(int version) { driver().version = version; }
 EXPORT void ckpt_double_refuse_stream_writes(int result) { driver().stream_write_refusal = result; }
 EXPORT std::uint64_t ckpt_double_pageable_copies(void) { return driver().pageable_copies; }
+EXPORT std::uint64_t ckpt_double_event_queries(void) { return driver().event_queries; }
 EXPORT std::uint64_t ckpt_double_disturbed_captures(void) { return driver().disturbed; }
 
 // ---- What other test doubles can do ----

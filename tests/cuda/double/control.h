@@ -49,6 +49,8 @@ void ckpt_double_kill_context_at(ckpt_double_work kind, uint64_t countdown, int 
 void ckpt_double_refuse_registration(int result);
 /* Copies to the device from memory that was not pinned, since the start. */
 uint64_t ckpt_double_pageable_copies(void);
+/* Calls of cuEventQuery() since the start. */
+uint64_t ckpt_double_event_queries(void);
 /* What cuStreamWriteValue32() returns from now on; 0: it writes. */
 void ckpt_double_refuse_stream_writes(int result);
 /* How often a graph's capture was made invalid by a thread that asked for an event. */
