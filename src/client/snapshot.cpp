@@ -182,6 +182,7 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   const bool is_followed = follow_session(deadline);
   if (!capture_.session().control) capture_.attach({link_.control(), nullptr});
   check_fence(*capture_.session().control);
+  device_->check_streams("snapshot()", {&stream, 1});
   if (!link_.connected()) {
     const Failure why = link_.why_disconnected();
     throw Failure(why.status(), "snapshot(" + std::to_string(iteration) + ") is not taken: " + why.what());
@@ -333,6 +334,7 @@ bool Engine::release(std::span<const device::Stream> streams, std::int64_t timeo
 
 Outcome Engine::before_update(std::span<const device::Stream> streams) {
   if (!open_capture()) return {};
+  device_->check_streams("before_update()", streams);
   const auto called_at = Clock::now();
   deferred_.try_begin([this] { return begin_deferred() || (wait_for_freed_slot() && begin_deferred()); });
   if (give_up_deferred(CKPT_SKIPPED)) {

@@ -16,6 +16,9 @@ class AutoDevice : public Device {
   void reach(ckpt_memory memory, const void* data) override;
   void attach(std::vector<Range> ranges) override;
   void attach_also(Range range) override;
+  void check_streams(const char* call, std::span<const Stream> streams) const override {
+    used_->check_streams(call, streams);
+  }
   bool broken() const override { return used_->broken(); }
   bool wants_ranges() const override { return used_->wants_ranges(); }
   std::string failure() const override { return used_->failure(); }

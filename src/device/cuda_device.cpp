@@ -139,6 +139,21 @@ void CudaDevice::pin_all(const std::vector<Range>& ranges) {
   }
 }
 
+void CudaDevice::check_streams(const char* call, std::span<const Stream> streams) const {
+  const ContextScope scope(context_);
+  for (const Stream stream : streams) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUresult result = cuda_driver().cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
+    const bool is_captured = result == CUDA_SUCCESS ? status != CU_STREAM_CAPTURE_STATUS_NONE
+                                                    : result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    if (is_captured)
+      throw Failure(CKPT_ERR_INVALID, std::string(call) +
+                                          " was called while one of its streams is being captured into a CUDA graph, "
+                                          "which copies nothing; call it before the graph is launched, not while it is "
+                                          "captured");
+  }
+}
+
 bool CudaDevice::broken() const {
   const Lock lock(mutex_);
   return dead_ || is_late_ || unpinned_;
@@ -280,7 +295,6 @@ void CudaDevice::look_for_late_copy() {
 
 void CudaDevice::run() {
   const ContextScope scope(context_);
-  leave_graph_captures_alone();
   Lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] {

@@ -39,6 +39,7 @@ class CudaDevice : public Device {
   // Pins the ranges where they lie, which takes a while.
   void attach(std::vector<Range> ranges) override;
   void attach_also(Range range) override;
+  void check_streams(const char* call, std::span<const Stream> streams) const override;
   bool broken() const override;
   bool wants_ranges() const override;
   std::string failure() const override;

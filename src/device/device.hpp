@@ -110,6 +110,10 @@ class Device {
   virtual void attach(std::vector<Range> ranges) = 0;
   // Adds a range. As attach() in all else.
   virtual void attach_also(Range range) = 0;
+  // Throws Failure (CKPT_ERR_INVALID), which names `call`, if the GPU would not do now what is enqueued on one of these
+  // streams, because it is being captured into a graph. Breaks no such capture. `streams` are those of the next start(),
+  // release() or load().
+  virtual void check_streams(const char* /*call*/, std::span<const Stream> /*streams*/) const {}
   // True if nothing can be captured now. failure() says why. It may end by itself, if the reason is a copy that the GPU
   // has not ended.
   virtual bool broken() const = 0;

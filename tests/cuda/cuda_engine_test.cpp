@@ -168,6 +168,49 @@ TEST_F(CudaEngineTest, RestoresIntoTensorsOnTheGpu) {
   EXPECT_EQ(statistics_->read(), statistics);
 }
 
+// Whether the stream's capture into a graph could be ended as if nothing had happened.
+bool ends_whole(CUstream stream) {
+  CUgraph graph = nullptr;
+  return cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS && graph != nullptr;
+}
+
+TEST_F(CudaEngineTest, ACallDuringTheCaptureOfAGraphIsRefusedAndTheGraphStaysValid) {
+  const auto engine = started();
+  const auto refused_during_capture = [&](const std::function<void()>& call) {
+    EXPECT_CUDA(cuStreamBeginCapture(stream(), CU_STREAM_CAPTURE_MODE_GLOBAL));
+    update(1);
+    const Caught refused = caught(call);
+    EXPECT_EQ(refused.status, CKPT_ERR_INVALID);
+    EXPECT_THAT(refused.sentence, HasSubstr("captured into a CUDA graph"));
+    EXPECT_TRUE(ends_whole(stream()));
+    return refused.sentence;
+  };
+  EXPECT_THAT(refused_during_capture([&] { engine->restore(stream()); }), HasSubstr("restore()"));
+  restore(*engine);
+  EXPECT_THAT(refused_during_capture([&] { snapshot(*engine, 0); }), HasSubstr("snapshot()"));
+  update(2);
+  ASSERT_EQ(snapshot(*engine, 1).status, CKPT_OK);
+  EXPECT_THAT(refused_during_capture([&] { before_update(*engine); }), HasSubstr("before_update()"));
+  ASSERT_EQ(before_update(*engine).status, CKPT_OK);
+  ASSERT_TRUE(captured(*engine, 1));
+  EXPECT_EQ(stored("weights", CheckpointId(1, 1)), std::vector(main_bytes, std::byte{2}));
+}
+
+TEST_F(CudaEngineTest, SnapshotsDuringTheCaptureOfAnotherStreamDoNotDisturbIt) {
+  const auto engine = started();
+  restore(*engine);
+  const GpuStream captured_stream;
+  for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL}) {
+    update(3);
+    ASSERT_CUDA(cuStreamBeginCapture(captured_stream, mode));
+    ASSERT_EQ(snapshot(*engine, mode).status, CKPT_OK);
+    ASSERT_EQ(before_update(*engine).status, CKPT_OK);
+    ASSERT_TRUE(captured(*engine, mode));
+    EXPECT_TRUE(ends_whole(captured_stream));
+    agent_->grant();
+  }
+}
+
 TEST_F(HeldCudaEngineTest, ADeadContextStopsSnapshotsAndLeavesWhatWasStored) {
   const auto engine = started();
   restore(*engine);

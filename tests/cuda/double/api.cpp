@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "calls.hpp"
+#include "captures.hpp"
 #include "control.h"
 #include "kernels.hpp"
 #include "launch.hpp"
@@ -29,6 +30,7 @@ struct CUctx_st {};
 struct CUstream_st {};
 struct CUevent_st : cuda_double::Event {
   bool has_time = false;
+  cuda_double::RecordedIn recorded_in;
 };
 struct CUmod_st {
   const void* image;
@@ -52,11 +54,10 @@ struct Driver {
   std::atomic<std::uint64_t> bandwidth_bytes_per_s{0};
   std::atomic<int> version{0};
   std::atomic<int> stream_write_refusal{0};
-  std::atomic<const Stream*> captured{nullptr};  // by a graph, in global mode
-  std::atomic<std::uint64_t> disturbed{0};
   std::atomic<std::uint64_t> pageable_copies{0};  // to the device
   std::atomic<std::uint64_t> event_queries{0};
   cuda_double::Calls calls;
+  cuda_double::Captures captures;
   Memory memory;
   std::mutex events_mutex;
   std::set<CUevent> events;
@@ -103,6 +104,24 @@ CUresult on_event(CUevent event, Body body) {
       if (!driver().events.contains(event)) return CUDA_ERROR_INVALID_HANDLE;
     }
     return body(*event);
+  });
+}
+
+bool is_legacy(const Stream& stream) { return &stream == driver().streams.find(nullptr); }
+
+// Work that a capture takes instead, if one is under way there.
+CUresult enqueue(Stream& stream, Operation operation) {
+  if (const auto answer = driver().captures.work(stream, is_legacy(stream))) return *answer;
+  driver().streams.enqueue(stream, std::move(operation));
+  return CUDA_SUCCESS;
+}
+
+// Calls that may wait or allocate.
+template <class Body>
+CUresult unsafely(Body body) {
+  return with_context([&] {
+    if (const auto answer = driver().captures.call_unsafe(relaxed)) return *answer;
+    return body();
   });
 }
 
@@ -227,7 +246,7 @@ EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 EXPORT CUresult cuCtxSynchronize(void) {
-  return with_context([] {
+  return unsafely([] {
     driver().streams.synchronize_all();
     return now_or_dead();
   });
@@ -257,12 +276,17 @@ EXPORT CUresult cuStreamDestroy(CUstream stream) {
 }
 
 EXPORT CUresult cuStreamQuery(CUstream handle) {
-  return on_stream(handle,
-                   [](Stream& stream) { return driver().streams.idle(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; });
+  return on_stream(handle, [](Stream& stream) {
+    if (const auto answer = driver().captures.ask(stream, is_legacy(stream))) return *answer;
+    if (const auto answer = driver().captures.call_unsafe(relaxed)) return *answer;
+    return driver().streams.idle(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  });
 }
 
 EXPORT CUresult cuStreamSynchronize(CUstream handle) {
   return on_stream(handle, [](Stream& stream) {
+    if (const auto answer = driver().captures.ask(stream, is_legacy(stream))) return *answer;
+    if (const auto answer = driver().captures.call_unsafe(relaxed)) return *answer;
     driver().streams.synchronize(stream);
     return now_or_dead();
   });
@@ -271,6 +295,7 @@ EXPORT CUresult cuStreamSynchronize(CUstream handle) {
 EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned) {
   return on_stream(handle, [&](Stream& stream) {
     return on_event(event, [&](CUevent_st& known) {
+      if (const auto answer = driver().captures.wait(stream, is_legacy(stream), known.recorded_in)) return *answer;
       driver().streams.wait(stream, known);
       return CUDA_SUCCESS;
     });
@@ -279,26 +304,18 @@ EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned) {
 
 EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   return on_stream(handle, [&](Stream& stream) {
-    *status = driver().captured == &stream ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-    return CUDA_SUCCESS;
+    return driver().captures.status(stream, is_legacy(stream), status);
   });
 }
 
-// Captures are only said to be there: nothing that ckptengine does belongs into one.
-EXPORT CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode) {
+EXPORT CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
   return on_stream(handle, [&](Stream& stream) {
-    driver().captured = &stream;
-    return CUDA_SUCCESS;
+    return is_legacy(stream) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : driver().captures.begin(stream, mode);
   });
 }
 
 EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
-  return on_stream(handle, [&](Stream& stream) {
-    if (driver().captured != &stream) return CUDA_ERROR_ILLEGAL_STATE;
-    driver().captured = nullptr;
-    *graph = nullptr;
-    return CUDA_SUCCESS;
-  });
+  return on_stream(handle, [&](Stream& stream) { return driver().captures.end(stream, graph); });
 }
 
 EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
@@ -317,26 +334,24 @@ EXPORT CUresult cuStreamWriteValue32(CUstream handle, CUdeviceptr address, cuuin
     if (address % sizeof(value) != 0) return CUDA_ERROR_INVALID_VALUE;
     if (!driver().memory.allocated(address, sizeof(value)) && !is_pinned(word, sizeof(value)))
       return CUDA_ERROR_INVALID_VALUE;
-    driver().streams.enqueue(stream, {cuda_double::other_work,
+    return enqueue(stream, {cuda_double::other_work,
                                       [word, value] {
                                         auto* const bytes = static_cast<std::uint32_t*>(driver().memory.bytes_at(word));
                                         __atomic_store_n(bytes, value, __ATOMIC_RELEASE);
                                       },
                                       nullptr});
-    return CUDA_SUCCESS;
   });
 }
 
 EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   return on_stream(handle, [&](Stream& stream) {
-    driver().streams.enqueue(stream, {cuda_double::other_work,
+    return enqueue(stream, {cuda_double::other_work,
                                       [function, data] {
                                         in_host_function = true;
                                         function(data);
                                         in_host_function = false;
                                       },
                                       nullptr});
-    return CUDA_SUCCESS;
   });
 }
 
@@ -362,6 +377,7 @@ EXPORT CUresult cuEventDestroy(CUevent event) {
 EXPORT CUresult cuEventRecord(CUevent event, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
     return on_event(event, [&](CUevent_st& known) {
+      if (const auto answer = driver().captures.record(stream, is_legacy(stream), known.recorded_in)) return *answer;
       driver().streams.record(stream, known);
       return CUDA_SUCCESS;
     });
@@ -370,8 +386,9 @@ EXPORT CUresult cuEventRecord(CUevent event, CUstream handle) {
 
 EXPORT CUresult cuEventQuery(CUevent event) {
   return on_event(event, [](CUevent_st& known) {
-    cuda_double::use();
     ++driver().event_queries;
+    if (const auto answer = driver().captures.ask(known.recorded_in)) return *answer;
+    if (const auto answer = driver().captures.call_unsafe(relaxed)) return *answer;
     return driver().streams.reached(known) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   });
 }
@@ -390,6 +407,8 @@ EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent e
 
 EXPORT CUresult cuEventSynchronize(CUevent event) {
   return on_event(event, [](CUevent_st& known) {
+    if (const auto answer = driver().captures.ask(known.recorded_in)) return *answer;
+    if (const auto answer = driver().captures.call_unsafe(relaxed)) return *answer;
     driver().streams.synchronize(known);
     return now_or_dead();
   });
@@ -398,33 +417,33 @@ EXPORT CUresult cuEventSynchronize(CUevent event) {
 // ---- Memory ----
 
 EXPORT CUresult cuMemAlloc(CUdeviceptr* pointer, std::size_t size_bytes) {
-  return with_context([&] { return driver().memory.allocate(pointer, size_bytes); });
+  return unsafely([&] { return driver().memory.allocate(pointer, size_bytes); });
 }
 
 EXPORT CUresult cuMemFree(CUdeviceptr pointer) {
-  return with_context([&] {
+  return unsafely([&] {
     driver().streams.synchronize_all();
     return driver().memory.free(pointer);
   });
 }
 
 EXPORT CUresult cuMemHostAlloc(void** data, std::size_t size_bytes, unsigned) {
-  return with_context([&] { return driver().memory.allocate_host(data, size_bytes); });
+  return unsafely([&] { return driver().memory.allocate_host(data, size_bytes); });
 }
 
 EXPORT CUresult cuMemFreeHost(void* data) {
-  return with_context([&] {
+  return unsafely([&] {
     driver().streams.synchronize_all();
     return driver().memory.free_host(data);
   });
 }
 
 EXPORT CUresult cuMemHostRegister(void* data, std::size_t size_bytes, unsigned) {
-  return with_context([&] { return driver().memory.register_host(data, size_bytes); });
+  return unsafely([&] { return driver().memory.register_host(data, size_bytes); });
 }
 
 EXPORT CUresult cuMemHostUnregister(void* data) {
-  return with_context([&] {
+  return unsafely([&] {
     driver().streams.synchronize_all();
     return driver().memory.unregister_host(data);
   });
@@ -458,10 +477,11 @@ EXPORT CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t size_b
   return on_stream(handle, [&](Stream& stream) {
     if (!driver().memory.allocated(from, size_bytes) || !driver().memory.copyable(to, size_bytes))
       return CUDA_ERROR_INVALID_VALUE;
-    driver().streams.enqueue(
+    return enqueue(
         stream,
         {CKPT_DOUBLE_TO_HOST,
          [=] { copy_slowly(to, driver().memory.bytes_at(reinterpret_cast<void*>(from)), size_bytes); }, nullptr});
+    if (result != CUDA_SUCCESS) return result;
     if (!is_pinned(to, size_bytes)) driver().streams.synchronize(stream);
     return now_or_dead();
   });
@@ -484,7 +504,6 @@ EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t 
                                                     staged ? staged->data() : from, size_bytes);
                                       },
                                       nullptr});
-    return CUDA_SUCCESS;
   });
 }
 
@@ -501,11 +520,10 @@ EXPORT CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, std::size_t size_
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t size_bytes, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
     if (!driver().memory.allocated(to, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
-    driver().streams.enqueue(
+    return enqueue(
         stream,
         {cuda_double::other_work,
          [=] { std::memset(driver().memory.bytes_at(reinterpret_cast<void*>(to)), value, size_bytes); }, nullptr});
-    return CUDA_SUCCESS;
   });
 }
 
@@ -513,7 +531,7 @@ EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t
 
 EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   constexpr std::uint32_t fatbin_magic = 0xBA55ED50;
-  return with_context([&] {
+  return unsafely([&] {
     if (image == nullptr || std::memcmp(image, &fatbin_magic, sizeof(fatbin_magic)) != 0)
       return CUDA_ERROR_INVALID_IMAGE;
     *module = new CUmod_st{image};
@@ -543,9 +561,8 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned y,
   return on_stream(handle, [&](Stream& stream) {
     if (blocks == 0 || threads == 0 || threads > 1024 || y * z * thread_y * thread_z != 1 || extra != nullptr)
       return CUDA_ERROR_INVALID_VALUE;
-    driver().streams.enqueue(
+    return enqueue(
         stream, {CKPT_DOUBLE_KERNEL, function->kernel(driver().memory, arguments, blocks, threads), nullptr});
-    return CUDA_SUCCESS;
   });
 }
 
@@ -558,8 +575,7 @@ EXPORT void ckpt_double_reset(void) {
   driver().bandwidth_bytes_per_s = 0;
   driver().version = 0;
   driver().stream_write_refusal = 0;
-  driver().captured = nullptr;
-  driver().disturbed = 0;
+  driver().captures.forget_all();
   driver().memory.refuse_registration(CUDA_SUCCESS);
   driver().memory.free_bytes(Memory::window_bytes);
 }
@@ -585,7 +601,7 @@ EXPORT void ckpt_double_driver_version(int version) { driver().version = version
 EXPORT void ckpt_double_refuse_stream_writes(int result) { driver().stream_write_refusal = result; }
 EXPORT std::uint64_t ckpt_double_pageable_copies(void) { return driver().pageable_copies; }
 EXPORT std::uint64_t ckpt_double_event_queries(void) { return driver().event_queries; }
-EXPORT std::uint64_t ckpt_double_disturbed_captures(void) { return driver().disturbed; }
+EXPORT std::uint64_t ckpt_double_disturbed_captures(void) { return driver().captures.invalidated(); }
 
 // ---- What other test doubles can do ----
 
@@ -600,7 +616,7 @@ CUresult cuda_double::launch(CUstream stream, std::function<void()> kernel) {
   return now_or_dead();
 }
 void cuda_double::use() {
-  if (driver().captured != nullptr && !relaxed) ++driver().disturbed;
+  driver().captures.call_unsafe(relaxed);
 }
 std::byte* cuda_double::bytes_at(const void* address, std::size_t size_bytes) {
   if (!driver().memory.allocated(reinterpret_cast<CUdeviceptr>(address), size_bytes)) return nullptr;
