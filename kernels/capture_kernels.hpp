@@ -1,6 +1,7 @@
-// The machine code of capture_kernels.cu for every GPU that this build supports. src/device loads it into the CUDA
-// driver. Only builds with CUDA have it.
+// The code of capture_kernels.cu, which src/device loads into the CUDA driver. Only builds with CUDA have it.
 #pragma once
 
-// The first words of the module's image, which cuModuleLoadData() takes.
+// Both are what cuModuleLoadData() takes. The image has machine code for every GPU that this build supports, and PTX for
+// newer ones. A driver older than the toolkit may refuse it, and takes the PTX text instead.
 extern "C" const unsigned long long capture_kernels_image[];
+extern "C" const unsigned char capture_kernels_ptx[];

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -22,6 +23,12 @@
 #include "launch.hpp"
 #include "memory.hpp"
 #include "streams.hpp"
+
+#ifndef CKPT_DOUBLE_VERSION
+#define CKPT_DOUBLE_VERSION CUDA_VERSION
+#elif CKPT_DOUBLE_VERSION < 12080
+#undef cuEventElapsedTime  // there is no second version of it yet
+#endif
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -153,7 +160,7 @@ EXPORT CUresult cuInit(unsigned flags) {
 }
 
 EXPORT CUresult cuDriverGetVersion(int* version) {
-  *version = driver().version != 0 ? driver().version.load() : CUDA_VERSION;
+  *version = driver().version != 0 ? driver().version.load() : CKPT_DOUBLE_VERSION;
   return CUDA_SUCCESS;
 }
 
@@ -529,11 +536,35 @@ EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t
 
 // ---- Modules ----
 
+namespace {
+
+bool is_fatbin(const void* image) {
+  constexpr std::uint32_t magic = 0xBA55ED50;
+  return std::memcmp(image, &magic, sizeof(magic)) == 0;
+}
+
+// As cuDriverGetVersion() counts: the CUDA that brought this version of PTX. 0 if it is no PTX.
+int cuda_of_ptx(const char* text) {
+  int major = 0, minor = 0;
+  const char* const line = std::strstr(text, "\n.version ");
+  if (line == nullptr || std::sscanf(line, "\n.version %d.%d", &major, &minor) != 2) return 0;
+  return (major + 4) * 1000 + minor * 10;
+}
+
+// A driver takes no machine code of a newer toolkit, and no newer PTX.
+CUresult check_image(const void* image) {
+  if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (is_fatbin(image)) return CKPT_DOUBLE_VERSION / 1000 < CUDA_VERSION / 1000 ? CUDA_ERROR_INVALID_IMAGE : CUDA_SUCCESS;
+  const int version = cuda_of_ptx(static_cast<const char*>(image));
+  if (version == 0) return CUDA_ERROR_INVALID_IMAGE;
+  return version > CKPT_DOUBLE_VERSION ? CUDA_ERROR_UNSUPPORTED_PTX_VERSION : CUDA_SUCCESS;
+}
+
+}  // namespace
+
 EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  constexpr std::uint32_t fatbin_magic = 0xBA55ED50;
   return unsafely([&] {
-    if (image == nullptr || std::memcmp(image, &fatbin_magic, sizeof(fatbin_magic)) != 0)
-      return CUDA_ERROR_INVALID_IMAGE;
+    if (const CUresult result = check_image(image); result != CUDA_SUCCESS) return result;
     *module = new CUmod_st{image};
     return CUDA_SUCCESS;
   });
