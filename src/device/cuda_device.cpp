@@ -1,7 +1,5 @@
 #include "device/cuda_device.hpp"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -11,6 +9,7 @@
 #include "base/thread.hpp"
 #include "device/cuda_copy.hpp"
 #include "device/cuda_timestamps.hpp"
+#include "device/pin_failure.hpp"
 
 namespace ckpt::device {
 namespace {
@@ -18,17 +17,6 @@ namespace {
 constexpr auto poll_pause = std::chrono::microseconds(100);
 constexpr auto late_pause = std::chrono::milliseconds(5);
 constexpr std::int64_t load_timeout_ms = 600'000;  // far longer than any copy to a GPU
-
-std::string pin_failure(const std::vector<Range>& ranges, const Failure& failure) {
-  std::uint64_t size_bytes = 0;
-  for (const Range& range : ranges) size_bytes += range.size_bytes;
-  rlimit limit{};
-  ::getrlimit(RLIMIT_MEMLOCK, &limit);
-  const std::string allowed = limit.rlim_cur == RLIM_INFINITY ? "any amount" : size_text(limit.rlim_cur);
-  return "cannot pin " + size_text(size_bytes) + " of the arena for the GPU (" + failure.what() +
-         "); this process may lock " + allowed +
-         " of memory (RLIMIT_MEMLOCK): raise it with ulimit -l, or a container's with --ulimit memlock=-1";
-}
 
 // Pins the range if that works, because reading is then faster. Reads it anyway if not.
 std::vector<Registration> try_pin(const ConstPacked& from, std::size_t size_bytes) {
@@ -135,7 +123,7 @@ void CudaDevice::pin_all(const std::vector<Range>& ranges) {
   } catch (const Failure& failure) {
     pinned_.clear();
     unpinned_ = true;
-    failure_ = pin_failure(ranges, failure);
+    failure_ = pin_failure(ranges, failure.what());
   }
 }
 
