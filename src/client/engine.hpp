@@ -95,6 +95,8 @@ class Engine {
   void begin_reserving();
   void wait_for_grant(Deadline deadline) const;
   bool wait_for_freed_slot();
+  bool wait_for_seal(device::Stream stream);
+  void wait_for_next_grant() const;
   void defer(std::int64_t iteration, Clock::time_point called_at, const RankState& state);
   bool begin_deferred();
   std::optional<arena::Grant> unused_grant();

@@ -21,6 +21,7 @@ constexpr std::uint64_t small_state_bytes = 64 << 20;
 constexpr std::int64_t small_reserve_wait_ms = 1'000;
 constexpr std::int64_t look_ms = 50;  // while the engine is closed: whether a commit is still near
 constexpr std::chrono::milliseconds link_poll{1};
+constexpr std::chrono::microseconds lead_poll{50};  // the longest that a GPU waits for the host
 constexpr std::chrono::seconds reserve_pause{5};  // between two attempts after a refused reservation
 
 constexpr auto waits_for_copies =
@@ -171,7 +172,8 @@ void Engine::check_fence(const arena::Control& control) {
 Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream) {
   discard_forgotten();
   last_iteration_ = iteration;
-  if (sealing_.under_way())
+  const bool has_overtaken_copy = sealing_.under_way();
+  if (has_overtaken_copy && !wait_for_seal(stream))
     return {
         CKPT_SKIPPED,
         "all ranks skip the snapshot of this iteration, because the previous one is still being copied from the GPU; "
@@ -200,12 +202,35 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
     defer(iteration, called_at, state);
     return {};
   }
+  if (!grant && has_overtaken_copy) {
+    wait_for_next_grant();
+    grant = unused_grant();
+  }
   if (!grant && wait_for_freed_slot()) grant = unused_grant();
   if (!grant) return {CKPT_SKIPPED, waits_for_copies};
   tickets_.taken(iteration, called_at);
   capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
   pass_on_news_of_path();
   return {};
+}
+
+// For training that runs ahead of the GPU: at snapshot(k) the GPU may still be in iteration k, and copies snapshot k - 1.
+// The host waits, but only while the GPU has work of training: it never waits for the host. So a copy that fits the
+// iteration costs no snapshot. Returns false if it does not fit.
+bool Engine::wait_for_seal(device::Stream stream) {
+  device_->check_streams("snapshot()", {&stream, 1});
+  device_->note_lead(stream);
+  const Deadline deadline = Deadline::in_ms(capture_timeout_ms);
+  while (sealing_.under_way() && device_->is_ahead() && !deadline.passed()) std::this_thread::sleep_for(lead_poll);
+  return !sealing_.under_way();
+}
+
+// The agent has only just learned of the seal.
+void Engine::wait_for_next_grant() const {
+  const auto control = link_.control();
+  const Deadline deadline = Deadline::in_ms(next_grant_wait_ms);
+  const auto is_granted = [&] { return control->grant().sequence != control->used_grant(); };
+  while (!is_granted() && device_->is_ahead() && !deadline.passed()) std::this_thread::sleep_for(lead_poll);
 }
 
 // A restarted agent grants slots of its own before this process has mapped them. Connection and session are looked at

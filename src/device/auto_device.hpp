@@ -28,6 +28,8 @@ class AutoDevice : public Device {
     used_->start(overlapped, synchronous, stream);
   }
   bool can_start_late() const override { return used_->can_start_late(); }
+  void note_lead(Stream stream) override { used_->note_lead(stream); }
+  bool is_ahead() const override { return used_->is_ahead(); }
   bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) override {
     return used_->release(streams, timeout_ms, std::move(done));
   }

@@ -82,6 +82,7 @@ CudaDevice::~CudaDevice() {
   changed_.notify_all();
   thread_.join();
   const ContextScope scope(context_);
+  lead_.reset();
   if (is_late_) look_for_late_copy();
   unpin();
   if (may_still_write()) keep_for_good({std::move(late_pinned_), std::move(staging_pipeline_)});
@@ -182,6 +183,25 @@ void CudaDevice::start(std::span<const Copy> overlapped, const Copy& synchronous
     fail(failure.what());
   }
   changed_.notify_all();
+}
+
+void CudaDevice::note_lead(Stream stream) {
+  const ContextScope scope(context_);
+  try {
+    if (!lead_) lead_.emplace();
+    lead_->record(static_cast<CUstream>(stream));
+  } catch (const Failure&) {
+    lead_.reset();
+  }
+}
+
+bool CudaDevice::is_ahead() const {
+  const ContextScope scope(context_);
+  try {
+    return lead_ && !lead_->reached();
+  } catch (const Failure&) {
+    return false;
+  }
 }
 
 bool CudaDevice::release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) {

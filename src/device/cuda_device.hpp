@@ -46,6 +46,8 @@ class CudaDevice : public Device {
   std::uint64_t staging_bytes() const override { return staging_pipeline_->staging_bytes(); }
   std::string shortage() const override;
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override;
+  void note_lead(Stream stream) override;
+  bool is_ahead() const override;
   bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) override;
   void cancel() override;
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;
@@ -85,6 +87,8 @@ class CudaDevice : public Device {
   const Context context_;
   std::vector<Registration> pinned_, late_pinned_;  // late_pinned_: of earlier ranges; a late copy may write there
   std::unique_ptr<CudaStagingPipeline> staging_pipeline_;
+
+  std::optional<Event> lead_;  // null: the host has no lead, as far as anybody knows
 
   mutable std::mutex mutex_;  // for the staging pipeline and all below
   std::condition_variable changed_;

@@ -137,6 +137,11 @@ class Device {
   // True if start() may come on another thread, and at any time before the overlapped tensors change.
   virtual bool can_start_late() const { return false; }
 
+  // note_lead(): remembers how much training has enqueued on `stream` until now. is_ahead(): true while the GPU has not
+  // done that yet, so the host may wait without delaying training. Always false on the host.
+  virtual void note_lead(Stream /*stream*/) {}
+  virtual bool is_ahead() const { return false; }
+
   // Releases the tensors: afterwards they may change. On the host, waits for the copy. With CUDA the host does not
   // wait, and work enqueued later on `streams` may change them. `done` is called once, with true if the pieces are
   // whole: before this returns, or later on a thread of the device. It must not throw. Returns false, without calling

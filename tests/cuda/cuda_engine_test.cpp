@@ -1,4 +1,7 @@
 // The engine with tensors in device memory, before a fake agent: which bytes become known to the agent, and when.
+#include <atomic>
+#include <deque>
+#include <functional>
 #include <optional>
 
 #include "../client/engine_fixture.hpp"
@@ -125,6 +128,83 @@ TEST_F(HeldCudaEngineTest, BeforeUpdateDoesNotWaitForTheGpuAndNothingIsKnownBefo
   EXPECT_TRUE(is_stored(0));
   agent_->grant();
   EXPECT_EQ(snapshot(*engine, 2).status, CKPT_OK);
+}
+
+// Iterations whose work on the GPU does not end before the copy of the snapshot before.
+class GpuLoopTest : public HeldCudaEngineTest {
+ protected:
+  // Enqueues the work of an iteration. The copy before it cannot land before `begins` is true.
+  void work(std::int64_t iteration, std::function<bool()> begins) {
+    works_.push_back([this, iteration, begins = std::move(begins)] {
+      EXPECT_TRUE(eventually(begins));
+      buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
+      if (iteration > 0) {
+        EXPECT_TRUE(captured(*engine_, iteration - 1));
+        agent_->grant();
+      }
+      buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
+    });
+    EXPECT_CUDA(cuLaunchHostFunc(
+        stream(), [](void* work) { (*static_cast<std::function<void()>*>(work))(); }, &works_.back()));
+  }
+  void end_loop() {
+    EXPECT_CUDA(cuStreamSynchronize(stream()));
+    buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
+  }
+
+  std::unique_ptr<Engine> engine_;
+  std::deque<std::function<void()>> works_;
+  std::atomic<std::int64_t> at_snapshot_{-1};
+};
+
+TEST_F(GpuLoopTest, ALoopThatRunsAheadOfTheGpuSkipsNothing) {
+  engine_ = started();
+  restore(*engine_);
+  for (std::int64_t k = 0; k < 10; ++k) {
+    work(k, [this, k] { return at_snapshot_ >= k; });
+    EXPECT_EQ(before_update(*engine_).status, CKPT_OK);
+    update(static_cast<unsigned char>(k));
+    at_snapshot_ = k;
+    ASSERT_EQ(snapshot(*engine_, k).status, CKPT_OK) << k;
+  }
+  EXPECT_EQ(before_update(*engine_).status, CKPT_OK);
+  update(0xFF);
+  end_loop();
+  ASSERT_TRUE(captured(*engine_, 9));
+  EXPECT_EQ(stored("weights", CheckpointId(1, 9)), std::vector(main_bytes, std::byte{9}));
+  engine_.reset();
+}
+
+TEST_F(GpuLoopTest, ALoopThatWaitsForTheGpuInEachIterationSkipsNothing) {
+  engine_ = started();
+  restore(*engine_);
+  for (std::int64_t k = 0; k < 10; ++k) {
+    work(k, [] { return true; });
+    EXPECT_EQ(before_update(*engine_).status, CKPT_OK);
+    EXPECT_CUDA(cuStreamSynchronize(stream()));
+    ASSERT_EQ(snapshot(*engine_, k).status, CKPT_OK) << k;
+  }
+  EXPECT_EQ(before_update(*engine_).status, CKPT_OK);
+  end_loop();
+  ASSERT_TRUE(captured(*engine_, 9));
+  engine_.reset();
+}
+
+TEST_F(GpuLoopTest, ACopyThatDoesNotFitTheIterationIsNotWaitedForOnceTheGpuHasNothingToDo) {
+  engine_ = started();
+  restore(*engine_);
+  work(0, [] { return true; });
+  ASSERT_EQ(snapshot(*engine_, 0).status, CKPT_OK);
+  ASSERT_EQ(before_update(*engine_).status, CKPT_OK);
+  std::function<void()> rest_of_iteration = [this] { EXPECT_TRUE(eventually([this] { return at_snapshot_ == 1; })); };
+  EXPECT_CUDA(cuLaunchHostFunc(
+      stream(), [](void* work) { (*static_cast<std::function<void()>*>(work))(); }, &rest_of_iteration));
+  at_snapshot_ = 1;
+  const Outcome overtaken = snapshot(*engine_, 1);
+  EXPECT_EQ(overtaken.status, CKPT_SKIPPED);
+  EXPECT_THAT(overtaken.text, HasSubstr("still being copied"));
+  end_loop();
+  engine_.reset();
 }
 
 TEST_F(HeldCudaEngineTest, AForgottenBeforeUpdateIsNoticed) {
