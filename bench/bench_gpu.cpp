@@ -134,6 +134,7 @@ class Rig {
   Rig(const std::vector<std::size_t>& sizes, std::uint64_t device_staging_bytes)
       : tensors_(sizes), slot_(tensors_.plan()), device_(0, device_staging_bytes) {
     device_.attach({slot_.range(), slot_.digests()});
+    require(device_.wait_until_attached(Deadline::in_ms(600'000)), "pinning took longer than ten minutes");
     require(!device_.broken(), device_.failure());
   }
   std::size_t size_bytes() const { return tensors_.plan().length_bytes(); }

@@ -21,7 +21,8 @@ device::Range range_of(const arena::Segment& segment, std::uint32_t slot) {
   return {memory.data(), memory.size()};
 }
 
-// One range per slot: a GPU refuses a copy that touches two registrations.
+}  // namespace
+
 std::vector<device::Range> ranges_of(const Slots& slots) {
   std::vector<device::Range> ranges;
   for (const arena::Segment& segment : slots)
@@ -29,19 +30,14 @@ std::vector<device::Range> ranges_of(const Slots& slots) {
   return ranges;
 }
 
-}  // namespace
-
 void Capture::attach(AgentSession session) {
   for (WrittenLayouts& written : written_layouts_) written.fill(0);
   if (session.slots && session.slots == session_.slots && !device_.wants_ranges()) {
     session_ = std::move(session);
     return;
   }
-  device_.attach({});  // before the slots are unmapped
+  device_.attach(session.slots ? ranges_of(*session.slots) : std::vector<device::Range>());  // before an unmapping
   session_ = std::move(session);
-  if (session_.slots) {
-    device_.attach(ranges_of(*session_.slots));
-  }
 }
 
 // The agent adds a slot while captures wait for replication.

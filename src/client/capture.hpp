@@ -24,6 +24,9 @@
 
 namespace ckpt::client {
 
+// One range per slot: a GPU refuses a copy that touches two registrations.
+std::vector<device::Range> ranges_of(const Slots& slots);
+
 class Capture {
  public:
   Capture(device::Device& device, std::uint32_t world_size) : device_(device), world_size_(world_size) {}

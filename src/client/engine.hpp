@@ -92,6 +92,7 @@ class Engine {
   void check_order(std::int64_t iteration) const;
   void check_fence(const arena::Control& control);
   bool fit_slots(const RankState& state);
+  bool wait_until_attached(const RankState& state);
   void begin_reserving();
   void wait_for_grant(Deadline deadline) const;
   bool wait_for_freed_slot();

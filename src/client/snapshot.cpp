@@ -81,6 +81,7 @@ void Engine::begin_reserving() {
   Reservation wanted{slot_sizes(registry_.state(), options_), device_->shortage()};
   reserving_.begin([this, wanted = std::move(wanted)] {
     link_.reserve(wanted);
+    if (const auto slots = link_.session().slots) device_->prepare(ranges_of(*slots), slots);
     wait_for_grant(Deadline::in_ms(first_grant_wait_ms));  // so that the next snapshot finds it
   });
 }
@@ -115,6 +116,10 @@ bool Engine::fit_slots(const RankState& state) {
   }
 }
 
+bool Engine::wait_until_attached(const RankState& state) {
+  return device_->wait_until_attached(Deadline::in_ms(is_small(state) ? small_reserve_wait_ms : 0));
+}
+
 // It may be reading from slots that will be unmapped, or nobody reads its page and what it receives.
 bool Engine::loses_replication(const AgentSession& next) const {
   if (!gpu_replication_) return false;
@@ -126,6 +131,7 @@ bool Engine::loses_replication(const AgentSession& next) const {
 bool Engine::follow_session(Deadline deadline) {
   const std::uint32_t number = link_.session_number();
   if (number == session_number_) return true;
+  if (reserving_.under_way()) return false;  // slots that are being prepared are not attached yet
   auto session = link_.session_now();
   for (; !session && !deadline.passed(); session = link_.session_now()) std::this_thread::sleep_for(link_poll);
   if (!session) return false;
@@ -189,10 +195,11 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
     const Failure why = link_.why_disconnected();
     throw Failure(why.status(), "snapshot(" + std::to_string(iteration) + ") is not taken: " + why.what());
   }
-  if (!is_followed || !fit_slots(state))
-    return {CKPT_SKIPPED,
-            "this iteration's snapshot is skipped on all ranks, because memory for checkpoints is still being reserved "
-            "in the background; training is not affected"};
+  const Outcome not_reserved = {
+      CKPT_SKIPPED,
+      "this iteration's snapshot is skipped on all ranks, because memory for checkpoints is still being reserved in the "
+      "background; training is not affected"};
+  if (!is_followed || !fit_slots(state) || !wait_until_attached(state)) return not_reserved;
   if (device_->broken())
     throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
 
@@ -208,6 +215,7 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   }
   if (!grant && wait_for_freed_slot()) grant = unused_grant();
   if (!grant) return {CKPT_SKIPPED, waits_for_copies};
+  if (!wait_until_attached(state)) return not_reserved;  // the grant may name a slot that is new
   tickets_.taken(iteration, called_at);
   capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
   pass_on_news_of_path();

@@ -9,7 +9,6 @@
 #include "base/thread.hpp"
 #include "device/cuda_copy.hpp"
 #include "device/cuda_timestamps.hpp"
-#include "device/pin_failure.hpp"
 
 namespace ckpt::device {
 namespace {
@@ -31,7 +30,7 @@ std::vector<Registration> try_pin(const ConstPacked& from, std::size_t size_byte
 
 // Resources whose release would wait for a GPU that does not answer. They are kept for good.
 struct Remains {
-  std::vector<Registration> pinned;
+  std::vector<CudaPinning::Pinned> pinned;
   std::unique_ptr<CudaStagingPipeline> staging_pipeline;
 };
 void keep_for_good(Remains remains) {
@@ -67,7 +66,7 @@ int CudaDevice::ordinal_of(const void* data) {
 }
 
 CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms)
-    : ordinal_(ordinal), wanted_staging_bytes_(staging_bytes), drain_timeout_ms_(drain_timeout_ms), context_(ordinal) {
+    : ordinal_(ordinal), wanted_staging_bytes_(staging_bytes), drain_timeout_ms_(drain_timeout_ms), context_(ordinal), pinning_(context_) {
   const ContextScope scope(context_);
   staging_pipeline_ = std::make_unique<CudaStagingPipeline>(staging_bytes);
   thread_ = start_thread("ckpt-cuda", [this] { run(); });
@@ -84,14 +83,14 @@ CudaDevice::~CudaDevice() {
   const ContextScope scope(context_);
   lead_.reset();
   if (is_late_) look_for_late_copy();
-  unpin();
+  let_go(pinning_.use({}));
   if (may_still_write()) keep_for_good({std::move(late_pinned_), std::move(staging_pipeline_)});
   staging_pipeline_.reset();
 }
 
-void CudaDevice::unpin() {
-  if (may_still_write()) std::move(pinned_.begin(), pinned_.end(), std::back_inserter(late_pinned_));
-  pinned_.clear();
+// Of ranges that are not used any more.
+void CudaDevice::let_go(std::vector<CudaPinning::Pinned> unused) {
+  if (may_still_write()) std::move(unused.begin(), unused.end(), std::back_inserter(late_pinned_));
 }
 
 void CudaDevice::reach(ckpt_memory memory, const void* data) {
@@ -106,26 +105,12 @@ void CudaDevice::reach(ckpt_memory memory, const void* data) {
 void CudaDevice::attach(std::vector<Range> ranges) {
   const Lock lock(mutex_);
   const ContextScope scope(context_);
-  unpin();
-  unpinned_ = false;
-  pin_all(ranges);
+  let_go(pinning_.use(std::move(ranges)));
 }
 
 void CudaDevice::attach_also(Range range) {
   const Lock lock(mutex_);
-  const ContextScope scope(context_);
-  if (!unpinned_) pin_all({range});
-}
-
-void CudaDevice::pin_all(const std::vector<Range>& ranges) {
-  if (dead_) return;
-  try {
-    for (const Range& range : ranges) pin(pinned_, range);
-  } catch (const Failure& failure) {
-    pinned_.clear();
-    unpinned_ = true;
-    failure_ = pin_failure(ranges, failure.what());
-  }
+  pinning_.use_also(range);
 }
 
 void CudaDevice::check_streams(const char* call, std::span<const Stream> streams) const {
@@ -145,17 +130,17 @@ void CudaDevice::check_streams(const char* call, std::span<const Stream> streams
 
 bool CudaDevice::broken() const {
   const Lock lock(mutex_);
-  return dead_ || is_late_ || unpinned_;
+  return dead_ || is_late_ || wants_ranges();
 }
 
 bool CudaDevice::wants_ranges() const {
-  const Lock lock(mutex_);
-  return unpinned_;
+  return !pinning_.failure().empty();
 }
 
 std::string CudaDevice::failure() const {
   const Lock lock(mutex_);
-  return failure_;
+  const std::string refusal = pinning_.failure();
+  return refusal.empty() || may_still_write() ? failure_ : refusal;
 }
 
 std::string CudaDevice::shortage() const {
@@ -294,7 +279,7 @@ void CudaDevice::look_for_late_copy() {
   try {
     if (!staging_pipeline_->arrived()) return;
     is_late_ = false;
-    if (!unpinned_) failure_.clear();
+    failure_.clear();
     late_pinned_.clear();
   } catch (const Failure& failure) {
     die(failure);

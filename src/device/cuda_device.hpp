@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "device/cuda_handles.hpp"
+#include "device/cuda_pinning.hpp"
 #include "device/cuda_staging_pipeline.hpp"
 #include "device/device.hpp"
 #include "gpu_replication/cuda_piece_replicator.hpp"
@@ -36,9 +37,13 @@ class CudaDevice : public Device {
   CudaDevice& operator=(const CudaDevice&) = delete;
 
   void reach(ckpt_memory memory, const void* data) override;
-  // Pins the ranges where they lie, which takes a while.
+  // Pins the ranges where they lie.
+  void prepare(std::vector<Range> ranges, std::shared_ptr<const void> owner) override {
+    pinning_.prepare(std::move(ranges), std::move(owner));
+  }
   void attach(std::vector<Range> ranges) override;
   void attach_also(Range range) override;
+  bool wait_until_attached(Deadline deadline) override { return pinning_.wait(deadline); }
   void check_streams(const char* call, std::span<const Stream> streams) const override;
   bool broken() const override;
   bool wants_ranges() const override;
@@ -65,8 +70,6 @@ class CudaDevice : public Device {
   enum class Phase { idle, copying, released, failed, ending };
   using Lock = std::unique_lock<std::mutex>;
 
-  void unpin();
-  void pin_all(const std::vector<Range>& ranges);
   void run();
   void step(Lock& lock);
   void advance();
@@ -75,6 +78,7 @@ class CudaDevice : public Device {
   bool everything_enqueued() const;
   void finish(Lock& lock, bool whole);
   void fail(const std::string& sentence);
+  void let_go(std::vector<CudaPinning::Pinned> unused);
   void drain();
   void be_late(std::int64_t timeout_ms);
   void die(const Failure& failure);
@@ -85,7 +89,7 @@ class CudaDevice : public Device {
   const std::uint64_t wanted_staging_bytes_;
   const std::int64_t drain_timeout_ms_;
   const Context context_;
-  std::vector<Registration> pinned_, late_pinned_;  // late_pinned_: of earlier ranges; a late copy may write there
+  CudaPinning pinning_;
   std::unique_ptr<CudaStagingPipeline> staging_pipeline_;
 
   std::optional<Event> lead_;  // null: the host has no lead, as far as anybody knows
@@ -98,7 +102,7 @@ class CudaDevice : public Device {
   std::optional<Deadline> deadline_;  // once the GPU has got to the copy
   bool dead_ = false;                 // the context died
   bool is_late_ = false;              // the GPU has not ended a copy that was given up
-  bool unpinned_ = false;             // the ranges could not be pinned
+  std::vector<CudaPinning::Pinned> late_pinned_;  // earlier ranges, where a late copy may write
   std::string failure_;
   bool stop_ = false;
   std::thread thread_;

@@ -195,7 +195,10 @@ class Registration {
     if (data_ != nullptr) cuda_driver().cuMemHostUnregister(data_);
   }
   Registration(Registration&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
-  Registration& operator=(Registration&&) = delete;
+  Registration& operator=(Registration&& other) noexcept {
+    std::swap(data_, other.data_);
+    return *this;
+  }
 
   CUdeviceptr on_device() const {
     CUdeviceptr pointer = 0;

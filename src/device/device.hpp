@@ -105,11 +105,16 @@ class Device {
   // Prepares for tensors in this kind of memory. `data` is one of them. Throws Failure if they are out of reach. The
   // caller puts a tensor's name before the sentence.
   virtual void reach(ckpt_memory memory, const void* data) = 0;
+  // Any thread. Prepares ranges for a later attach(), which may take long. `owner` keeps them mapped. Does not throw.
+  virtual void prepare(std::vector<Range> /*ranges*/, std::shared_ptr<const void> /*owner*/) {}
   // Sets the memory ranges that pieces go to from now on. The previous ranges may be unmapped afterwards. Do not call
   // it while a copy runs. Does not throw. If it fails, the device is broken().
   virtual void attach(std::vector<Range> ranges) = 0;
   // Adds a range. As attach() in all else.
   virtual void attach_also(Range range) = 0;
+  // attach() and attach_also() begin what takes long and was not prepared. Waits until it is done. Returns false if the
+  // deadline passes first. Then do not start() yet.
+  virtual bool wait_until_attached(Deadline /*deadline*/) { return true; }
   // Throws Failure (CKPT_ERR_INVALID), which names `call`, if the GPU would not do now what is enqueued on one of these
   // streams, because it is being captured into a graph. Breaks no such capture. `streams` are those of the next start(),
   // release() or load().

@@ -116,8 +116,12 @@ class CudaDeviceTest : public GpuTest {
   std::unique_ptr<CudaDevice> device(std::uint64_t staging_bytes = small_staging,
                                      std::int64_t drain_timeout_ms = CudaDevice::default_drain_timeout_ms) const {
     auto made = std::make_unique<CudaDevice>(0, staging_bytes, drain_timeout_ms);
-    made->attach({slot_->range(), private_slot_->range()});
+    attach(*made, {slot_->range(), private_slot_->range()});
     return made;
+  }
+  static void attach(Device& device, std::vector<Range> ranges) {
+    device.attach(std::move(ranges));
+    EXPECT_TRUE(device.wait_until_attached(Deadline::in_ms(50'000)));
   }
   void start(Device& device, CUstream stream) const {
     const Device::Copy copy{&overlapped_plan_, slot_->packed()};
@@ -318,7 +322,7 @@ TEST_F(CudaDeviceTest, HostTensorsBesideThoseOfTheGpuAreCapturedWhenStartReturns
   const Plan plan(
       {{static_cast<std::byte*>(gpu.data()), on_gpu.size(), CKPT_DEVICE}, {on_host.data(), on_host.size()}});
   const Slot slot(plan);
-  device->attach({slot.range()});
+  attach(*device, {slot.range()});
   const Plan nothing({});
   device->start({}, {&plan, slot.packed()}, nullptr);
   std::fill(on_host.begin(), on_host.end(), std::byte{0});
@@ -339,7 +343,7 @@ TEST_F(CudaDeviceTest, LoadsWhatWasCapturedAfterWhatTheStreamStillWrites) {
   ASSERT_TRUE(release(*device, {stream}));
   ASSERT_EQ(outcome(), 1);
   for (const bool pinned : {true, false}) {
-    if (!pinned) device->attach({});
+    if (!pinned) attach(*device, {});
     overlapped_->update(stream, 0);
     EXPECT_FALSE(device->load(overlapped_plan_, slot_->const_packed(), stream));
     EXPECT_EQ(overlapped_->read(), bytes);
@@ -452,7 +456,7 @@ TEST_F(CudaDeviceTest, ALateCopyKeepsItsRangesPinnedUntilItHasLanded) {
   buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
   start(*device, nullptr);
   device->cancel();
-  device->attach({other.range()});
+  attach(*device, {other.range()});
   EXPECT_EQ(buttons().registrations(), pinned + 1);
   buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
   EXPECT_TRUE(eventually([&] { return !device->broken(); }));
@@ -465,13 +469,13 @@ TEST_F(CudaDeviceTest, PinsItsRangesAndLetsThemGo) {
   {
     CudaDevice device(0, small_staging);
     const auto own = buttons().registrations();
-    device.attach({slot_->range(), private_slot_->range()});
+    attach(device, {slot_->range(), private_slot_->range()});
     EXPECT_EQ(buttons().registrations(), own + 2);
-    device.attach({slot_->range()});
+    attach(device, {slot_->range()});
     EXPECT_EQ(buttons().registrations(), own + 1);
-    device.attach({});
+    attach(device, {});
     EXPECT_EQ(buttons().registrations(), own);
-    device.attach({slot_->range()});
+    attach(device, {slot_->range()});
   }
   EXPECT_EQ(buttons().registrations(), before);
 }
@@ -485,7 +489,7 @@ TEST_F(CudaDeviceTest, NoCopyTouchesTwoRegistrationsOfASlotThatIsTooLargeForOne)
   auto* const first = static_cast<std::byte*>(memory);
   const std::size_t to_cut = pin_max_bytes - reinterpret_cast<std::uintptr_t>(memory) % pin_max_bytes;
   const auto device = this->device();
-  device->attach({{first, size_bytes}, private_slot_->range()});
+  attach(*device, {{first, size_bytes}, private_slot_->range()});
   std::vector<std::uint64_t> digests(overlapped_plan_.leaves());
   for (const std::size_t boundary : {to_cut, pin_max_bytes}) {
     const auto bytes = overlapped_->fill(boundary % 100);
@@ -499,8 +503,29 @@ TEST_F(CudaDeviceTest, NoCopyTouchesTwoRegistrationsOfASlotThatIsTooLargeForOne)
     EXPECT_FALSE(device->load(overlapped_plan_, {data, digests.data()}, nullptr));
     EXPECT_EQ(overlapped_->read(), bytes);
   }
-  device->attach({});
+  attach(*device, {});
   ::munmap(memory, size_bytes);
+}
+
+TEST_F(CudaDeviceTest, RangesThatWerePreparedArePinnedOnce) {
+  if (!has_buttons()) GTEST_SKIP();
+  CudaDevice device(0, small_staging);
+  const auto before = buttons().registrations();
+  std::thread([&] { device.prepare({slot_->range()}, nullptr); }).join();
+  EXPECT_EQ(buttons().registrations(), before + 1);
+  attach(device, {slot_->range(), private_slot_->range()});
+  EXPECT_EQ(buttons().registrations(), before + 2);
+  EXPECT_FALSE(device.broken());
+}
+
+TEST_F(CudaDeviceTest, TheCallerPinsNothing) {
+  if (!has_buttons()) GTEST_SKIP();
+  CudaDevice device(0, small_staging);
+  const auto before = buttons().registered_here();
+  attach(device, {slot_->range()});
+  device.attach_also(private_slot_->range());
+  EXPECT_TRUE(device.wait_until_attached(Deadline::in_ms(50'000)));
+  EXPECT_EQ(buttons().registered_here(), before);
 }
 
 TEST_F(CudaDeviceTest, LeavesNothingOnTheGpu) {
@@ -520,11 +545,11 @@ TEST_F(CudaDeviceTest, SaysWhatTheDriverSaidWhenItRefusedToPin) {
   if (!has_buttons()) GTEST_SKIP();
   CudaDevice device(0, small_staging);
   buttons().refuse_registration(CUDA_ERROR_NOT_PERMITTED);
-  device.attach({slot_->range()});
+  attach(device, {slot_->range()});
   EXPECT_TRUE(device.broken());
   EXPECT_THAT(device.failure(), HasSubstr("CUDA_ERROR_NOT_PERMITTED"));
   buttons().refuse_registration(0);
-  device.attach({slot_->range()});
+  attach(device, {slot_->range()});
   EXPECT_FALSE(device.broken());
 }
 

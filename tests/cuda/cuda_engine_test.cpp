@@ -350,8 +350,8 @@ TEST_F(CudaEngineTest, EnoughMemoryIsNoNews) {
 
 TEST_F(HeldCudaEngineTest, MemoryThatCannotBePinnedIsAnErrorOfTheSnapshotAlone) {
   const auto engine = started();
-  restore(*engine);
   buttons().refuse_registration(CUDA_ERROR_NOT_PERMITTED);
+  restore(*engine);
   const Caught refused = caught([&] { snapshot(*engine, 0); });
   EXPECT_EQ(refused.status, CKPT_ERR_SYSTEM);
   EXPECT_THAT(refused.sentence, HasSubstr("CUDA_ERROR_NOT_PERMITTED"));
@@ -360,12 +360,31 @@ TEST_F(HeldCudaEngineTest, MemoryThatCannotBePinnedIsAnErrorOfTheSnapshotAlone) 
 }
 
 TEST_F(HeldCudaEngineTest, EachSlotIsOneRegistration) {
+  const auto before = buttons().registrations();
   const auto engine = started();
   restore(*engine);
-  const auto before = buttons().registrations();
+  const auto pinned_by_restore = buttons().registered_here();
   ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
-  constexpr std::uint64_t slots = 3, segments = 2;  // the fake agent's
-  EXPECT_EQ(buttons().registrations() - before, slots * segments);
+  constexpr std::uint64_t slots = 3, segments = 2, words = 1;  // slots and segments: the fake agent's
+  EXPECT_EQ(buttons().registrations() - before, slots * segments + words);
+  EXPECT_EQ(buttons().registered_here(), pinned_by_restore) << "training waits for no pinning";
+}
+
+TEST_F(HeldCudaEngineTest, ASlotThatTheAgentAddsIsPinnedBesideTraining) {
+  const auto engine = started();
+  restore(*engine);
+  ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
+  ASSERT_EQ(before_update(*engine).status, CKPT_OK);
+  ASSERT_TRUE(captured(*engine, 0));
+  const auto registrations = buttons().registrations(), registered_here = buttons().registered_here();
+  agent_->add_slots();
+  update(7);
+  ASSERT_EQ(snapshot(*engine, 1).status, CKPT_OK);
+  ASSERT_EQ(before_update(*engine).status, CKPT_OK);
+  ASSERT_TRUE(captured(*engine, 1));
+  EXPECT_EQ(stored("weights", CheckpointId(1, 1)), std::vector(main_bytes, std::byte{7}));
+  EXPECT_EQ(buttons().registrations(), registrations + 2);
+  EXPECT_EQ(buttons().registered_here(), registered_here);
 }
 
 TEST_F(HeldCudaEngineTest, AnEngineThatEndsLeavesNothingPinned) {

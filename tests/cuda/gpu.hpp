@@ -39,6 +39,7 @@ struct Buttons {
   CKPT_BUTTON(disturbed_captures);
   CKPT_BUTTON(free_bytes);
   CKPT_BUTTON(registrations);
+  CKPT_BUTTON(registered_here);
   CKPT_BUTTON(allocations);
   CKPT_BUTTON(queue_depth);
   CKPT_BUTTON(queue_full);

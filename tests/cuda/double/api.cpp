@@ -78,6 +78,7 @@ Driver& driver() {
 thread_local std::vector<CUcontext> current;  // NOLINT
 thread_local bool in_host_function = false;   // NOLINT
 thread_local bool relaxed = false;            // NOLINT: about captures of graphs
+thread_local std::uint64_t registered_here = 0;  // NOLINT
 
 // What every call that needs a context begins with.
 CUresult ready() {
@@ -446,7 +447,10 @@ EXPORT CUresult cuMemFreeHost(void* data) {
 }
 
 EXPORT CUresult cuMemHostRegister(void* data, std::size_t size_bytes, unsigned) {
-  return unsafely([&] { return driver().memory.register_host(data, size_bytes); });
+  return unsafely([&] {
+    ++registered_here;
+    return driver().memory.register_host(data, size_bytes);
+  });
 }
 
 EXPORT CUresult cuMemHostUnregister(void* data) {
@@ -625,6 +629,7 @@ EXPORT void ckpt_double_refuse_registration(int result) {
 }
 EXPORT void ckpt_double_free_bytes(std::uint64_t bytes) { driver().memory.free_bytes(bytes); }
 EXPORT std::uint64_t ckpt_double_registrations(void) { return driver().memory.registrations(); }
+EXPORT std::uint64_t ckpt_double_registered_here(void) { return registered_here; }
 EXPORT std::uint64_t ckpt_double_allocations(void) { return driver().memory.allocations(); }
 EXPORT void ckpt_double_queue_depth(std::uint64_t operations) { driver().streams.queue_depth(operations); }
 EXPORT std::uint64_t ckpt_double_queue_full(void) { return driver().streams.queue_full(); }

@@ -57,6 +57,8 @@ void ckpt_double_refuse_stream_writes(int result);
 uint64_t ckpt_double_disturbed_captures(void);
 /* Of device memory that is left for allocations. */
 void ckpt_double_free_bytes(uint64_t bytes);
+/* How often the calling thread has registered a range. */
+uint64_t ckpt_double_registered_here(void);
 /* Registered ranges; allocations of device memory. */
 uint64_t ckpt_double_registrations(void);
 uint64_t ckpt_double_allocations(void);
