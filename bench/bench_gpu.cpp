@@ -3,7 +3,7 @@
 // and the better one counts. All run in one process; medians are compared. The state is one large tensor, and
 // GPT-2's tensor list with as many layers as fill the size.
 //
-// A restore is measured as restore() does it, from memory that was mapped right before and is pinned within the call,
+// A restore is measured as restore() does it, from memory that was mapped right before, through pinned buffers,
 // and once more from memory that is pinned already.
 //
 // What the device takes of the host's time in snapshot() and before_update(): start() and release().

@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "base/thread.hpp"
+#include "device/cuda_bounce.hpp"
 #include "device/cuda_copy.hpp"
 #include "device/cuda_timestamps.hpp"
 
@@ -16,17 +17,6 @@ namespace {
 constexpr auto poll_pause = std::chrono::microseconds(100);
 constexpr auto late_pause = std::chrono::milliseconds(5);
 constexpr std::int64_t load_timeout_ms = 600'000;  // far longer than any copy to a GPU
-
-// Pins the range if that works, because reading is then faster. Reads it anyway if not.
-std::vector<Registration> try_pin(const ConstPacked& from, std::size_t size_bytes) {
-  std::vector<Registration> pinned;
-  try {
-    pin(pinned, {const_cast<std::byte*>(from.data), size_bytes});
-  } catch (const Failure&) {
-    pinned.clear();
-  }
-  return pinned;
-}
 
 // Resources whose release would wait for a GPU that does not answer. They are kept for good.
 struct Remains {
@@ -328,9 +318,18 @@ std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, 
   if (may_still_write()) throw Failure(CKPT_ERR_SYSTEM, failure_);
   const ContextScope scope(context_);
   const PinnedMemory digests(plan.leaves() * sizeof(std::uint64_t));
-  const auto pinned = try_pin(from, plan.length_bytes());
-  staging_pipeline_->load(plan, from.data, digests.as<std::uint64_t>(), static_cast<CUstream>(stream));
-  if (!wait_for_arrival(Deadline::in_ms(load_timeout_ms)))
+  const Deadline deadline = Deadline::in_ms(load_timeout_ms);
+  std::optional<CudaBounce> bounce;
+  if (!pinning_.covers({const_cast<std::byte*>(from.data), plan.length_bytes()}))
+    bounce.emplace(std::min<std::size_t>(plan.length_bytes(), staging_pipeline_->chunk_bytes()));
+  const auto copy_in = [&](CUdeviceptr to, std::uint64_t first_byte, std::size_t size_bytes, CUstream on) {
+    if (bounce)
+      bounce->copy_to_device(to, from.data + first_byte, size_bytes, on, deadline);
+    else
+      copy_to_device(to, from.data + first_byte, size_bytes, on);
+  };
+  staging_pipeline_->load(plan, copy_in, digests.as<std::uint64_t>(), static_cast<CUstream>(stream));
+  if (!wait_for_arrival(deadline))
     throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not load the state within ten minutes; is it hung?");
   staging_pipeline_->land();
   return first_difference(digests.as<std::uint64_t>(), from.digests, plan.leaves());

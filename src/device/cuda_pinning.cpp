@@ -100,6 +100,14 @@ bool CudaPinning::wait(Deadline deadline) {
   return changed_.wait_until(lock, deadline.at(), [this] { return !is_pinning_; });
 }
 
+bool CudaPinning::covers(const Range& part) const {
+  const Lock lock(mutex_);
+  return std::any_of(pinned_.begin(), pinned_.end(), [&](const Pinned& one) {
+    const Range& range = one.range;
+    return part.data >= range.data && part.data + part.size_bytes <= range.data + range.size_bytes;
+  });
+}
+
 std::string CudaPinning::failure() const {
   const Lock lock(mutex_);
   return failure_;

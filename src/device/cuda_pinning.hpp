@@ -41,6 +41,8 @@ class CudaPinning {
 
   // Waits until all ranges in use are pinned, or cannot be. Returns false if the deadline passes first.
   bool wait(Deadline deadline);
+  // True if all of this is within one range that is pinned.
+  bool covers(const Range& part) const;
   // Why a range could not be pinned. Empty if there is no such range.
   std::string failure() const;
 

@@ -78,7 +78,7 @@ void CudaStagingPipeline::end(std::span<const Stream> streams) {
   arrived_.record(copy_stream_);
 }
 
-void CudaStagingPipeline::load(const Plan& plan, const std::byte* from, std::uint64_t* digests, CUstream stream) {
+void CudaStagingPipeline::load(const Plan& plan, const CopyIn& copy_in, std::uint64_t* digests, CUstream stream) {
   const Plan* const plans[] = {&plan};
   table_.assign(plans, CudaTable::Images::blank);
   entered_.record(stream);
@@ -86,17 +86,17 @@ void CudaStagingPipeline::load(const Plan& plan, const std::byte* from, std::uin
   table_.upload(pack_stream_);
   for (std::size_t leaf = 0; leaf < plan.leaves(); leaf += ring_.leaves()) {
     const std::uint64_t rest_bytes = plan.length_bytes() - leaf * leaf_bytes;
-    load_chunk(from, leaf, std::min<std::uint64_t>(rest_bytes, ring_.chunk_bytes()), digests);
+    load_chunk(copy_in, leaf, std::min<std::uint64_t>(rest_bytes, ring_.chunk_bytes()), digests);
   }
   arrived_.record(pack_stream_);
 }
 
-void CudaStagingPipeline::load_chunk(const std::byte* from, std::size_t first_leaf, std::uint64_t length_bytes,
+void CudaStagingPipeline::load_chunk(const CopyIn& copy_in, std::size_t first_leaf, std::uint64_t length_bytes,
                                      std::uint64_t* digests) {
   const std::uint64_t first_byte = first_leaf * leaf_bytes;
   const SubBuffer& buffer = ring_[number_++];
   buffer.emptied.hold_back(copy_stream_);
-  copy_to_device(buffer.data, from + first_byte, length_bytes, copy_stream_);
+  copy_in(buffer.data, first_byte, length_bytes, copy_stream_);
   buffer.filled.record(copy_stream_);
   buffer.filled.hold_back(pack_stream_);
   kernels_.digest(buffer.data, length_bytes, buffer.digests, pack_stream_);

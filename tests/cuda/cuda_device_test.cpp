@@ -350,6 +350,25 @@ TEST_F(CudaDeviceTest, LoadsWhatWasCapturedAfterWhatTheStreamStillWrites) {
   }
 }
 
+TEST_F(CudaDeviceTest, LoadsWhatCannotBePinnedThroughPinnedBuffers) {
+  if (!has_buttons()) GTEST_SKIP();
+  const auto device = this->device();
+  const auto bytes = overlapped_->fill(8);
+  start(*device, nullptr);
+  ASSERT_TRUE(release(*device, {}));
+  ASSERT_EQ(outcome(), 1);
+  attach(*device, {});
+  overlapped_->fill(9);
+  const auto pageable = buttons().pageable_copies(), registered = buttons().registered_here();
+  const auto registrations = buttons().registrations();
+  buttons().refuse_registration(CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_FALSE(device->load(overlapped_plan_, slot_->const_packed(), nullptr));
+  EXPECT_EQ(buttons().pageable_copies(), pageable) << "which are several times slower";
+  EXPECT_EQ(buttons().registered_here(), registered) << "which takes longer than the copy";
+  EXPECT_EQ(buttons().registrations(), registrations);
+  EXPECT_EQ(overlapped_->read(), bytes);
+}
+
 TEST_F(CudaDeviceTest, NamesALeafThatDoesNotMatch) {
   const auto device = this->device();
   overlapped_->fill(9);
@@ -414,6 +433,8 @@ TEST_F(CudaDeviceTest, TheTimeOfACopyBeginsWhenTheGpuGetsToIt) {
   buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
   buttons().hold(CKPT_DOUBLE_TO_DEVICE, 0);
   EXPECT_EQ(outcome(), -1);
+  buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
+  EXPECT_TRUE(eventually([&] { return !device->broken(); }));
 }
 
 TEST_F(CudaDeviceTest, GoesOnOnceACopyThatWasGivenUpHasLanded) {

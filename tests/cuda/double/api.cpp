@@ -488,7 +488,7 @@ EXPORT CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t size_b
   return on_stream(handle, [&](Stream& stream) {
     if (!driver().memory.allocated(from, size_bytes) || !driver().memory.copyable(to, size_bytes))
       return CUDA_ERROR_INVALID_VALUE;
-    return enqueue(
+    const CUresult result = enqueue(
         stream,
         {CKPT_DOUBLE_TO_HOST,
          [=] { copy_slowly(to, driver().memory.bytes_at(reinterpret_cast<void*>(from)), size_bytes); }, nullptr});
@@ -509,7 +509,7 @@ EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t 
       staged = std::make_shared<std::vector<std::byte>>(bytes, bytes + size_bytes);
       ++driver().pageable_copies;
     }
-    driver().streams.enqueue(stream, {CKPT_DOUBLE_TO_DEVICE,
+    return enqueue(stream, {CKPT_DOUBLE_TO_DEVICE,
                                       [=] {
                                         copy_slowly(driver().memory.bytes_at(reinterpret_cast<void*>(to)),
                                                     staged ? staged->data() : from, size_bytes);
