@@ -16,6 +16,7 @@ using testing::HasSubstr;
 
 constexpr std::size_t main_bytes = 3'000'017;
 constexpr std::uint64_t staging_bytes = 1 << 20;
+constexpr std::uint64_t staging_for_all_bytes = 8 << 20;
 
 class CudaEngineTest : public EngineTest {
  protected:
@@ -39,8 +40,8 @@ class CudaEngineTest : public EngineTest {
     cuDevicePrimaryCtxRelease(device_);
   }
 
-  std::unique_ptr<Engine> started() {
-    auto made = engine<device::AutoDevice>({}, 1u, staging_bytes);
+  std::unique_ptr<Engine> started(std::uint64_t staging = staging_bytes) {
+    auto made = engine<device::AutoDevice>({}, 1u, staging);
     add(*made, "weights", *weights_, CKPT_OVERLAPPED);
     add(*made, "statistics", *statistics_, CKPT_SYNCHRONOUS);
     return made;
@@ -111,7 +112,7 @@ TEST_F(CudaEngineTest, NoVersionIsTornByUpdatesEnqueuedRightAfterBeforeUpdate) {
 }
 
 TEST_F(HeldCudaEngineTest, BeforeUpdateDoesNotWaitForTheGpuAndNothingIsKnownBeforeAllIsThere) {
-  const auto engine = started();
+  const auto engine = started(staging_for_all_bytes);
   restore(*engine);
   update(1);
   ASSERT_CUDA(cuStreamSynchronize(stream()));
@@ -143,22 +144,25 @@ class GpuLoopTest : public HeldCudaEngineTest {
         agent_->grant();
       }
       buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
+      ++ended_;
     });
     EXPECT_CUDA(cuLaunchHostFunc(
         stream(), [](void* work) { (*static_cast<std::function<void()>*>(work))(); }, &works_.back()));
   }
   void end_loop() {
-    EXPECT_CUDA(cuStreamSynchronize(stream()));
+    EXPECT_TRUE(eventually([this] { return ended_ == works_.size(); }));
     buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
+    EXPECT_CUDA(cuStreamSynchronize(stream()));
   }
 
   std::unique_ptr<Engine> engine_;
   std::deque<std::function<void()>> works_;
+  std::atomic<std::size_t> ended_{0};
   std::atomic<std::int64_t> at_snapshot_{-1};
 };
 
 TEST_F(GpuLoopTest, ALoopThatRunsAheadOfTheGpuSkipsNothing) {
-  engine_ = started();
+  engine_ = started(staging_for_all_bytes);
   restore(*engine_);
   for (std::int64_t k = 0; k < 10; ++k) {
     work(k, [this, k] { return at_snapshot_ >= k; });
@@ -176,7 +180,7 @@ TEST_F(GpuLoopTest, ALoopThatRunsAheadOfTheGpuSkipsNothing) {
 }
 
 TEST_F(GpuLoopTest, ALoopThatWaitsForTheGpuInEachIterationSkipsNothing) {
-  engine_ = started();
+  engine_ = started(staging_for_all_bytes);
   restore(*engine_);
   for (std::int64_t k = 0; k < 10; ++k) {
     work(k, [] { return true; });
@@ -191,7 +195,7 @@ TEST_F(GpuLoopTest, ALoopThatWaitsForTheGpuInEachIterationSkipsNothing) {
 }
 
 TEST_F(GpuLoopTest, ACopyThatDoesNotFitTheIterationIsNotWaitedForOnceTheGpuHasNothingToDo) {
-  engine_ = started();
+  engine_ = started(staging_for_all_bytes);
   restore(*engine_);
   work(0, [] { return true; });
   ASSERT_EQ(snapshot(*engine_, 0).status, CKPT_OK);
