@@ -22,7 +22,7 @@ constexpr std::int64_t small_reserve_wait_ms = 1'000;
 constexpr std::int64_t look_ms = 50;  // while the engine is closed: whether a commit is still near
 constexpr std::chrono::milliseconds link_poll{1};
 constexpr std::chrono::microseconds lead_poll{50};  // the longest that a GPU waits for the host
-constexpr std::chrono::seconds reserve_pause{5};  // between two attempts after a refused reservation
+constexpr std::chrono::seconds reserve_pause{5};    // between two attempts after a refused reservation
 
 constexpr auto waits_for_copies =
     "all ranks skip the snapshot of this iteration, because earlier ones do not have all their copies yet; training is "
@@ -195,10 +195,10 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
     const Failure why = link_.why_disconnected();
     throw Failure(why.status(), "snapshot(" + std::to_string(iteration) + ") is not taken: " + why.what());
   }
-  const Outcome not_reserved = {
-      CKPT_SKIPPED,
-      "this iteration's snapshot is skipped on all ranks, because memory for checkpoints is still being reserved in the "
-      "background; training is not affected"};
+  const Outcome not_reserved = {CKPT_SKIPPED,
+                                "this iteration's snapshot is skipped on all ranks, because memory for checkpoints is "
+                                "still being reserved in the "
+                                "background; training is not affected"};
   if (!is_followed || !fit_slots(state) || !wait_until_attached(state)) return not_reserved;
   if (device_->broken())
     throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
@@ -222,9 +222,9 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   return {};
 }
 
-// For training that runs ahead of the GPU: at snapshot(k) the GPU may still be in iteration k, and copies snapshot k - 1.
-// The host waits, but only while the GPU has work of training: it never waits for the host. So a copy that fits the
-// iteration costs no snapshot. Returns false if it does not fit.
+// For training that runs ahead of the GPU: at snapshot(k) the GPU may still be in iteration k, and copies snapshot k
+// - 1. The host waits, but only while the GPU has work of training: it never waits for the host. So a copy that fits
+// the iteration costs no snapshot. Returns false if it does not fit.
 bool Engine::wait_for_seal(device::Stream stream) {
   device_->check_streams("snapshot()", {&stream, 1});
   device_->note_lead(stream);

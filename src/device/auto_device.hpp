@@ -47,7 +47,9 @@ class AutoDevice : public Device {
                                                StreamTimestamps::Reached reached) override {
     return used_.load()->timestamps(words, std::move(owner), std::move(reached));
   }
-  void check_replication(const char* const* environment) const override { used_.load()->check_replication(environment); }
+  void check_replication(const char* const* environment) const override {
+    used_.load()->check_replication(environment);
+  }
   Replicator::Id new_communicator_id() override { return used_.load()->new_communicator_id(); }
   std::unique_ptr<Replicator> replicator(const Replicator::Group& group, const Replicator::Settings& settings,
                                          Range receive_buffers, Replicator::Failed failed) override {

@@ -56,7 +56,11 @@ int CudaDevice::ordinal_of(const void* data) {
 }
 
 CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms)
-    : ordinal_(ordinal), wanted_staging_bytes_(staging_bytes), drain_timeout_ms_(drain_timeout_ms), context_(ordinal), pinning_(context_) {
+    : ordinal_(ordinal),
+      wanted_staging_bytes_(staging_bytes),
+      drain_timeout_ms_(drain_timeout_ms),
+      context_(ordinal),
+      pinning_(context_) {
   const ContextScope scope(context_);
   staging_pipeline_ = std::make_unique<CudaStagingPipeline>(staging_bytes);
   thread_ = start_thread("ckpt-cuda", [this] { run(); });
@@ -108,8 +112,8 @@ void CudaDevice::check_streams(const char* call, std::span<const Stream> streams
   for (const Stream stream : streams) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     const CUresult result = cuda_driver().cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
-    const bool is_captured = result == CUDA_SUCCESS ? status != CU_STREAM_CAPTURE_STATUS_NONE
-                                                    : result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    const bool is_captured =
+        result == CUDA_SUCCESS ? status != CU_STREAM_CAPTURE_STATUS_NONE : result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     if (is_captured)
       throw Failure(CKPT_ERR_INVALID, std::string(call) +
                                           " was called while one of its streams is being captured into a CUDA graph, "
@@ -123,9 +127,7 @@ bool CudaDevice::broken() const {
   return dead_ || is_late_ || wants_ranges();
 }
 
-bool CudaDevice::wants_ranges() const {
-  return !pinning_.failure().empty();
-}
+bool CudaDevice::wants_ranges() const { return !pinning_.failure().empty(); }
 
 std::string CudaDevice::failure() const {
   const Lock lock(mutex_);

@@ -28,9 +28,9 @@ class CudaDevice : public Device {
 
   static constexpr std::int64_t default_drain_timeout_ms = 10'000;  // for a few sub-buffers
 
-  // Uses up to `staging_bytes` of the GPU's memory, and a little more for what is captured synchronously. cancel() waits
-  // up to `drain_timeout_ms` for a copy that it gives up. Until such a copy has ended, the device is broken(). Throws
-  // Failure.
+  // Uses up to `staging_bytes` of the GPU's memory, and a little more for what is captured synchronously. cancel()
+  // waits up to `drain_timeout_ms` for a copy that it gives up. Until such a copy has ended, the device is broken().
+  // Throws Failure.
   CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms = default_drain_timeout_ms);
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
@@ -99,9 +99,9 @@ class CudaDevice : public Device {
   Phase phase_ = Phase::idle;
   Done done_;
   std::int64_t timeout_ms_ = 0;
-  std::optional<Deadline> deadline_;  // once the GPU has got to the copy
-  bool dead_ = false;                 // the context died
-  bool is_late_ = false;              // the GPU has not ended a copy that was given up
+  std::optional<Deadline> deadline_;              // once the GPU has got to the copy
+  bool dead_ = false;                             // the context died
+  bool is_late_ = false;                          // the GPU has not ended a copy that was given up
   std::vector<CudaPinning::Pinned> late_pinned_;  // earlier ranges, where a late copy may write
   std::string failure_;
   bool stop_ = false;

@@ -62,7 +62,7 @@ class CudaPinning {
   std::string failure_;
   std::vector<Range> wanted_;  // in use, and to be pinned
   bool is_pinning_ = false;    // on thread_
-  std::thread thread_;       // only the device's user looks at it
+  std::thread thread_;         // only the device's user looks at it
 };
 
 }  // namespace ckpt::device

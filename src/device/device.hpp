@@ -116,8 +116,8 @@ class Device {
   // deadline passes first. Then do not start() yet.
   virtual bool wait_until_attached(Deadline /*deadline*/) { return true; }
   // Throws Failure (CKPT_ERR_INVALID), which names `call`, if the GPU would not do now what is enqueued on one of these
-  // streams, because it is being captured into a graph. Breaks no such capture. `streams` are those of the next start(),
-  // release() or load().
+  // streams, because it is being captured into a graph. Breaks no such capture. `streams` are those of the next
+  // start(), release() or load().
   virtual void check_streams(const char* /*call*/, std::span<const Stream> /*streams*/) const {}
   // True if nothing can be captured now. failure() says why. It may end by itself, if the reason is a copy that the GPU
   // has not ended.

@@ -81,8 +81,8 @@ std::string pin_failure(const std::vector<Range>& ranges, const std::string& ref
   std::uint64_t size_bytes = 0;
   for (const Range& range : ranges) size_bytes += range.size_bytes;
   const auto file = ranges.empty() ? std::nullopt : file_at(ranges.front().data);
-  std::string text = "the driver refused to pin " + size_text(size_bytes) + " of the arena for the GPU (" + refusal +
-                     ")";
+  std::string text =
+      "the driver refused to pin " + size_text(size_bytes) + " of the arena for the GPU (" + refusal + ")";
   if (file) text += "; the memory is " + file->path;
   if (file && !file->file_system.empty()) text += ", on " + file->file_system;
   const bool is_limited = lockable && *lockable < size_bytes;

@@ -1,5 +1,5 @@
-// Says why the driver may have refused to pin host memory for the GPU: what it said, where the memory is, and which limit
-// is too low, if one is.
+// Says why the driver may have refused to pin host memory for the GPU: what it said, where the memory is, and which
+// limit is too low, if one is.
 #pragma once
 
 #include <cstdint>

@@ -203,9 +203,8 @@ TEST_F(GraphCapture, MustNotWaitForAnEventFromOutside) {
   const GpuStream captured, other;
   const GpuEvent event;
   EXPECT_CUDA(cuEventRecord(event, other));
-  EXPECT_EQ(end_after(captured, [&] {
-              EXPECT_EQ(cuStreamWaitEvent(captured, event, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
-            }),
+  EXPECT_EQ(end_after(captured,
+                      [&] { EXPECT_EQ(cuStreamWaitEvent(captured, event, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION); }),
             CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
@@ -259,8 +258,7 @@ TEST_F(GraphCapture, OfABlockingStreamForbidsTheLegacyDefaultStream) {
     EXPECT_CUDA(cuStreamIsCapturing(other, &status));
   }));
   const GpuEvent event;
-  EXPECT_EQ(end_after(captured,
-                      [&] { EXPECT_EQ(cuEventRecord(event, nullptr), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT); }),
+  EXPECT_EQ(end_after(captured, [&] { EXPECT_EQ(cuEventRecord(event, nullptr), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT); }),
             CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -19,6 +18,7 @@
 #include "calls.hpp"
 #include "captures.hpp"
 #include "control.h"
+#include "images.hpp"
 #include "kernels.hpp"
 #include "launch.hpp"
 #include "memory.hpp"
@@ -75,9 +75,9 @@ Driver& driver() {
   return *instance;
 }
 
-thread_local std::vector<CUcontext> current;  // NOLINT
-thread_local bool in_host_function = false;   // NOLINT
-thread_local bool relaxed = false;            // NOLINT: about captures of graphs
+thread_local std::vector<CUcontext> current;     // NOLINT
+thread_local bool in_host_function = false;      // NOLINT
+thread_local bool relaxed = false;               // NOLINT: about captures of graphs
 thread_local std::uint64_t registered_here = 0;  // NOLINT
 
 // What every call that needs a context begins with.
@@ -311,9 +311,7 @@ EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned) {
 }
 
 EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
-  return on_stream(handle, [&](Stream& stream) {
-    return driver().captures.status(stream, is_legacy(stream), status);
-  });
+  return on_stream(handle, [&](Stream& stream) { return driver().captures.status(stream, is_legacy(stream), status); });
 }
 
 EXPORT CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
@@ -343,23 +341,23 @@ EXPORT CUresult cuStreamWriteValue32(CUstream handle, CUdeviceptr address, cuuin
     if (!driver().memory.allocated(address, sizeof(value)) && !is_pinned(word, sizeof(value)))
       return CUDA_ERROR_INVALID_VALUE;
     return enqueue(stream, {cuda_double::other_work,
-                                      [word, value] {
-                                        auto* const bytes = static_cast<std::uint32_t*>(driver().memory.bytes_at(word));
-                                        __atomic_store_n(bytes, value, __ATOMIC_RELEASE);
-                                      },
-                                      nullptr});
+                            [word, value] {
+                              auto* const bytes = static_cast<std::uint32_t*>(driver().memory.bytes_at(word));
+                              __atomic_store_n(bytes, value, __ATOMIC_RELEASE);
+                            },
+                            nullptr});
   });
 }
 
 EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   return on_stream(handle, [&](Stream& stream) {
     return enqueue(stream, {cuda_double::other_work,
-                                      [function, data] {
-                                        in_host_function = true;
-                                        function(data);
-                                        in_host_function = false;
-                                      },
-                                      nullptr});
+                            [function, data] {
+                              in_host_function = true;
+                              function(data);
+                              in_host_function = false;
+                            },
+                            nullptr});
   });
 }
 
@@ -488,10 +486,10 @@ EXPORT CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t size_b
   return on_stream(handle, [&](Stream& stream) {
     if (!driver().memory.allocated(from, size_bytes) || !driver().memory.copyable(to, size_bytes))
       return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = enqueue(
-        stream,
-        {CKPT_DOUBLE_TO_HOST,
-         [=] { copy_slowly(to, driver().memory.bytes_at(reinterpret_cast<void*>(from)), size_bytes); }, nullptr});
+    const CUresult result =
+        enqueue(stream, {CKPT_DOUBLE_TO_HOST,
+                         [=] { copy_slowly(to, driver().memory.bytes_at(reinterpret_cast<void*>(from)), size_bytes); },
+                         nullptr});
     if (result != CUDA_SUCCESS) return result;
     if (!is_pinned(to, size_bytes)) driver().streams.synchronize(stream);
     return now_or_dead();
@@ -510,11 +508,11 @@ EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t 
       ++driver().pageable_copies;
     }
     return enqueue(stream, {CKPT_DOUBLE_TO_DEVICE,
-                                      [=] {
-                                        copy_slowly(driver().memory.bytes_at(reinterpret_cast<void*>(to)),
-                                                    staged ? staged->data() : from, size_bytes);
-                                      },
-                                      nullptr});
+                            [=] {
+                              copy_slowly(driver().memory.bytes_at(reinterpret_cast<void*>(to)),
+                                          staged ? staged->data() : from, size_bytes);
+                            },
+                            nullptr});
   });
 }
 
@@ -540,35 +538,10 @@ EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t
 
 // ---- Modules ----
 
-namespace {
-
-bool is_fatbin(const void* image) {
-  constexpr std::uint32_t magic = 0xBA55ED50;
-  return std::memcmp(image, &magic, sizeof(magic)) == 0;
-}
-
-// As cuDriverGetVersion() counts: the CUDA that brought this version of PTX. 0 if it is no PTX.
-int cuda_of_ptx(const char* text) {
-  int major = 0, minor = 0;
-  const char* const line = std::strstr(text, "\n.version ");
-  if (line == nullptr || std::sscanf(line, "\n.version %d.%d", &major, &minor) != 2) return 0;
-  return (major + 4) * 1000 + minor * 10;
-}
-
-// A driver takes no machine code of a newer toolkit, and no newer PTX.
-CUresult check_image(const void* image) {
-  if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (is_fatbin(image)) return CKPT_DOUBLE_VERSION / 1000 < CUDA_VERSION / 1000 ? CUDA_ERROR_INVALID_IMAGE : CUDA_SUCCESS;
-  const int version = cuda_of_ptx(static_cast<const char*>(image));
-  if (version == 0) return CUDA_ERROR_INVALID_IMAGE;
-  return version > CKPT_DOUBLE_VERSION ? CUDA_ERROR_UNSUPPORTED_PTX_VERSION : CUDA_SUCCESS;
-}
-
-}  // namespace
-
 EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   return unsafely([&] {
-    if (const CUresult result = check_image(image); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = cuda_double::check_image(image, CKPT_DOUBLE_VERSION); result != CUDA_SUCCESS)
+      return result;
     *module = new CUmod_st{image};
     return CUDA_SUCCESS;
   });
@@ -596,8 +569,8 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned y,
   return on_stream(handle, [&](Stream& stream) {
     if (blocks == 0 || threads == 0 || threads > 1024 || y * z * thread_y * thread_z != 1 || extra != nullptr)
       return CUDA_ERROR_INVALID_VALUE;
-    return enqueue(
-        stream, {CKPT_DOUBLE_KERNEL, function->kernel(driver().memory, arguments, blocks, threads), nullptr});
+    return enqueue(stream,
+                   {CKPT_DOUBLE_KERNEL, function->kernel(driver().memory, arguments, blocks, threads), nullptr});
   });
 }
 
@@ -651,9 +624,7 @@ CUresult cuda_double::launch(CUstream stream, std::function<void()> kernel) {
   driver().streams.enqueue(*found, {CKPT_DOUBLE_KERNEL, to_its_end, nullptr});
   return now_or_dead();
 }
-void cuda_double::use() {
-  driver().captures.call_unsafe(relaxed);
-}
+void cuda_double::use() { driver().captures.call_unsafe(relaxed); }
 std::byte* cuda_double::bytes_at(const void* address, std::size_t size_bytes) {
   if (!driver().memory.allocated(reinterpret_cast<CUdeviceptr>(address), size_bytes)) return nullptr;
   return static_cast<std::byte*>(driver().memory.bytes_at(const_cast<void*>(address)));

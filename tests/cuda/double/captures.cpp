@@ -45,9 +45,8 @@ CUresult Captures::end(const Stream& stream, CUgraph* graph) {
   const std::lock_guard lock(mutex_);
   Capture* const capture = find(stream);
   if (capture == nullptr || capture->origin != &stream) return CUDA_ERROR_ILLEGAL_STATE;
-  const bool is_joined = std::none_of(capture->streams.begin(), capture->streams.end(), [&](const auto& entry) {
-    return entry.first != &stream && entry.second;
-  });
+  const bool is_joined = std::none_of(capture->streams.begin(), capture->streams.end(),
+                                      [&](const auto& entry) { return entry.first != &stream && entry.second; });
   const bool is_valid = capture->is_valid;
   std::erase_if(captures_, [&](const auto& entry) { return &entry.second == capture; });
   *graph = nullptr;
