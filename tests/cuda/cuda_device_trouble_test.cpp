@@ -32,6 +32,20 @@ TEST_F(CudaDeviceTest, AnErrorThatKillsTheContextAfterReleaseEndsTheCapture) {
   EXPECT_THAT(device->failure(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
 }
 
+TEST_F(CudaDeviceTest, ATensorThatWasFreedBeforeItsCaptureKillsTheContext) {
+  if (!has_buttons()) GTEST_SKIP() << "a real GPU may find other bytes there";
+  const auto device = this->device();
+  auto freed = std::make_unique<GpuTensors>(std::vector<std::size_t>{1000, 70'000});
+  const Plan plan = freed->plan();
+  const GpuBytes behind(1000);  // so that no allocation of the device fits where they were
+  freed.reset();
+  device->start({}, {&plan, slot_->packed()}, nullptr);
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_FALSE(release(*device, {nullptr}));
+  device->cancel();
+  EXPECT_TRUE(device->broken());
+}
+
 TEST_F(CudaDeviceTest, AGpuThatNeverEndsACopyIsGivenUp) {
   if (!has_buttons()) GTEST_SKIP();
   const auto device = this->device(small_staging, 20);
