@@ -1,7 +1,7 @@
 """Checks what the kernels of capture and restore take of a GPU, without a GPU: kernel_resources.py PTXAS FILE.ptx
 
-For each kind of GPU, ptxas tells registers, spills and local memory. The text of PTX has the loads and stores. Ends with
-status 1 and a line for each thing that is worse than it was.
+For each kind of GPU, ptxas tells registers, spills and local memory. The text of PTX has the loads and stores. Ends
+with status 1 and a line for each thing that is worse than it was.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def assembled(ptxas: str, architecture: str, file: str) -> dict[str, dict[str, i
     kernels: dict[str, dict[str, int]] = {}
     for part in re.split(r"Compiling entry function ", done.stderr + done.stdout)[1:]:
         figures = re.search(
-            r"'(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers",
+            r"'(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+            r".*?Used (\d+) registers",
             part,
             re.DOTALL,
         )

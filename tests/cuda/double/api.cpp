@@ -569,8 +569,8 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned y,
   return on_stream(handle, [&](Stream& stream) {
     if (blocks == 0 || threads == 0 || threads > 1024 || y * z * thread_y * thread_z != 1 || extra != nullptr)
       return CUDA_ERROR_INVALID_VALUE;
-    const auto work = [work = function->kernel(driver().memory, arguments, blocks, threads)] {
-      if (const CUresult result = work(); result != CUDA_SUCCESS) driver().streams.kill(result);
+    const auto work = [run = function->kernel(driver().memory, arguments, blocks, threads)] {
+      if (const CUresult result = run(); result != CUDA_SUCCESS) driver().streams.kill(result);
     };
     return enqueue(stream, {CKPT_DOUBLE_KERNEL, work, nullptr});
   });
