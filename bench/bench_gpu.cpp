@@ -4,8 +4,8 @@
 // process. The medians are compared. The state is one large tensor, or GPT-2's tensors with as many layers as fill the
 // size.
 //
-// A restore is measured in two ways: from memory that was just mapped, through pinned buffers, as restore() does it, and
-// from memory that is already pinned.
+// A restore is measured in two ways: from memory that was just mapped, through pinned buffers, as restore() does it,
+// and from memory that is already pinned.
 //
 // It also measures the host's time for start() and release(), which snapshot() and before_update() call.
 //
