@@ -5,7 +5,7 @@
 namespace ckpt::client {
 namespace {
 
-constexpr std::int64_t seal_timeout_ms = 60'000;  // the device gives up earlier
+constexpr std::int64_t seal_timeout_ms = 60'000;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ bool Engine::is_hopeless() const { return !link_.connected() || health().state =
 void Engine::await_last_commit() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
   pause("close");
-  if (open_capture() && await_deferred(deadline)) release({}, deadline);
+  if (open_capture() && await_deferred(deadline)) release({}, deadline.remaining_ms());
   if (!sealing_.wait(deadline)) return;
   const std::int64_t last = tickets_.newest_captured();
   if (last >= 0 && !is_hopeless()) tickets_.wait(last, CKPT_STAGE_COMMITTED, deadline);
@@ -40,7 +40,7 @@ Engine::~Engine() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
   gpu_hooks_.store(nullptr, std::memory_order_release);
   gpu_comm_.reset();
-  if (open_capture() && !give_up_deferred(CKPT_SKIPPED)) release({}, deadline);
+  if (open_capture() && !give_up_deferred(CKPT_SKIPPED)) release({}, deadline.remaining_ms());
   sealing_.wait(deadline);
   capture_.cancel();  // also if all is sealed: when it returns, no thread of the device is here any more
   if (gpu_replication_) gpu_replication_->end("the engine was closed");
