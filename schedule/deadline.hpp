@@ -2,8 +2,9 @@
 // pass times in, in seconds of any one clock.
 //
 // A rank makes a mark when a communication begins, when it ends, and when an iteration ends. Three times are limited:
-// from one mark to the next while the rank computes, the same while it communicates, and a whole iteration. Each limit
-// is `factor` times the longest such time in the last iterations, and at least `floor_s`.
+// from one mark to the next while the rank computes, the same while it communicates, and all its computing in an
+// iteration. Each limit is `factor` times the longest such time in the last iterations, and at least `floor_s`. An
+// iteration as a whole has no limit: its length depends on how long the rank waits for others.
 #pragma once
 
 #include <array>
@@ -41,6 +42,8 @@ class LearnedDeadline {
   bool is_paused() const { return is_paused_; }
   // Communications that have begun in this iteration. Nothing if marks of this iteration were lost or never seen.
   std::optional<std::uint32_t> begun() const;
+  // Communications in a whole iteration. Nothing before enough iterations in a row had equally many.
+  std::optional<std::uint32_t> per_iteration() const;
   // The last mark. 0: none yet.
   double marked_at_s() const { return marked_at_s_; }
   // Nothing while paused, or before enough iterations are known.
@@ -52,8 +55,7 @@ class LearnedDeadline {
   struct Slowest {
     double computing_s = 0;      // longest time between marks outside communications
     double communicating_s = 0;  // and inside them
-    double iteration_s = 0;
-    double computed_s = 0;  // all time outside communications
+    double computed_s = 0;       // all time outside communications
   };
   void pass(double at_s);
   void end_iteration();
@@ -72,9 +74,10 @@ class LearnedDeadline {
   bool is_paused_ = false;
   std::uint32_t open_ = 0;   // communications
   std::uint32_t begun_ = 0;  // in this iteration
-  double began_at_s_ = 0;    // the iteration
+  std::uint32_t per_iteration_ = 0, alike_ = 0;  // so many iterations in a row had so many communications
   double marked_at_s_ = 0;
   double waits_from_s_ = 0;  // the rank has its whole time from here on
+  double forgiven_s_ = 0;    // computing of this iteration before that
 };
 
 }  // namespace ckpt::schedule

@@ -9,6 +9,8 @@ namespace ckpt::sim {
 namespace {
 constexpr TimeMs aim_ms = 5000;      // how long a fault waits for its phase; then it strikes in another
 constexpr TimeMs give_up_ms = 9000;  // then it is left out, because it finds no victim
+constexpr TimeMs learning_ms = 25000;  // likewise, of a fault for which agents must know the ranks
+bool is_watched(Fault fault) { return static_cast<std::size_t>(fault) >= fault_count - watched_faults; }
 bool needs_training(Fault fault) { return fault == Fault::update_unannounced || fault == Fault::silent_corruption; }
 
 // From the loss of a leader to the last restored copy.
@@ -20,6 +22,7 @@ bool is_of_recovery(Phase phase) {
 }  // namespace
 
 bool is_possible(Fault fault, Phase phase) {
+  if (is_watched(fault)) return phase >= Phase::capturing && phase != Phase::gathering && phase != Phase::announcing;
   switch (fault) {
     // These need a trainer, or one that trains.
     case Fault::trainer_crash:
@@ -44,6 +47,7 @@ void Faults::start() {
   if (world_.settings.is_hard) plan_harder();
   if (world_.settings.is_hard) plan_rare();
   if (world_.settings.elastic) plan_elastic();
+  if (world_.settings.watches) plan_watched();
   leave_out();
   armed_at_ = world_.event_queue.now() + world_.random.between(0, world_.settings.fault_gap_ms);
 }
@@ -138,6 +142,27 @@ void Faults::plan_elastic() {
   plan_.push_back({Fault::world_size_changed, Phase::capturing});
 }
 
+// Among the others, which stay the same. Every second time, the leader is lost next.
+void Faults::plan_watched() {
+  Random random(mix(world_.settings.seed, hash_of("watched")));
+  for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
+    Plan plan;
+    do {
+      plan.fault = static_cast<Fault>(fault_count - watched_faults + random.below(watched_faults));
+      plan.phase = static_cast<Phase>(random.below(phase_count));
+    } while (!can_come(plan.phase) || !is_possible(plan.fault, plan.phase));
+    std::vector<std::size_t> places = {0};  // not between a fault and its prelude
+    for (std::size_t i = 0; i < plan_.size(); ++i)
+      if (plan_[i].is_last) places.push_back(i + 1);
+    auto plans = with_prelude(plan, random);
+    if (random.chance(500)) {
+      plans.back().is_last = false;
+      plans.push_back({Fault::leader_crash, Phase::idle});
+    }
+    plan_.insert(plan_.begin() + static_cast<std::ptrdiff_t>(random.pick(places)), plans.begin(), plans.end());
+  }
+}
+
 // Leaves out the faults that a replay shall not have. If the replay shall try other random choices, they change from
 // here on.
 void Faults::leave_out() {
@@ -162,7 +187,7 @@ void Faults::after_step() {
   if (strike(plan)) {
     count(plan.fault, phases);
     struck_at_ = now;
-  } else if (now < armed_at_ + give_up_ms) {
+  } else if (now < armed_at_ + (is_watched(plan.fault) ? learning_ms : give_up_ms)) {
     return;
   }
   plan_.pop_front();
@@ -256,6 +281,15 @@ bool Faults::strike(const Plan& plan) {
       return fail_effects();
     case Fault::world_size_changed:
       return change_world_size();
+    case Fault::rank_dies:
+    case Fault::rank_stops:
+    case Fault::rank_spins:
+    case Fault::communication_hangs:
+    case Fault::rank_slow:
+    case Fault::rank_pauses:
+      return strike_rank(fault);
+    case Fault::node_suspended:
+      return suspend_node();
   }
   return false;
 }
@@ -286,7 +320,7 @@ Machine* Faults::pick_machine() {
 
 Trainer* Faults::pick_trainer() {
   std::vector<Trainer*> awake = world_.living_trainers();
-  std::erase_if(awake, [](const Trainer* trainer) { return trainer->is_frozen(); });
+  std::erase_if(awake, [](const Trainer* trainer) { return trainer->is_halted(); });
   std::vector<Trainer*> capturing = awake;
   std::erase_if(capturing, [](const Trainer* trainer) { return !trainer->is_capturing(); });
   if (awake.empty()) return nullptr;

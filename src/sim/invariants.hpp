@@ -1,4 +1,4 @@
-// Invariants checks the invariants I1 to I7 of a simulated run (docs/simulator.md). Each function takes one fact at the
+// Invariants checks most of the invariants of a simulated run (docs/simulator.md). Each function takes one fact at the
 // moment when it becomes true, and throws Violation if the fact breaks an invariant. Not thread-safe.
 #pragma once
 
@@ -23,7 +23,7 @@ class World;
 struct Machine;
 
 struct Violation {
-  std::string invariant;  // "I1" ... "I7", or "core" if the core threw
+  std::string invariant;  // "I1" ... "I8", or "core" if the core threw
   std::string text;
 };
 
@@ -46,6 +46,7 @@ struct Tally {
   std::uint64_t given_up = 0;
   std::uint64_t relayed = 0;        // reports
   std::uint64_t notified_lost = 0;  // members
+  std::uint64_t named = 0;          // causes of hangs that every leader had to name
   TimeMs slowest_recovery_ms = 0;   // after the last fault
   TimeMs slowest_commit_ms = 0;     // after the one before, while all was well
 

@@ -178,6 +178,7 @@ bool Faults::fill_memory() {
 // A node whose clock jumps believes that it has not listened meanwhile.
 void Faults::jump(Machine& machine, TimeMs by_ms) {
   machine.clock_offset_ms += by_ms;
+  world_.watch_check.agent_disturbed(machine.id, by_ms);
   if (by_ms < world_.pause_ms()) return;
   machine.listens_since = machine.paused_from = world_.event_queue.now();
 }
