@@ -54,8 +54,8 @@ void RankWatch::see(Rank rank, const Seen& seen, double now_s) {
   Watched* watched = find(rank);
   if (watched == nullptr) return;
   schedule::LearnedDeadline& deadline = watched->deadline;
-  if (seen.lost_marks) deadline.lost_marks(now_s);
   for (const schedule::Mark& mark : seen.marks) deadline.observe(mark);
+  if (seen.lost_marks) deadline.lost_marks(now_s);
   if (seen.is_paused != deadline.is_paused()) seen.is_paused ? deadline.pause(now_s) : deadline.resume(now_s);
   watched->iteration = seen.iteration;
   watched->process = seen.process;

@@ -21,7 +21,7 @@ class RankWatch {
   // What was read of a rank since the last time.
   struct Seen {
     std::vector<schedule::Mark> marks;
-    bool lost_marks = false;  // before these
+    bool lost_marks = false;  // after these
     bool is_paused = false;
     char process = 0;             // state of its main thread, as in /proc/PID/stat; 0: not known
     std::int64_t iteration = -1;  // the last one that it offered to snapshot(); -1: none

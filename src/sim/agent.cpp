@@ -328,8 +328,9 @@ void Agent::see_rank(Rank rank) {
   RankWatch::Seen seen;
   const std::uint64_t oldest = control.marks_made - control.marks.size();
   seen.lost_marks = session.marks_read < oldest;
-  const std::uint64_t from = std::max(session.marks_read, oldest) - oldest;
-  seen.marks.assign(control.marks.begin() + static_cast<std::ptrdiff_t>(from), control.marks.end());
+  if (!seen.lost_marks)
+    seen.marks.assign(control.marks.begin() + static_cast<std::ptrdiff_t>(session.marks_read - oldest),
+                      control.marks.end());
   session.marks_read = control.marks_made;
   seen.is_paused = control.is_paused;
   seen.iteration = control.attempted;

@@ -86,8 +86,9 @@ std::vector<Faults::Plan> Faults::with_prelude(const Plan& plan, Random& random)
   // If messages are slow, the next checkpoint is under way before this one is known to be committed.
   if (plan.phase == Phase::committing && plan.fault == Fault::bit_flip_wire) prelude = Fault::messages_reordered;
   // If a leader crashes while nobody leads, it is one that sleeps.
-  const bool on_leader = plan.fault == Fault::leader_crash && plan.phase == Phase::electing;
-  if (on_leader) prelude = Fault::agent_freeze;
+  const bool on_leader =
+      (plan.fault == Fault::leader_crash || is_watched(plan.fault)) && plan.phase == Phase::electing;
+  if (on_leader || (prelude && is_watched(plan.fault))) prelude = Fault::agent_freeze;
   if (prelude && (on_leader || random.chance(700))) plans.push_back({*prelude, Phase::idle, false, on_leader});
   plans.push_back(plan);
   // Damage there shows only when the checkpoint is needed.
@@ -147,10 +148,16 @@ void Faults::plan_watched() {
   Random random(mix(world_.settings.seed, hash_of("watched")));
   for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
     Plan plan;
+    // Ranks train on in these phases only if a standby node replaces one that is silent.
+    const bool is_replacing = world_.settings.core.standby && random.chance(600);
+    const auto comes_with_training = [&](Phase phase) {
+      const bool needs_standby = phase == Phase::replacing || phase == Phase::reprotecting || phase == Phase::decoding;
+      return can_come(phase) && needs_standby == is_replacing;
+    };
     do {
       plan.fault = static_cast<Fault>(fault_count - watched_faults + random.below(watched_faults));
       plan.phase = static_cast<Phase>(random.below(phase_count));
-    } while (!can_come(plan.phase) || !is_possible(plan.fault, plan.phase));
+    } while (!comes_with_training(plan.phase) || !is_possible(plan.fault, plan.phase));
     std::vector<std::size_t> places = {0};  // not between a fault and its prelude
     for (std::size_t i = 0; i < plan_.size(); ++i)
       if (plan_[i].is_last) places.push_back(i + 1);

@@ -53,6 +53,8 @@ void WatchCheck::joined(NodeId node, Rank rank, std::uint64_t instance, std::uin
   const Trainer* trainer = world_.trainer(instance);
   if (trainer == nullptr) life.died_at = life.marked_at;
   if (trainer != nullptr) life.launch = trainer->launch;
+  if (trainer != nullptr && trainer->is_halted())
+    life.halts.push_back({{0}, trainer->process_state(), trainer->process_state() == 'S', false});
   lives_[key] = life;
 }
 
@@ -216,12 +218,16 @@ TimeMs WatchCheck::believed_since(const Machine& leader, const Machine& machine)
 std::string WatchCheck::why_innocent(const Machine& leader, const Culprit& culprit, const Directive& directive) const {
   const RankStanding& standing = culprit.standing;
   const Key key{directive.incarnation, standing.rank};
+  const Machine& machine = world_.machines.at(culprit.node);
+  const TimeMs now = world_.event_queue.now(), since = believed_since(leader, machine);
+  if (standing.trouble == RankTrouble::unreachable) {
+    const TimeMs heard = std::min(now, std::max(now - reported_within_ms, leader.listens_since + wake_up_ms));
+    return world_.is_reachable_from(machine, leader, heard) ? "is on a node that could be heard" : "";
+  }
   const auto found = lives_.find(key);
   if (found == lives_.end()) return "did not run in this incarnation";
   const Life& life = found->second;
   if (life.node != culprit.node) return text("runs on node ", life.node);
-  const Machine& machine = world_.machines.at(life.node);
-  const TimeMs now = world_.event_queue.now(), since = believed_since(leader, machine);
   const auto was_halted = [&](auto is_one) {
     return std::any_of(life.halts.begin(), life.halts.end(),
                        [&](const Halt& halt) { return halt.span.to >= since && is_one(halt); });
@@ -235,10 +241,6 @@ std::string WatchCheck::why_innocent(const Machine& leader, const Culprit& culpr
       })
                  ? ""
                  : "was not stopped";
-    case RankTrouble::unreachable: {
-      const TimeMs heard = std::min(now, std::max(now - reported_within_ms, leader.listens_since + wake_up_ms));
-      return world_.is_reachable_from(machine, leader, heard) ? "is on a node that could be heard" : "";
-    }
     case RankTrouble::slow:
       return is_slower(key) ? "" : "computes no longer than the others";
     case RankTrouble::waiting:
@@ -248,6 +250,7 @@ std::string WatchCheck::why_innocent(const Machine& leader, const Culprit& culpr
                  ? ""
                  : "only waits";
     case RankTrouble::computing:
+    case RankTrouble::unreachable:
       break;
   }
   return hung_in_computing(life, since) ? "" : "made progress within its deadline";

@@ -174,6 +174,14 @@ TEST_F(RankWatchTest, LostMarksSuspendSuspicionUntilTheNextIteration) {
   EXPECT_EQ(trouble(), "computing");
 }
 
+TEST_F(RankWatchTest, AnIterationThatBeganBeforeMarksWereLostIsNotWhole) {
+  iterations(10);
+  mark(Kind::iteration, 0.1);
+  rank_.lost_marks = true;
+  pass(60);
+  EXPECT_EQ(trouble(), "");
+}
+
 TEST_F(RankWatchTest, AnAgentThatDidNotLookGivesEveryRankItsWholeTimeAgain) {
   iterations(10);
   now_s_ += 5;

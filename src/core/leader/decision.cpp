@@ -127,6 +127,8 @@ RecoveryQuestion DecisionMaker::question(bool with_storage) const {
   }
   question.members = view_.assignment_table.members();
   question.members_are_lost = view_.has_lost_assignments();
+  // The store may have lost the record of an earlier one. Then nodes that could not be heard yet have its checkpoints.
+  question.members_are_unknown = view_.record->incarnation > 1 && view_.record->assignments.incarnation == 0;
   question.members_incarnation = view_.record->assignments.incarnation;
   question.restored = view_.record->restored;
   question.restored_ranks = view_.record->restored_ranks;
