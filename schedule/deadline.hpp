@@ -72,8 +72,8 @@ class LearnedDeadline {
   bool is_late_ = false;    // the current one did
   bool is_whole_ = false;   // this iteration was seen from its beginning
   bool is_paused_ = false;
-  std::uint32_t open_ = 0;   // communications
-  std::uint32_t begun_ = 0;  // in this iteration
+  std::uint32_t open_ = 0;                       // communications
+  std::uint32_t begun_ = 0;                      // in this iteration
   std::uint32_t per_iteration_ = 0, alike_ = 0;  // so many iterations in a row had so many communications
   double marked_at_s_ = 0;
   double waits_from_s_ = 0;  // the rank has its whole time from here on

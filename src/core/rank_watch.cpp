@@ -50,7 +50,7 @@ void RankWatch::died(Rank rank, double now_s) {
   if (Watched* watched = find(rank)) watched->died_at_s = now_s;
 }
 
-void RankWatch::see(Rank rank, const Seen& seen, double now_s) {
+void RankWatch::see(Rank rank, const Reading& seen, double now_s) {
   Watched* watched = find(rank);
   if (watched == nullptr) return;
   schedule::LearnedDeadline& deadline = watched->deadline;

@@ -19,7 +19,7 @@ class RankWatch {
     double look_every_s = 0.125;
   };
   // What was read of a rank since the last time.
-  struct Seen {
+  struct Reading {
     std::vector<schedule::Mark> marks;
     bool lost_marks = false;  // after these
     bool is_paused = false;
@@ -41,7 +41,7 @@ class RankWatch {
   void died(Rank rank, double now_s);
 
   // What was read of a living rank. Does nothing if it is not watched.
-  void see(Rank rank, const Seen& seen, double now_s);
+  void see(Rank rank, const Reading& seen, double now_s);
 
   // Judges all ranks. Returns the news if the core should get it. Call it every look_every_s, after see() for each
   // rank that lives. After a much longer time this driver was stopped itself, so every rank gets its whole time again.

@@ -43,17 +43,17 @@ std::vector<Culprit> least_far(const std::vector<Culprit>& all, bool by_communic
   const auto position = [&](const Culprit& each) {
     return by_communication ? position_of(each) : Position{each.standing.iteration, 0};
   };
-  const auto lowest = std::min_element(
-      all.begin(), all.end(), [&](const Culprit& a, const Culprit& b) { return position(a) < position(b); });
+  const auto lowest = std::min_element(all.begin(), all.end(),
+                                       [&](const Culprit& a, const Culprit& b) { return position(a) < position(b); });
   return those(all, [&](const Culprit& each) { return position(each) == position(*lowest); });
 }
 
 // Where they wait for the culprits: the furthest place that anybody waits in.
 void await(Suspicion& suspicion, const std::vector<Culprit>& waiting, const std::vector<Culprit>& culprits) {
   if (waiting.empty()) return;
-  const auto furthest =
-      std::max_element(waiting.begin(), waiting.end(),
-                       [](const Culprit& a, const Culprit& b) { return position_of(a) < position_of(b); });
+  const auto furthest = std::max_element(waiting.begin(), waiting.end(), [](const Culprit& a, const Culprit& b) {
+    return position_of(a) < position_of(b);
+  });
   std::vector<Culprit> placed = those(culprits, [](const Culprit& each) { return each.standing.begun.has_value(); });
   placed.insert(placed.end(), waiting.begin(), waiting.end());
   suspicion.waiting = static_cast<std::uint32_t>(waiting.size());
@@ -216,9 +216,8 @@ std::string explain(const Suspicion& suspicion, const NameOf& name_of) {
                       since = in_seconds(first.still_ms);
     if (first.trouble == RankTrouble::computing)
       return all + "made no progress in " + iteration_text(first.iteration) + " for " + since;
-    const std::string place = suspicion.communication != 0
-                                  ? place_text(suspicion.communication, suspicion.iteration)
-                                  : "communications of " + iteration_text(suspicion.iteration);
+    const std::string place = suspicion.communication != 0 ? place_text(suspicion.communication, suspicion.iteration)
+                                                           : "communications of " + iteration_text(suspicion.iteration);
     return all + "waited in " + place + " for " + since + ": the network or the communication library hangs";
   }
   std::string text;

@@ -316,7 +316,9 @@ void Agent::read_words(Rank rank) {
 
 // ---- Watching ----
 
-double Agent::local_s() const { return 1e-3 * static_cast<double>(world_.event_queue.now() + machine_.clock_offset_ms); }
+double Agent::local_s() const {
+  return 1e-3 * static_cast<double>(world_.event_queue.now() + machine_.clock_offset_ms);
+}
 
 void Agent::see_rank(Rank rank) {
   const auto found = sessions_.find(rank);
@@ -325,7 +327,7 @@ void Agent::see_rank(Rank rank) {
   const auto words = machine_.arena.controls.find(rank);
   if (words == machine_.arena.controls.end() || words->second.instance != session.instance) return;
   const Control& control = words->second;
-  RankWatch::Seen seen;
+  RankWatch::Reading seen;
   const std::uint64_t oldest = control.marks_made - control.marks.size();
   seen.lost_marks = session.marks_read < oldest;
   if (!seen.lost_marks)

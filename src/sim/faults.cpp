@@ -7,8 +7,8 @@
 namespace ckpt::sim {
 
 namespace {
-constexpr TimeMs aim_ms = 5000;      // how long a fault waits for its phase; then it strikes in another
-constexpr TimeMs give_up_ms = 9000;  // then it is left out, because it finds no victim
+constexpr TimeMs aim_ms = 5000;        // how long a fault waits for its phase; then it strikes in another
+constexpr TimeMs give_up_ms = 9000;    // then it is left out, because it finds no victim
 constexpr TimeMs learning_ms = 25000;  // likewise, of a fault for which agents must know the ranks
 bool is_watched(Fault fault) { return static_cast<std::size_t>(fault) >= fault_count - watched_faults; }
 bool needs_training(Fault fault) { return fault == Fault::update_unannounced || fault == Fault::silent_corruption; }
@@ -22,7 +22,10 @@ bool is_of_recovery(Phase phase) {
 }  // namespace
 
 bool is_possible(Fault fault, Phase phase) {
-  if (is_watched(fault)) return phase >= Phase::capturing && phase != Phase::gathering && phase != Phase::announcing;
+  // By the time when agents know all ranks again, what follows a restore is over.
+  if (is_watched(fault))
+    return phase >= Phase::capturing && phase != Phase::gathering && phase != Phase::announcing &&
+           phase != Phase::reprotecting && phase != Phase::decoding;
   switch (fault) {
     // These need a trainer, or one that trains.
     case Fault::trainer_crash:
@@ -86,8 +89,7 @@ std::vector<Faults::Plan> Faults::with_prelude(const Plan& plan, Random& random)
   // If messages are slow, the next checkpoint is under way before this one is known to be committed.
   if (plan.phase == Phase::committing && plan.fault == Fault::bit_flip_wire) prelude = Fault::messages_reordered;
   // If a leader crashes while nobody leads, it is one that sleeps.
-  const bool on_leader =
-      (plan.fault == Fault::leader_crash || is_watched(plan.fault)) && plan.phase == Phase::electing;
+  const bool on_leader = (plan.fault == Fault::leader_crash || is_watched(plan.fault)) && plan.phase == Phase::electing;
   if (on_leader || (prelude && is_watched(plan.fault))) prelude = Fault::agent_freeze;
   if (prelude && (on_leader || random.chance(700))) plans.push_back({*prelude, Phase::idle, false, on_leader});
   plans.push_back(plan);
@@ -148,16 +150,11 @@ void Faults::plan_watched() {
   Random random(mix(world_.settings.seed, hash_of("watched")));
   for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
     Plan plan;
-    // Ranks train on in these phases only if a standby node replaces one that is silent.
     const bool is_replacing = world_.settings.core.standby && random.chance(600);
-    const auto comes_with_training = [&](Phase phase) {
-      const bool needs_standby = phase == Phase::replacing || phase == Phase::reprotecting || phase == Phase::decoding;
-      return can_come(phase) && needs_standby == is_replacing;
-    };
     do {
       plan.fault = static_cast<Fault>(fault_count - watched_faults + random.below(watched_faults));
-      plan.phase = static_cast<Phase>(random.below(phase_count));
-    } while (!comes_with_training(plan.phase) || !is_possible(plan.fault, plan.phase));
+      plan.phase = is_replacing ? Phase::replacing : static_cast<Phase>(random.below(phase_count));
+    } while (!can_come(plan.phase) || !is_possible(plan.fault, plan.phase));
     std::vector<std::size_t> places = {0};  // not between a fault and its prelude
     for (std::size_t i = 0; i < plan_.size(); ++i)
       if (plan_[i].is_last) places.push_back(i + 1);
@@ -240,7 +237,7 @@ bool Faults::strike(const Plan& plan) {
     case Fault::leader_crash:
       return strike_agent(fault);
     case Fault::agent_freeze:
-      return freeze_agent(plan.on_leader);
+      return freeze_agent(plan.on_leader, !plan.is_last && world_.settings.watches ? 3000 : 200);
     case Fault::node_loss:
       return lose_machines(1);
     case Fault::two_node_losses:

@@ -71,19 +71,19 @@ enum class Fault : std::uint8_t {
   node_suspended,       // agent and ranks, which notice nothing
 };
 inline constexpr std::size_t fault_count = 43;
-inline constexpr std::size_t first_faults = 28;  // those drawn first
-inline constexpr std::size_t hard_faults = 7;    // those drawn then
+inline constexpr std::size_t first_faults = 28;   // those drawn first
+inline constexpr std::size_t hard_faults = 7;     // those drawn then
 inline constexpr std::size_t watched_faults = 7;  // the last ones
 inline constexpr std::array<const char*, fault_count> fault_names = {
-    "trainer crash",     "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
-    "silent corruption", "agent crash",        "agent crash midway",  "agent freeze",       "leader crash",
-    "node loss",         "two node losses",    "node outdated",       "torn write",         "bit flip stored",
-    "bit flip wire",     "memory full",        "partition",           "partition one way",  "messages lost",
-    "messages repeated", "messages reordered", "store outage",        "store answer lost",  "clock jump",
-    "everything lost",   "storage outage",     "storage damaged",     "agents freeze",      "all agents freeze",
-    "all clocks jump",   "damage found",       "store record lost",   "store record old",   "effects fail",
-    "world size changed", "rank dies",         "rank stops",          "rank spins",         "communication hangs",
-    "rank slow",         "rank pauses",        "node suspended"};
+    "trainer crash",      "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
+    "silent corruption",  "agent crash",        "agent crash midway",  "agent freeze",       "leader crash",
+    "node loss",          "two node losses",    "node outdated",       "torn write",         "bit flip stored",
+    "bit flip wire",      "memory full",        "partition",           "partition one way",  "messages lost",
+    "messages repeated",  "messages reordered", "store outage",        "store answer lost",  "clock jump",
+    "everything lost",    "storage outage",     "storage damaged",     "agents freeze",      "all agents freeze",
+    "all clocks jump",    "damage found",       "store record lost",   "store record old",   "effects fail",
+    "world size changed", "rank dies",          "rank stops",          "rank spins",         "communication hangs",
+    "rank slow",          "rank pauses",        "node suspended"};
 
 // How often each fault struck in each phase.
 using FaultTable = std::array<std::array<std::uint64_t, phase_count>, fault_count>;
@@ -136,7 +136,7 @@ class Faults {
   bool corrupt_silently();
   bool change_world_size();
   bool claim_twice();
-  bool freeze_agent(bool on_leader);
+  bool freeze_agent(bool on_leader, TimeMs least_ms);
   void freeze(Machine& machine, TimeMs low_ms, TimeMs high_ms);
   bool freeze_agents(bool all);
   bool fill_memory();

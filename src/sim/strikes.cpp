@@ -80,10 +80,10 @@ void Faults::freeze(Machine& machine, TimeMs low_ms, TimeMs high_ms) {
   });
 }
 
-bool Faults::freeze_agent(bool on_leader) {
+bool Faults::freeze_agent(bool on_leader, TimeMs least_ms) {
   Machine* machine = on_leader ? leader_machine() : pick_machine();
   if (machine == nullptr) return false;
-  freeze(*machine, 200, 7000);
+  freeze(*machine, least_ms, 7000);
   return true;
 }
 

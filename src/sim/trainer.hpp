@@ -37,7 +37,7 @@ class Trainer {
   void wake();
   void die();  // at once; the world tells the agent and the launcher
   void forget_next_before_update() { forgetful_ = true; }
-  void pause_next(TimeMs for_ms) { pauses_for_ms_ = for_ms; }                 // after this iteration
+  void pause_next(TimeMs for_ms) { pauses_for_ms_ = for_ms; }  // after this iteration
   void slow_down(int factor) { slowness_ = factor; }
   void corrupt_state();  // from now on its memory is wrong, and nobody notices
 

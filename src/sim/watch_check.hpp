@@ -36,7 +36,7 @@ class WatchCheck {
   void agent_disturbed(NodeId node, TimeMs clock_jumped_ms);
   void agent_started(NodeId node);
   void watched(std::uint64_t instance);  // from now on, by a new agent
-  void let_go();  // communications that hung
+  void let_go();                         // communications that hung
   void forget_everything();
 
   void told(const Machine& leader, const core::Directive& directive) const;
@@ -53,8 +53,8 @@ class WatchCheck {
   };
   struct Halt {
     Span span;
-    char process = 0;          // as in /proc/PID/stat
-    bool is_unseen = false;    // with its agent
+    char process = 0;        // as in /proc/PID/stat
+    bool is_unseen = false;  // with its agent
     bool in_communication = false;
   };
   struct Done {
@@ -62,7 +62,7 @@ class WatchCheck {
     TimeMs took_ms = 0;
   };
   // One rank in one incarnation.
-  struct Life {
+  struct Truth {
     NodeId node = 0;
     std::uint64_t instance = 0;
     int launch = 0;
@@ -72,36 +72,34 @@ class WatchCheck {
     std::deque<Halt> halts;
     std::deque<Span> pauses;
     std::optional<TimeMs> died_at;
-    bool is_death_known = true;    // its agent has run since
-    std::deque<Done> stretches;    // long stretches of computing
-    std::deque<Done> iterations;   // computing in each of the last ones
-    TimeMs computed_ms = 0;        // in this iteration
-    TimeMs longest_stretch_ms = 0; // in this iteration
-    TimeMs least_ms = INT64_MAX;   // shortest of the iterations' longest stretches
+    bool is_death_known = true;     // its agent has run since
+    std::deque<Done> stretches;     // long stretches of computing
+    std::deque<Done> iterations;    // computing in each of the last ones
+    TimeMs computed_ms = 0;         // in this iteration
+    TimeMs longest_stretch_ms = 0;  // in this iteration
+    TimeMs least_ms = INT64_MAX;    // shortest of the iterations' longest stretches
     TimeMs longest_computing_ms = 0, longest_waiting_ms = 0;
     std::uint32_t calm_iterations = 0;  // since it or its agent was last disturbed
   };
   using Key = std::pair<std::uint64_t, Rank>;  // incarnation and rank
 
-  Life* life_of(std::uint64_t instance);
-  static TimeMs computing_ms(const Life& life, TimeMs from, TimeMs to);
+  Truth* truth_of(std::uint64_t instance);
+  static TimeMs computing_ms(const Truth& truth, TimeMs from, TimeMs to);
   TimeMs allowed_ms(TimeMs longest_ms) const;
-  bool hung_in_computing(const Life& life, TimeMs since) const;
+  bool hung_in_computing(const Truth& truth, TimeMs since) const;
   bool hung_in_communication(TimeMs since) const;
   bool is_slower(const Key& key) const;
-  std::string why_innocent(const Machine& leader, const core::Culprit& culprit,
-                           const core::Directive& directive) const;
+  std::string why_innocent(const Machine& leader, const core::Culprit& culprit, const core::Directive& directive) const;
   TimeMs believed_since(const Machine& leader, const Machine& machine) const;
 
-  std::vector<const Life*> lives_now() const;  // by rank; empty if somebody is missing
-  void follow(TimeMs now);
+  std::vector<const Truth*> truths_now() const;  // by rank; empty if somebody is missing
   bool agents_are_well() const;
-  bool leader_is_well(const std::vector<const Life*>& lives) const;
-  void check_is_named(const std::vector<const Life*>& lives);
+  bool leader_is_well(const std::vector<const Truth*>& truths) const;
+  void check_is_named(const std::vector<const Truth*>& truths);
   void expect(const std::vector<Rank>& ranks, bool all, TimeMs due_at, const char* what);
 
   World& world_;
-  std::map<Key, Life> lives_;
+  std::map<Key, Truth> truths_;
   std::map<std::uint64_t, Key> keys_;  // of trainers' instances
   TimeMs next_look_ = 0;
   TimeMs agents_well_since_ = 0;

@@ -63,7 +63,7 @@ class RankWatchTest : public ::testing::Test {
   const RankStanding& standing() const { return seen_.in_trouble.at(0); }
 
   RankWatch watch_{limits()};
-  RankWatch::Seen rank_;
+  RankWatch::Reading rank_;
   bool is_alive_ = true;
   double now_s_ = 1000;
   RanksWatched seen_;

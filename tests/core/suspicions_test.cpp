@@ -97,9 +97,8 @@ TEST(Suspicions, OfRanksThatWaitThoseInTheEarliestCommunicationAreNamed) {
 
 TEST(Suspicions, PositionsOfRanksWithDifferentlyManyCommunicationsAreNotCompared) {
   for (const std::optional<std::uint32_t> other : {std::optional<std::uint32_t>(12), std::optional<std::uint32_t>()}) {
-    const Suspicion stuck = find_culprits({stage(rank_in(0, RankTrouble::waiting, 7), 9),
-                                           stage(rank_in(1, RankTrouble::waiting, 10), other)},
-                                          2);
+    const Suspicion stuck = find_culprits(
+        {stage(rank_in(0, RankTrouble::waiting, 7), 9), stage(rank_in(1, RankTrouble::waiting, 10), other)}, 2);
     EXPECT_TRUE(stuck.is_everybody);
     EXPECT_EQ(text_of(stuck),
               "all 2 ranks have waited in communications of iteration 41 for 3.2 s: the network or the communication "
@@ -108,9 +107,8 @@ TEST(Suspicions, PositionsOfRanksWithDifferentlyManyCommunicationsAreNotCompared
                                    stage(rank_in(1, RankTrouble::computing, 10), other)},
                                   3)),
               (std::set<Rank>{0, 1}));
-    const Suspicion awaited = find_culprits({stage(rank_in(0, RankTrouble::waiting, 7), 9),
-                                             stage(rank_in(1, RankTrouble::computing, 10), other)},
-                                            2);
+    const Suspicion awaited = find_culprits(
+        {stage(rank_in(0, RankTrouble::waiting, 7), 9), stage(rank_in(1, RankTrouble::computing, 10), other)}, 2);
     EXPECT_EQ(named(awaited), std::set<Rank>{1});
     EXPECT_EQ(awaited.waiting, 1u);
     EXPECT_EQ(text_of(awaited), "rank 1 on node b has made no progress in iteration 41 for 3.2 s: its process sleeps");

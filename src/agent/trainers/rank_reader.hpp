@@ -47,7 +47,7 @@ class RankReader {
 
   core::RankWatch watch_;
   std::map<core::Rank, Source> sources_;
-  core::RankWatch::Seen seen_;            // these two are kept to reuse their memory
+  core::RankWatch::Reading seen_;  // these two are kept to reuse their memory
   std::vector<arena::CommEvent> events_;
 };
 
