@@ -1,9 +1,9 @@
-"""A training process for the kill -9 loop of gpu.py: checks what it was given back, then snapshots for ever.
+"""A training process for the kill -9 loop of gpu.py: checks the restored state, then takes snapshots for ever.
 
     _gpu_trainer.py OPTIONS-AS-JSON SIZE-BYTES
 
-Iteration k fills its tensor with noise from another place on, so that every byte tells k and where it belongs. Prints a
-line of JSON when it has restored, and after each commit.
+Iteration k fills the tensor with noise from a place that depends on k. So the bytes show the iteration and where in the
+tensor they belong. Prints a line of JSON when it has restored, and after each commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "python" / "tests")]
 from ckptengine import DType, Engine, Memory, Stage
 from cuda_trainer import Gpu, say
 
-PERIOD_BYTES = 1_048_583  # a prime: no two leaves of 64 KiB are equal before 2^16 periods
+PERIOD_BYTES = 1_048_583  # a prime, so no two leaves of 64 KiB are equal within 2^16 periods
 
 
 class State:
@@ -60,7 +60,7 @@ def main() -> None:
     for k in range(start.next_iteration, start.next_iteration + 1_000_000):
         ticket = engine.snapshot(k, stream)
         engine.before_update([stream])
-        state.update(k + 1)  # right behind: a capture that is not over has to be ahead of it
+        state.update(k + 1)  # at once: a capture still under way must have read these bytes before
         gpu.call("cuStreamSynchronize", gpu.stream)
         if ticket.taken and ticket.wait(Stage.COMMITTED, 60_000):
             say(committed=k, capture_s=1e-3 * engine.stats().capture_ms)

@@ -1,11 +1,11 @@
-"""A training step in PyTorch, with and without a snapshot in every iteration: a transformer with 1 GB of parameters and
-Adam on a GPU, or a tiny one on the CPU, to see that this runs. Called by gpu.py.
+"""A training step in PyTorch, with and without a snapshot in every iteration. The model is a transformer with 1 GB of
+parameters and Adam on a GPU, or a tiny one on the CPU, to see that the program runs. gpu.py calls it.
 
     _gpu_training.py OPTIONS-AS-JSON STAGING-BYTES BATCH NAME cuda|cpu
 
-Blocks of iterations with and without snapshots take turns; their mean iterations are compared. Every iteration waits
-for the GPU at its end, as one does that looks at its loss: a host that runs ahead asks for snapshots before there is
-anything to capture.
+Blocks of iterations with and without snapshots take turns. Their mean iteration times are compared. Every iteration
+waits for the GPU at its end, as training does that reads its loss. Otherwise the host would run ahead, and ask for
+snapshots before there is anything to capture.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ckptengine.torch import Checkpointer
 from torch import nn
 
 BLOCKS = 10
-SETTLE, MEASURED = 2, 20  # iterations of a block
+SETTLE, MEASURED = 2, 20  # iterations of a block: left out at its beginning, and measured
 HOST_GOAL_US = 200
 ITERATION_GOAL = 1.01
 
@@ -41,7 +41,7 @@ class Model:
         self.words = torch.randint(words, (batch, length), device=device)
         self.device = device
         self.forward_backward()
-        self.optimizer.step()  # Adam's moments are there from now on
+        self.optimizer.step()  # makes Adam's moments
         self.wait()
 
     def forward_backward(self) -> None:
@@ -51,7 +51,7 @@ class Model:
         loss.backward()
 
     def wait(self) -> None:
-        """For the stream alone: what a snapshot copies in the background goes on into the next iteration."""
+        """Waits for the stream alone, because a snapshot's copy in the background goes on into the next iteration."""
         if self.device == "cuda":
             torch.cuda.current_stream().synchronize()
 
@@ -82,7 +82,9 @@ class GpuTimer:
 
 
 class TimedCalls:
-    """Time in the engine's own snapshot() where that takes one, without the Python of Checkpointer around it."""
+    """Time in the engine's own snapshot(), without the Python code of Checkpointer around it. Only snapshots that were
+    taken count.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.taken_us: list[float] = []
@@ -104,16 +106,16 @@ class Training:
         self.model = model
         self.checkpointer = checkpointer
         self.next_iteration = checkpointer.restore().next_iteration
-        self.block_s: dict[bool, list[float]] = {False: [], True: []}  # of the measured iterations
+        self.block_s: dict[bool, list[float]] = {False: [], True: []}  # measured iterations, by with_snapshots
         self.gpu = {with_snapshots: GpuTimer(model.device) for with_snapshots in (False, True)}
-        self.host_us: list[float] = []  # in both calls, of each snapshot that was taken
+        self.host_us: list[float] = []  # time in both calls, for each snapshot that was taken
         self.engine_calls = TimedCalls(checkpointer.engine)
         self.skipped = 0
-        self.ticket: Ticket | None = None  # of the last one that was taken
-        self._snapshot_us: float | None = None  # of one that before_update() has not ended yet
+        self.ticket: Ticket | None = None  # of the last snapshot that was taken
+        self._snapshot_us: float | None = None  # time in snapshot(), until before_update() has returned
 
     def warm_up(self) -> None:
-        """Registers the state and fills caches; what it takes is forgotten."""
+        """Registers the state and fills caches. Its times do not count."""
         for _ in range(SETTLE):
             self._iteration(True)
         self._finish()

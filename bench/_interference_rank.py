@@ -1,8 +1,8 @@
 """One rank of the interference bench: _interference_rank.py SETTINGS.json, which interference.py writes.
 
-Trains a small GPT whose parameters are sharded over the ranks as FSDP (ZeRO-3) does: a layer's parameters are gathered
-before its forward and before its backward pass, its gradients are reduced and scattered behind it. Writes one JSON line
-per block of iterations to the file that the settings name.
+Trains a small GPT whose parameters are sharded over the ranks, as FSDP (ZeRO-3) does it. Before a layer's forward and
+backward pass, its parameters are gathered. After its backward pass, its gradients are reduced and scattered. Writes one
+JSON line for each block of iterations to the file that the settings name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMMIT_S = 60
 
 
 class Collectives:
-    """What the ranks exchange. Tells the engine that it is told about, and measures how long it takes."""
+    """The ranks' collectives. Tells the engine when each begins and ends, and measures how long it takes."""
 
     def __init__(self) -> None:
         self.engine: Engine | None = None
@@ -173,7 +173,7 @@ class Training:
                     average.lerp_(unit.part, 0.1**number)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """All that exists on this rank alone; whole only after the first update."""
+        """The state that this rank alone has. It is complete only after the first update."""
         state = {}
         for i, unit in enumerate(self.units):
             state[f"part{i}"] = unit.part.detach()
@@ -183,7 +183,7 @@ class Training:
 
 
 class Scheme:
-    """One way to take snapshots, or none. Only blocking ones stop training, at the begin of an iteration."""
+    """One way to take snapshots, or none. Only blocking snapshots stop training, at the beginning of an iteration."""
 
     def __init__(self, settings: dict[str, Any], state: dict[str, torch.Tensor]) -> None:
         self.name = settings["name"]
@@ -241,7 +241,7 @@ def of_all_ranks(values: Sequence[int]) -> list[list[int]]:
 
 
 class Meter:
-    """What has been used up so far: CPU time, and the link by this node's sending."""
+    """What was used so far: CPU time, and bytes that this node has sent over the link."""
 
     def __init__(self, agents: dict[str, list[int]], interface: str) -> None:
         self.agents = agents
@@ -274,7 +274,7 @@ class Bench:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.training = Training(settings)
         self.k = 0
-        self._iterate(None)  # makes connections, and the optimizer's state
+        self._iterate(None)  # connects the ranks, and makes the optimizer's state
         self.state = self.training.state()
         self.schemes = {own["name"]: Scheme(own, self.state) for own in settings["schemes"]}
         for scheme in self.schemes.values():
@@ -290,8 +290,8 @@ class Bench:
         if scheme is not None and takes_snapshot:
             scheme.begin_iteration(self.k)
         loss = self.training.forward()
-        # Nothing is changed before the update, but so little state is captured by now, and the update is so short: the
-        # agent needs some milliseconds between before_update() and the next snapshot() to offer a slot.
+        # This could wait until just before the update. But the little state is captured by now, and the update is
+        # short. The agent needs some milliseconds between before_update() and the next snapshot() to grant a slot.
         if scheme is not None:
             scheme.before_update()
         self.training.backward()

@@ -1,4 +1,4 @@
-"""Two nodes of their own on this machine, joined by a link of limited rate, and agents on them."""
+"""Two nodes on this machine, each in its own network namespace, joined by a link of limited rate. Agents on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_S = 15
 
 
 class Network(netns.Network):
-    """Nodes node0 and node1, and the processes on them. Each direction of a node's link takes `rate_mbit` Mbit/s."""
+    """Nodes node0 and node1, and the processes on them. A node's link has `rate_mbit` Mbit/s in each direction."""
 
     def __init__(self, rate_mbit: float) -> None:
         self.nodes = ["node0", "node1"]
@@ -39,7 +39,7 @@ class Network(netns.Network):
         pinned = [] if core is None else ["taskset", "--cpu-list", core]
         words = [str(word) for word in [*ends_with_parent, *self.enter(node), *pinned, *command]]
         with open(log, "a") as output:
-            # A session of its own: Ctrl-C reaches the bench alone, which then ends its processes in order.
+            # In a session of its own, so that Ctrl-C reaches only the bench, which then ends its processes in order.
             process = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
@@ -90,7 +90,7 @@ class Agents:
     def status(self, ckptctl: Path) -> dict[str, Any]:
         """What the first node's agent tells."""
         words = [ckptctl, "status", "--json", "--job", self.job, "--arena-dir", next(iter(self.arenas.values()))]
-        asked = subprocess.run(words, check=False, capture_output=True)  # not 0 where the job is not protected
+        asked = subprocess.run(words, check=False, capture_output=True)  # status not 0: the job is not protected
         return json.loads(asked.stdout)["agents"][0]
 
     def engine_options(self, node: str) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-// Capture into the arena and restore out of it, digests included, against memcpy of the same bytes with the same
-// threads between pre-faulted memory. Both sides run in one process; medians are compared. The state is GPT-2's
-// tensor list in float32, with as many layers as fill the size. Each ratio is the worst over the sizes.
+// Compares capture into the arena and restore out of it, digests included, with memcpy of the same bytes between
+// touched memory. Both sides run in one process, with the same number of threads. The medians are compared. The state
+// is GPT-2's tensors in float32, with as many layers as fill the size. Each ratio is the worst of all sizes.
 //
-// Ours is the trainer's shipped path: Capture::begin() and release() (what snapshot() and before_update() call) into
-// slots of a segment in tmpfs, in turn, and HostDevice::load(). Theirs is one memcpy per tensor, the bytes in equal
-// shares over the threads.
+// Our side is the trainer's own code. Capture::begin() and release(), which snapshot() and before_update() call,
+// capture into the slots of a segment in tmpfs in turn. HostDevice::load() restores. Their side is one memcpy for each
+// tensor, with the bytes divided equally among the threads.
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
 
-// A trainer's side of the arena, with the agent's part played here.
+// A trainer's side of the arena. This class also does what the agent does for it.
 class Trainer {
  public:
   Trainer(std::size_t total_bytes, unsigned threads)
@@ -90,7 +90,7 @@ class Trainer {
   std::uint32_t newest_ = 0;
 };
 
-// memcpy of the same tensors to or from one block, on threads that wait for work as ours do.
+// Copies the same tensors to or from one block by memcpy, on threads that wait for work as ours do.
 class PlainCopy {
  public:
   PlainCopy(const device::Plan& plan, unsigned threads)

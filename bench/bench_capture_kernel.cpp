@@ -1,5 +1,6 @@
-// The fused kernels against memcpy: gather and scatter with digests, of the same bytes, with the same threads, between
-// the same pre-faulted memory (tensors on the heap, the piece in shared memory). Both sides run in one process.
+// Compares the kernels that copy and digest in one pass (gather_leaves(), scatter_leaves()) with memcpy of the same
+// bytes. Tensors are on the heap, and the piece is in shared memory. All memory is touched before. Both sides run in
+// one process, with the same number of threads.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -22,7 +23,7 @@ using namespace ckpt::kernels;
 
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
 
-// GPT-2's parameters in float32, over and over, until there are `total_bytes`.
+// The sizes of GPT-2's parameters in float32, repeated until there are `total_bytes`.
 std::vector<std::size_t> gpt2_sizes(std::size_t total_bytes) {
   constexpr std::size_t width = 768;
   std::vector<std::size_t> model;
@@ -83,7 +84,7 @@ void on_threads(std::size_t threads, std::size_t leaves, const std::function<voi
   for (std::thread& thread : others) thread.join();
 }
 
-// memcpy of the bytes of the leaves [first, last), tensor by tensor.
+// Copies the bytes of the leaves [first, last) by memcpy, tensor by tensor.
 void plain_copy(const State& state, std::byte* packed, bool gather, std::size_t first, std::size_t last) {
   const std::size_t begin = first * leaf_size_bytes;
   const std::size_t end = std::min(last * leaf_size_bytes, state.offsets.back());

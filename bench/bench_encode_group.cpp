@@ -1,13 +1,14 @@
-// Parity of a group across nodes: four agents' worth of machinery, each in a process of its own with a shard in its
-// arena, make the parity of all members at once, xor(4).
+// Measures how four nodes encode the parity of a group, xor(4). Each node is a process with a shard in its arena, and
+// with the parts of an agent that encode. All make their parity at the same time. There are three sides:
 //
-//   ours    Combining as agents run it: ranges in chunks, all sources at once. Each leaf is verified, combined and
-//           digested in one pass.
-//   theirs  as redset gathers: a member fetches the segments that it needs whole, one after the other, into memory of
-//           its own, adds them up with a plain loop and digests the result. Nothing that came is verified.
-//   fetch   what the network gives: every member fetches its neighbour's whole shard and does not look at it.
+//   ours    As agents do it: a member fetches ranges of all shards at once, in chunks. It verifies, combines and
+//   digests
+//           each leaf in one pass.
+//   theirs  As redset does it: a member fetches the segments that it needs one after the other, each as a whole, into
+//           memory of its own. Then it adds them up in a plain loop and digests the result. It verifies nothing.
+//   fetch   The network alone: every member fetches its neighbour's whole shard and does not look at it.
 //
-// The same bytes reach each member in all three, over the same transport.
+// In all three, each member receives the same number of bytes over the same transport.
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
@@ -38,15 +39,15 @@ const std::vector<std::string> sides = {"ours", "theirs", "fetch"};
 struct Settings {
   std::size_t mib = 256;
   int rounds = 7;
-  std::string transport;  // only this one
-  // A member's process.
+  std::string transport;  // "tcp" or "shm"; "": both
+  // Only in a member's process:
   std::string member_of;
   std::uint32_t member = 0;
 };
 
 std::string shard_of(std::uint32_t member) { return "rank" + std::to_string(member); }
 
-// Receives into memory that is there, and looks at nothing.
+// Receives a range into given memory, and verifies nothing.
 class BlindSink : public net::Sink {
  public:
   explicit BlindSink(std::span<std::byte> into) : into_(into) {}
@@ -65,12 +66,13 @@ class BlindSink : public net::Sink {
   std::promise<net::FetchEnd> end_;
 };
 
-// Vectorized by the compiler.
+// The compiler turns this loop into vector code.
 void add(const std::byte* __restrict data, std::size_t size_bytes, std::byte* __restrict to) {
   for (std::size_t i = 0; i < size_bytes; ++i) to[i] ^= data[i];
 }
 
-// One of the group. Reads the roots and addresses of all, then commands, and answers each with what it made.
+// A member's process. From standard input it reads the root digests and addresses of all members, and then commands. It
+// answers each command with the root digest of the parity that it made.
 class Member {
  public:
   explicit Member(const Settings& settings)
@@ -123,7 +125,7 @@ class Member {
     added_.resize(length_bytes);
   }
 
-  // The root digest of the parity; 0 where none was made.
+  // The root digest of the parity; 0 if none was made.
   std::uint64_t run(const std::string& side) {
     if (side == "ours") return ours();
     if (side == "theirs") return theirs();
@@ -206,7 +208,7 @@ int be_member(const Settings& settings) {
   return 0;
 }
 
-// All members, from outside.
+// The processes of all members, as the bench's main process sees them.
 class Group {
  public:
   Group(const Settings& settings, const std::string& transport) {
@@ -223,7 +225,7 @@ class Group {
   struct Measured {
     double seconds = 0;
     double cpu_seconds = 0;
-    std::vector<std::string> made;  // by each member
+    std::vector<std::string> made;  // what each member answered
   };
   Measured run(const std::string& side) {
     const double cpu_before = cpu();
@@ -262,7 +264,7 @@ void compare(const Settings& settings, const std::string& transport) {
   Group group(settings, transport);
   const std::string name = "encode_group_" + transport;
   const std::size_t bytes = members * (settings.mib << 20);
-  std::vector<std::string> made;  // the parity of ours and theirs, the same in every round
+  std::vector<std::string> made;  // the members' parity: the same for ours and theirs, in every round
   std::vector<Side> all;
   for (const std::string& side : sides) {
     all.push_back({side, bytes, [&, side](benchmark::UserCounters& counters) {
@@ -285,9 +287,9 @@ int run(int argc, char** argv) {
   initialize(&argc, argv);
   Settings settings;
   CLI::App app("Parity of four nodes' shards against gathering them first");
-  app.add_option("--mib", settings.mib, "of each shard")->check(CLI::Range(1, 4096));
+  app.add_option("--mib", settings.mib, "MiB of each shard")->check(CLI::Range(1, 4096));
   app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 100));
-  app.add_option("--transport", settings.transport, "only this one")->check(CLI::IsMember({"tcp", "shm"}));
+  app.add_option("--transport", settings.transport, "default: both")->check(CLI::IsMember({"tcp", "shm"}));
   app.add_option("--member-of", settings.member_of)->group("");
   app.add_option("--member", settings.member)->group("");
   CLI11_PARSE(app, argc, argv);

@@ -1,19 +1,20 @@
-// Capture from a GPU and restore to it, digests included, against one cuMemcpyAsync of as many bytes from or to pinned
-// host memory: the peak of the link. That is taken with memory of ours that is registered and with the driver's own,
-// and the better one counts. All run in one process; medians are compared. The state is one large tensor, and
-// GPT-2's tensor list with as many layers as fill the size.
+// Measures capture from a GPU and restore to it, digests included. It compares them with one cuMemcpyAsync of as many
+// bytes from or to pinned host memory, which is the peak of the link. That copy is measured with our own memory, which
+// is registered with the driver, and with memory that the driver allocated. The better one counts. All sides run in one
+// process. The medians are compared. The state is one large tensor, or GPT-2's tensors with as many layers as fill the
+// size.
 //
-// A restore is measured as restore() does it, from memory that was mapped right before and is pinned within the call,
-// and once more from memory that is pinned already.
+// A restore is measured in two ways: from memory that was just mapped and is pinned within the call, as restore() does
+// it, and from memory that is already pinned.
 //
-// What the device takes of the host's time in snapshot() and before_update(): start() and release().
+// It also measures the host's time for start() and release(), which snapshot() and before_update() call.
 //
-// The GPU replication, as far as one GPU can show it: through a communicator of one rank that sends to itself, into
-// host memory, with several sub-buffers against one, and for several sizes of them.
+// It measures GPU replication as far as one GPU can show it: a communicator of one rank sends to itself, into host
+// memory. Several sub-buffers are compared with one, in several sizes.
 //
 //   bench_gpu [MEBIBYTES [ROUNDS [copy|exchange]]]
 //
-// Without a GPU that this build can use it says so and ends with status 3.
+// If there is no GPU that this build can use, the bench says so and ends with status 3.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -62,7 +63,7 @@ UniqueFd memory_file(std::size_t size_bytes) {
   return file;
 }
 
-// A place for a piece in touched host memory, shared as an arena's slots are.
+// Room for a piece in touched host memory, which is shared as an arena's slots are.
 class Slot {
  public:
   explicit Slot(const Plan& plan)
@@ -76,7 +77,7 @@ class Slot {
   Range digests() { return {reinterpret_cast<std::byte*>(digests_.data()), digests_.size() * sizeof(digests_[0])}; }
   Packed packed() { return {data(), digests_.data()}; }
   std::byte* data() const { return mapping_.data(); }
-  // Once more, at another address.
+  // Maps the memory once more, at another address.
   Mapping map(Mapping::Access access) const { return Mapping(file_.get(), size_bytes_, access, "a slot"); }
 
  private:
@@ -86,7 +87,7 @@ class Slot {
   const Mapping mapping_;
 };
 
-// Tensors of these sizes in one allocation, each at an aligned address, as PyTorch's allocator places them.
+// Tensors in one allocation, each at an aligned address, as PyTorch's allocator places them.
 class Tensors {
  public:
   explicit Tensors(const std::vector<std::size_t>& sizes) : memory_(total_bytes(sizes)) {
@@ -120,7 +121,7 @@ double seconds(const std::function<void()>& work) {
   return 1e-3 * milliseconds_between(begin, Clock::now());
 }
 
-// The rate of each side, in GB/s.
+// Returns the rate of each side, in GB/s.
 std::vector<double> rates(const std::string& name, const std::vector<Side>& sides, std::size_t bytes, int rounds) {
   std::vector<double> all;
   for (const bench::Measured& found : bench::measure(name, sides, rounds))
@@ -128,7 +129,7 @@ std::vector<double> rates(const std::string& name, const std::vector<Side>& side
   return all;
 }
 
-// A state on the GPU, its slot, and the device between them.
+// A state on the GPU, a slot for it, and the device that copies between them.
 class Rig {
  public:
   Rig(const std::vector<std::size_t>& sizes, std::uint64_t device_staging_bytes)
@@ -166,7 +167,8 @@ class Rig {
     const auto wrong_leaf = device_.load(tensors_.plan(), {data, slot_.packed().digests}, stream());
     require(!wrong_leaf, "a leaf does not match");
   }
-  // In seconds; without the end of the mapping. What is mapped for reading alone cannot be pinned, on most cards.
+  // Returns the seconds of a restore from a new mapping, without the time to map and unmap. On most cards, memory that
+  // is mapped only for reading cannot be pinned.
   double restore_afresh(Mapping::Access access) {
     const Mapping fresh = slot_.map(access);
     return seconds([&] { restore_from(fresh.data()); });
@@ -199,7 +201,7 @@ class Rig {
   CudaDevice device_;
 };
 
-// Each of ours against the better one of two copies.
+// Compares each of our ways with the better of the two plain copies.
 void compare_with_peak(const std::vector<Side>& ours, const std::function<void()>& registered,
                        const std::function<void()>& allocated, std::size_t bytes, int rounds) {
   std::vector<Side> all = ours;
@@ -219,7 +221,7 @@ void measure_copies(const std::string& name, const std::vector<std::size_t>& siz
   compare_with_peak(
       {bench::timed("gpu_capture_" + name, bytes, [&] { rig.capture(); })}, [&] { rig.copy_to_host(rig.slot()); },
       [&] { rig.copy_to_host(allocated.as<void>()); }, bytes, rounds);
-  rig.capture();  // the slot holds the piece again
+  rig.capture();  // so that the slot has the piece again
   const auto afresh = [&](Mapping::Access access) {
     return [&rig, access](benchmark::UserCounters&) { return rig.restore_afresh(access); };
   };
@@ -230,7 +232,7 @@ void measure_copies(const std::string& name, const std::vector<std::size_t>& siz
       [&] { rig.copy_to_device(rig.slot()); }, [&] { rig.copy_to_device(allocated.as<void>()); }, bytes, rounds);
 }
 
-// With an update that comes so long after the snapshot.
+// Measures the host's time. `pause`: the time from the snapshot to the update.
 void measure_host_time(const std::string& name, const std::vector<std::size_t>& sizes,
                        std::uint64_t device_staging_bytes, std::chrono::milliseconds pause, int rounds) {
   const Context context(0);
@@ -265,7 +267,7 @@ std::vector<std::size_t> gpt2_sizes(std::size_t total_bytes) {
   return sizes;
 }
 
-// A rank that sends packed tensors to itself, through these sub-buffers.
+// A rank that sends packed tensors to itself through sub-buffers.
 class Loop {
  public:
   Loop(const Tensors& tensors, Slot& slot, std::uint32_t buffers, std::uint64_t chunk_bytes)
@@ -305,7 +307,7 @@ class Loop {
 void measure_exchange(std::size_t total_bytes, int rounds) {
   const Context context(0);
   const ContextScope scope(context);
-  const Tensors tensors({total_bytes / 4});  // many steps all the same
+  const Tensors tensors({total_bytes / 4});  // a quarter is enough for many steps
   Slot slot(tensors.plan());
   const std::size_t bytes = tensors.plan().length_bytes();
   for (const std::uint64_t chunk_bytes : {4 * mebibyte, 32 * mebibyte}) {
@@ -323,7 +325,8 @@ void measure_exchange(std::size_t total_bytes, int rounds) {
 
 void run_copies(bench::Parts& parts, std::size_t total_bytes, int rounds) {
   const std::vector<std::size_t> gpt2 = gpt2_sizes(total_bytes);
-  const std::uint64_t enough_bytes = std::accumulate(gpt2.begin(), gpt2.end(), 32 * mebibyte);  // and a sub-buffer
+  // Room for the whole state and one sub-buffer.
+  const std::uint64_t enough_bytes = std::accumulate(gpt2.begin(), gpt2.end(), 32 * mebibyte);
   parts.run("copying one large tensor", [&] { measure_copies("big", {total_bytes}, rounds); });
   parts.run("copying GPT-2's tensors", [&] { measure_copies("gpt2", gpt2, rounds); });
   parts.run("the host's time with all of the state in sub-buffers",

@@ -1,8 +1,8 @@
-// Parity and digests on a GPU. First their bytes are compared with the CPU's; then they are measured beside
-// copies: XOR against a copy within the device, in bytes read and written; Reed-Solomon likewise; encoding against
-// copying its sources to pinned host memory; digests in launches of a sub-buffer's size, and in large ones.
+// Checks and measures parity and digests on a GPU. First it compares their bytes with the CPU's. Then it compares their
+// rates with copies: XOR and Reed-Solomon with a copy within the device, by bytes read and written; encoding with a
+// copy of its sources to pinned host memory; digests with a copy, in launches of a sub-buffer's size and in large ones.
 //
-// Without a GPU that this build can use it says so and ends with status 3.
+// If there is no GPU that this build can use, the bench says so and ends with status 3.
 #include <cuda_runtime_api.h>
 
 #include <CLI/CLI.hpp>
@@ -29,8 +29,8 @@ using namespace ckpt::kernels;
 using Work = std::function<void()>;
 
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
-constexpr std::size_t piece_bytes = 256 * mebibyte;      // far beyond any cache
-constexpr std::size_t sub_buffer_bytes = 32 * mebibyte;  // of the engine's staging
+constexpr std::size_t piece_bytes = 256 * mebibyte;      // much larger than any cache
+constexpr std::size_t sub_buffer_bytes = 32 * mebibyte;  // as in the engine's staging pipeline
 constexpr int rounds = 15, calls_per_round = 16;
 
 void check(cudaError_t result, const char* what) {
@@ -103,10 +103,10 @@ std::vector<std::byte> random_bytes(std::size_t size_bytes, std::uint64_t seed) 
 
 // ---- Bytes ----
 
-constexpr std::size_t guard_bytes = 32;  // around an output
+constexpr std::size_t guard_bytes = 32;  // before and after an output
 constexpr std::byte guard{0xA5};
 
-// A source in device memory that ends with it, so that a checker of memory sees what is read beyond.
+// A source at the end of its device memory, so that a memory checker notices reads beyond it.
 struct CheckedSource {
   CheckedSource(std::size_t size_bytes, std::size_t shift, std::uint64_t seed, cudaStream_t stream)
       : bytes(random_bytes(size_bytes, seed)), memory(device_memory(shift + size_bytes)), data(memory.get() + shift) {
@@ -117,7 +117,7 @@ struct CheckedSource {
   std::byte* const data;
 };
 
-// An output between guards, and what all of that is to be.
+// An output with guards before and after it, and the bytes that all of it must have.
 struct CheckedOutput {
   CheckedOutput(std::size_t length_bytes, std::size_t shift, cudaStream_t stream)
       : expected(shift + length_bytes + 2 * guard_bytes, guard),
@@ -136,7 +136,7 @@ struct CheckedOutput {
   const DeviceMemory memory;
 };
 
-// With sources of different lengths, at any alignment.
+// Uses sources of different lengths and alignments.
 void check_encoding(std::size_t data, std::size_t parity, std::size_t length_bytes, cudaStream_t stream) {
   std::mt19937_64 random(data * 10 + parity + length_bytes);
   const Matrix matrix = ErasureCode(data, parity).encoder();
@@ -194,7 +194,8 @@ void check_all_digests(cudaStream_t stream) {
 
 // ---- Rates ----
 
-// Of one call among many. The stream is busy when the time begins, so that no launch is waited for in it.
+// Returns the time of one call, from many in a row. The stream is already busy when the time begins, so the time does
+// not include the wait for a launch.
 double seconds_per_call(cudaStream_t stream, const Work& work) {
   Event begin, end;
   work();
@@ -217,7 +218,7 @@ void compare(const std::string& name, cudaStream_t stream, std::size_t ours_byte
                                   ckpt::bench::gigabytes_per_second(theirs_bytes, found[1].seconds)));
 }
 
-// Of piece_bytes, random, and other ones for every number.
+// Random bytes, piece_bytes of them. Each number gives other bytes.
 DeviceMemory random_piece(std::size_t number, cudaStream_t stream) {
   constexpr std::size_t distance_bytes = 4096;
   static const auto bytes = random_bytes(piece_bytes + max_stripe_pieces * distance_bytes, 1);
@@ -226,7 +227,7 @@ DeviceMemory random_piece(std::size_t number, cudaStream_t stream) {
   return piece;
 }
 
-// In launches of `launch_bytes`, from one end of a piece to the other.
+// Digests a piece in launches of `launch_bytes`.
 void measure_digests(const std::string& name, std::size_t launch_bytes, cudaStream_t stream) {
   const DeviceMemory piece = random_piece(0, stream), copied = device_memory(piece_bytes);
   const DeviceMemory digests = device_memory(leaf_count(piece_bytes) * sizeof(std::uint64_t));
@@ -258,7 +259,7 @@ bool has_room(const std::string& name, std::size_t needed_bytes) {
 void measure_encoding(std::size_t data, std::size_t parity, cudaStream_t stream) {
   const std::string suffix = "_k" + std::to_string(data) + (parity > 1 ? "_p" + std::to_string(parity) : "");
   const std::string name = (parity == 1 ? "xor_gpu" : "rs_gpu") + suffix;
-  if (!has_room(name, (data + parity + 2) * piece_bytes)) return;  // what is copied to, and some to spare
+  if (!has_room(name, (data + parity + 2) * piece_bytes)) return;  // one more for the copy's target, and one to spare
 
   const Matrix matrix = ErasureCode(data, parity).encoder();
   std::vector<DeviceMemory> pieces;
@@ -284,7 +285,7 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// Why nothing can run here; empty where it can.
+// Says why nothing can run here. "" if it can.
 std::string why_unusable() {
   int version = 0, devices = 0;
   if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0) return "there is no CUDA driver";

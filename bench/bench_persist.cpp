@@ -1,12 +1,12 @@
-// How fast a shard goes to storage and comes back, by a CheckpointWriter and a ReadQueue, every leaf checked on both
-// ways, against fio with the same block size, queue depth and direct flag in the same directory. Writing includes what
-// makes a step durable and whole: its records, and every sync of a file or directory; fio's time ends with the sync of
-// its file.
+// Measures how fast a shard goes to storage and comes back, by a CheckpointWriter and a ReadQueue, which check every
+// leaf. Compares that with fio in the same directory, with the same block size, queue depth and direct flag. Our time
+// to write includes all that makes a checkpoint durable and complete: its records, and every sync of a file or
+// directory. fio's time ends with the sync of its file.
 //
 //   bench_persist [--directory DIR] [--mib N] [--rounds N] [--block-kib N] [--depth N] [--buffered]
 //
-// With --serve it is our side of bench/persist.py: for each line "write" or "read" from standard input it prints how
-// many seconds that took.
+// With --serve, the program is our side of bench/persist.py. For each line "write" or "read" of standard input, it does
+// that and prints how many seconds it took.
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
@@ -51,7 +51,7 @@ struct Settings {
   }
 };
 
-// A folder for both sides, gone at the end.
+// A folder for both sides, which is removed at the end.
 class Workplace {
  public:
   explicit Workplace(const std::string& base) : path_(base + "/ckpt-bench-XXXXXX") {
@@ -85,10 +85,10 @@ double seconds(Work work) {
   return milliseconds_between(begin, Clock::now()) / 1e3;
 }
 
-// A shard in memory like an arena's slot, and its way to storage and back.
+// A shard in a slot like an arena's. Writes it to storage and reads it back.
 class Ours {
  public:
-  static constexpr unsigned reading_threads = 2;  // share the queue depth
+  static constexpr unsigned reading_threads = 2;  // the queue depth is divided between them
 
   Ours(const Settings& settings, const std::string& folder) : Ours(settings, folder, layout_of(settings)) {}
   Ours(const Settings& settings, const std::string& folder, const arena::Layout& layout)
@@ -159,7 +159,8 @@ double fio_seconds(const Settings& settings, const std::string& folder, const st
   std::string text;
   std::array<char, 4096> part{};
   while (output != nullptr && std::fgets(part.data(), part.size(), output) != nullptr) text += part.data();
-  if (output == nullptr || ::pclose(output) != 0) throw std::runtime_error("fio failed (package fio): " + command);
+  if (output == nullptr || ::pclose(output) != 0)
+    throw std::runtime_error("fio failed; is the package fio installed? The command was: " + command);
   const auto job = nlohmann::json::parse(text.substr(text.find('{'))).at("jobs").at(0).at(way);
   return double(settings.bytes()) / job.at("bw_bytes").get<double>();
 }
@@ -187,13 +188,13 @@ int main(int argc, char** argv) {
   Settings settings;
   CLI::App app("Writing a shard to storage and reading it against fio");
   app.add_option("--directory", settings.directory, "where to write, an absolute path");
-  app.add_option("--mib", settings.mib, "size of the shard")->check(CLI::Range(1, 65536));
+  app.add_option("--mib", settings.mib, "size of the shard in MiB")->check(CLI::Range(1, 65536));
   app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 100));
-  app.add_option("--block-kib", settings.block_kib, "a multiple of 64")->check(CLI::Range(64, 65536));
+  app.add_option("--block-kib", settings.block_kib, "size of a block, a multiple of 64")->check(CLI::Range(64, 65536));
   app.add_option("--depth", settings.depth)->check(CLI::Range(1, 1024));
-  app.add_flag("--buffered", settings.buffered, "through the page cache");
-  app.add_option("--tensors", settings.tensors_path, "JSON file with names and shapes, in place of --mib");
-  app.add_flag("--serve", settings.serve, "do as standard input says");
+  app.add_flag("--buffered", settings.buffered, "go through the page cache");
+  app.add_option("--tensors", settings.tensors_path, "JSON file with the tensors' names and shapes, in place of --mib");
+  app.add_flag("--serve", settings.serve, "take commands from standard input");
   CLI11_PARSE(app, argc, argv);
   try {
     const Workplace workplace(settings.directory);

@@ -1,6 +1,7 @@
-// Placement, its list of transfers, and odds for up to 100,000 nodes, with their complexity fitted: all linear, but for
-// placing around failure domains, which sorts. `bytes_per_node` is the most memory that map and list held at once. Ends
-// with the goal's ratio: 1 s for map, list and survival check of 100,000 nodes.
+// Measures placements, their lists of transfers, and odds, for up to 100,000 nodes. Fits how the time grows: linearly,
+// except for placements with failure domains, which sort. `bytes_per_node` is the most memory that placement and list
+// had at once. The last line compares the time for placement, list and survival check of 100,000 nodes with the goal of
+// 1 s.
 #include <benchmark/benchmark.h>
 #include <malloc.h>
 
@@ -15,7 +16,7 @@
 #include "placement/odds/survival.hpp"
 #include "placement/placement.hpp"
 
-// Counts what is allocated; the bench has one thread.
+// Counts allocated bytes. The bench has only one thread.
 static std::size_t held_bytes = 0;
 static std::size_t most_held_bytes = 0;
 
@@ -47,7 +48,7 @@ Domains racks_of(std::uint32_t nodes, std::uint32_t rack_nodes) {
   return Domains::flat(rack_of);
 }
 
-// One node in a hundred.
+// Every hundredth node is lost.
 LostNodes some_lost(std::uint32_t nodes) {
   LostNodes lost(nodes);
   Random random(1);
@@ -93,13 +94,14 @@ void register_all() {
     benchmark::RegisterBenchmark(("plan_with_racks/" + label).c_str(), BM_PlaceAndList, strategy, true)
         ->Apply(sizes)
         ->Complexity(benchmark::oNLogN);
-    // The ring integrates over fewer points than nodes, and without copies there is nothing to do.
+    // Not linear: for the ring, the integral has fewer points than there are nodes, and without copies there is nothing
+    // to do.
     if (strategy == Strategy::ring || strategy == Strategy::sharded) continue;
     benchmark::RegisterBenchmark(("odds/" + label).c_str(), BM_Odds, strategy)->Apply(sizes)->Complexity(benchmark::oN);
   }
 }
 
-// The slowest strategy, with domains.
+// The slowest strategy, with failure domains.
 void measure_goal() {
   constexpr std::uint32_t nodes = 100'000;
   constexpr double goal_s = 1;

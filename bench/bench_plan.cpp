@@ -1,6 +1,6 @@
-// A simulated year of 100,000 GPUs: from failure to failure, as `ckptctl plan --simulate` does it, beside a plain loop
-// over iterations. Both simulate copies(2) in every iteration, and must come to the same effective time. Ends with the
-// seconds per simulated GPU-year of both, and their ratio.
+// Simulates a year of 100,000 GPUs in two ways: from failure to failure, as `ckptctl plan --simulate` does, and in a
+// plain loop over iterations. Both simulate copies(2) in every iteration, and must find the same effective time. The
+// end shows the seconds per simulated GPU-year of both, and their ratio.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -27,7 +27,7 @@ Inputs inputs() {
   return in;
 }
 
-// One iteration after the other, with a failure or without. A failure takes the job back to the newest committed one.
+// Simulates one iteration after another. After a failure, the job goes back to the newest committed iteration.
 double plain_loop(const Inputs& in, const Behavior& what) {
   ckpt::placement::Random random(seed);
   const double failures_per_s = in.cluster.gpus / in.failures.gpu_mtbf_s;

@@ -1,13 +1,12 @@
-// What each protection costs and what it brings, as one table: bytes stored and sent, the odds of getting everything
-// back when k of 48 nodes are lost at once, and the time that one thread takes for what a node does per GiB of its
-// shard.
+// Prints a table of what each protection costs and gives: the bytes stored and sent, the probability that no shard is
+// lost with k of 48 nodes, and the time that one thread of a node takes per GiB.
 //
-//   encode  copies: to copy and digest what is received. Parity: to verify the sources and compute parity with its
-//           digests.
-//   decode  copies: to copy and verify. Parity: to verify the sources and decode as many pieces as may be lost; per
-//           GiB of what was lost.
+//   encode  Copies: to copy and digest the received bytes. Parity: to verify the sources, and to compute parity and its
+//           digests. Per GiB of the node's shard.
+//   decode  Copies: to copy and verify. Parity: to verify the sources, and to decode as many pieces as may be lost. Per
+//           GiB of lost pieces.
 //
-// Cold buffers; all sides run in one process. The table is in the form in which docs/parity.md shows it.
+// Buffers are not in the caches. All sides run in one process. The table has the form that docs/parity.md shows.
 #include <sys/mman.h>
 
 #include <cstdio>
@@ -47,7 +46,7 @@ std::vector<Piece> make_pieces() {
   return pieces;
 }
 
-// Verifies `sources` pieces and makes rows of them.
+// Verifies `sources` pieces and makes parity rows of them.
 void combine(const Coder& coder, std::vector<Piece>& pieces) {
   std::vector<Source> sources;
   std::vector<std::uint64_t*> digests;
@@ -73,7 +72,7 @@ Coder encoder_of(const Protection& protection) {
   return Coder(ErasureCode(protection.members - protection.rows, protection.rows).encoder());
 }
 
-// As many data pieces as may be lost are made again, from the other data and all parity.
+// Decodes as many data pieces as may be lost, from the other data pieces and all parity.
 Coder decoder_of(const Protection& protection) {
   const std::size_t parity = protection.rows, data = protection.members - parity;
   std::vector<std::size_t> sources, wanted;
@@ -83,14 +82,14 @@ Coder decoder_of(const Protection& protection) {
   return Coder(ErasureCode(data, parity).decoder(sources, wanted));
 }
 
-// One measured cell: its work handles `gib` of what the column counts.
+// One measured cell of the table. Its work handles `gib` GiB of what the column counts.
 struct Cell {
   std::function<void()> work;
   double gib;
   double ms_per_gib = 0;
 };
 
-// All cells in one go.
+// Measures all cells together.
 void measure_cells(std::vector<Cell>& encode, std::vector<Cell>& decode, const std::vector<Protection>& protections,
                    int rounds) {
   std::vector<ckpt::bench::Side> sides;
@@ -124,7 +123,7 @@ int main(int argc, char** argv) {
   std::vector<Cell> encode, decode;
   for (const Protection& protection : protections) {
     if (!protection.has_parity()) {
-      // Received and stored: one copy fewer than there are.
+      // A node receives and stores one copy fewer than there are.
       encode.push_back({[&] { copy(pieces); }, piece_gib / (protection.copies - 1)});
       decode.push_back({[&] { copy(pieces); }, piece_gib});
     } else {
@@ -144,7 +143,7 @@ int main(int argc, char** argv) {
     for (std::uint32_t lost = 1; lost <= 4; ++lost) std::printf(" %s |", odds(protection, lost).c_str());
     std::printf(" %.0f ms/GiB | %.0f ms/GiB |\n", encode[i].ms_per_gib, decode[i].ms_per_gib);
   }
-  // copies(2) against xor(8), which sends as much and stores an eighth of it.
+  // Compares copies(2) with xor(8), which sends as many bytes and stores far fewer.
   const double copy_ms = encode[0].ms_per_gib, xor8_ms = encode[3].ms_per_gib;
   ckpt::bench::print_ratio({.name = "encode_xor8_vs_copy",
                             .value = copy_ms / xor8_ms,

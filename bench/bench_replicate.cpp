@@ -1,5 +1,5 @@
-// How fast a piece comes from a peer's arena into ours, every leaf verified as it lands. See peer.hpp for what it is
-// compared with.
+// Measures how fast a piece comes from a peer's arena into ours. Every leaf is verified as it arrives. peer.hpp says
+// what that is compared with.
 //
 //   bench_replicate [--mib N] [--rounds N] [--chunk-kib N] [--chunks-in-flight N] [--transport tcp|shm]
 #include "bench/peer.hpp"

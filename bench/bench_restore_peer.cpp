@@ -1,6 +1,6 @@
-// How fast a state comes back that lies in a peer's memory only: the agents' fetch into the arena, every leaf verified
-// as it lands, and then the engine's copy into the tensors, verified again, as restore() does them one after the other.
-// See peer.hpp for what it is compared with: the transfer alone.
+// Measures how fast a state comes back that is only in a peer's memory. As in a restore, the agent first fetches the
+// piece into the arena and verifies every leaf as it arrives. Then the engine copies it into the tensors and verifies
+// it again. This is compared with a transfer alone (peer.hpp).
 //
 //   bench_restore_peer [--mib N] [--rounds N] [--chunk-kib N] [--chunks-in-flight N] [--transport tcp|shm]
 #include <stdexcept>
@@ -27,7 +27,7 @@ class Restore {
   }
 
  private:
-  ckpt::device::HostDevice device_{1};  // copy_threads, by default
+  ckpt::device::HostDevice device_{1};  // the default of copy_threads
   Gpt2State state_;
   Fetcher fetcher_;
 };

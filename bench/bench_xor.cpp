@@ -1,8 +1,8 @@
-// Erasure coding against what one would call instead: ISA-L's xor_gen or ec_encode_data, then XXH3 of every leaf, with
-// the fastest XXH3 for this processor (our own). Same cold buffers, one thread, both sides in one process. Rates count
-// the bytes of the sources.
+// Compares our erasure coding with what one would call instead: xor_gen or ec_encode_data of ISA-L, and then XXH3 of
+// every leaf, by the fastest XXH3 for this processor (our own). Both sides run in one thread of one process, with the
+// same buffers, which are not in the caches. Rates count the bytes of the sources.
 //
-// Digests are never left out on our side: *_cpu compares parity with its digests to parity alone.
+// Our side always computes digests. In *_cpu, the other side computes parity without digests.
 #include <isa-l/erasure_code.h>
 #include <isa-l/raid.h>
 #include <sys/mman.h>
@@ -59,7 +59,8 @@ class Stripe {
     const std::span<std::uint64_t* const> digests = source_digests_;
     coder.combine(sources_, outputs_, piece_bytes, with_sources ? digests : digests.first(0));
   }
-  // As chunks come from several nodes: each source's chunk is added to the parity chunk by itself, digests at the last.
+  // Works as if chunks came from several nodes: adds the chunk of each source to the parity chunk when it comes, and
+  // computes digests with the last one.
   void ours_added(const Coder& coder) {
     constexpr std::size_t chunk_bytes = 16 * leaf_size_bytes;
     for (std::size_t at = 0; at < piece_bytes; at += chunk_bytes) {
@@ -96,7 +97,7 @@ class Stripe {
   void digest_sources() {
     for (std::size_t i = 0; i < data_; ++i) digest_leaves(from_[i], piece_bytes, digests_[i].data());
   }
-  // Both sides made the same.
+  // Checks that both sides made the same parity.
   void check() const {
     for (std::size_t row = 0; row < parity_; ++row) {
       if (std::memcmp(outputs_[row].data, to_[row], piece_bytes) != 0) {
@@ -118,8 +119,8 @@ class Stripe {
   std::vector<unsigned char*> to_;
 };
 
-// xor_fused: sources verified and parity digested, while parity is made. xor_fused_parity: parity digested alone.
-// xor_added: parity digested, of sources that come one after the other in chunks.
+// xor_fused: verifies the sources and digests the parity in the same pass. xor_fused_parity: only digests the parity.
+// xor_added: digests the parity of sources that come one after the other in chunks.
 void compare_xor(std::size_t data, int rounds) {
   const Coder coder(ErasureCode(data, 1).encoder());
   Stripe stripe(data, 1);

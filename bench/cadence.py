@@ -1,10 +1,10 @@
-"""How many snapshots are skipped where iterations are short: one snapshot in every iteration of 2 to 50 ms.
+"""Measures how many snapshots are skipped if iterations are short: one snapshot in every iteration of 2 to 50 ms.
 
-Jobs of one rank (whose checkpoint stays on its node) and of two ranks on two nodes of this machine (each has a copy of
-the other's). Of an iteration's time, three fifths pass between snapshot() and a collective, a fifth in the collective,
-which keeps the ranks in step, and a fifth between before_update() and the next snapshot(). The ranks wait meanwhile, as
-for a GPU, or compute (--busy). The memory is that of all nodes' arenas, per byte of all ranks' state. The ratio is that
-of the worst row.
+There are jobs of one rank, whose checkpoint stays on its node, and of two ranks on two nodes of this machine, which
+copy each other's state. An iteration has three parts: three fifths of its time from snapshot() to a collective, one
+fifth in the collective, which keeps the ranks in step, and one fifth from before_update() to the next snapshot().
+Meanwhile the ranks wait, as for a GPU, or compute (--busy). The memory is that of all nodes' arenas, per byte of all
+ranks' state. The ratio is that of the worst row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cluster import Cluster
 from run import find_programs
 
 DEADLINE_S = 60
-REDUCTION = 0.2  # of an iteration
+REDUCTION = 0.2  # share of an iteration that the collective takes
 UPDATE = 0.2
 
 
@@ -43,7 +43,7 @@ def compute(seconds: float) -> None:
 def train(
     options: dict[str, Any], mib: int, iteration_ms: float, count: int, busy: bool, lockstep: Any, found: Any, end: Any
 ) -> None:
-    """One rank: as many iterations to warm up as are counted."""
+    """One rank. Runs as many iterations to warm up as it counts afterwards."""
     spend = compute if busy else time.sleep
     state = bytearray(mib << 20)
     with Engine(**options) as engine:
@@ -107,12 +107,12 @@ def aligned(rows: list[list[str]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=4, help="of iterations that are counted, in each row")
+    parser.add_argument("--seconds", type=float, default=4, help="how long to count iterations for each row")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--mib", type=int, nargs="+", default=[1, 16], help="state of each rank")
+    parser.add_argument("--mib", type=int, nargs="+", default=[1, 16], help="MiB of state of each rank")
     parser.add_argument("--iterations-ms", type=float, nargs="+", default=[2, 5, 10, 20, 50])
-    parser.add_argument("--busy", action="store_true", help="iterations occupy a core, as without a GPU")
-    parser.add_argument("--schedule", default="idle", help="immediate: without regard for training")
+    parser.add_argument("--busy", action="store_true", help="iterations compute, as without a GPU")
+    parser.add_argument("--schedule", default="idle", help="idle, or immediate: send without regard for training")
     parser.add_argument("--library", type=Path)
     arguments = parser.parse_args()
     programs = find_programs(Path(load_library(arguments.library).path))

@@ -12,7 +12,7 @@
 namespace ckpt::bench {
 namespace {
 
-// Prints the table, and keeps the medians.
+// Prints the table and keeps the medians.
 class MedianReporter : public benchmark::ConsoleReporter {
  public:
   MedianReporter() : ConsoleReporter(OO_Tabular) {}
@@ -55,7 +55,7 @@ void run_once(benchmark::State& state, const Side& side, std::exception_ptr& fai
 }  // namespace
 
 void initialize(int* count, char** arguments) {
-  // What a user gives comes later, and counts.
+  // The user's arguments come after these defaults, so they win.
   std::string interleaving = "--benchmark_enable_random_interleaving=true";
   std::vector<char*> all{arguments[0], interleaving.data()};
   std::vector<char*> rest{arguments[0]};
@@ -93,7 +93,7 @@ std::vector<Measured> measure(const std::string& name, const std::vector<Side>& 
         ->ReportAggregatesOnly();
   }
   MedianReporter reporter;
-  benchmark::RunSpecifiedBenchmarks(&reporter, ".");  // whatever --benchmark_filter says
+  benchmark::RunSpecifiedBenchmarks(&reporter, ".");  // runs all sides, even if --benchmark_filter names some
   benchmark::ClearRegisteredBenchmarks();
   if (failure) std::rethrow_exception(failure);
   std::vector<Measured> all;

@@ -1,4 +1,4 @@
-// The state that the benches capture and move: the tensors of GPT-2 in float32, in memory that was touched.
+// The state that the benches capture and move: the tensors of GPT-2 in float32, in touched memory.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ inline std::size_t bytes_of(const NamedTensor& tensor) {
   return bytes;
 }
 
-// GPT-2 (124M), layer by layer, until at least `total_bytes`.
+// The tensors of GPT-2 (124M), with as many layers as it takes to have at least `total_bytes`.
 inline std::vector<NamedTensor> gpt2(std::size_t total_bytes) {
   constexpr std::int64_t width = 768;
   std::vector<NamedTensor> tensors = {

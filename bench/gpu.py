@@ -1,16 +1,16 @@
-"""What a GPU has to show, part by part:
+"""Checks and measures the engine on a GPU. The parts are:
 
-  copy      capture and restore against the peak of the link
-  exchange  the way from GPU to GPU, through a communicator of one rank
-  parity    parity and digest kernels against copies within the device
+  copy      capture and restore, compared with the peak of the link
+  exchange  copies from GPU to GPU, through a communicator of one rank
+  parity    parity and digest kernels, compared with copies within the device
   kills     a hundred kill -9 in the middle of captures
-  training  a training step of PyTorch with a snapshot in every iteration, with little and with much staging, where the
-            copy fits into the iteration and where not
+  training  a training step of PyTorch with a snapshot in every iteration: with little and with much staging, and with
+            copies that fit into the iteration and copies that do not
 
-If a part fails or takes too long, the others still run. The end names the failed parts, and the status is 1. Without a
-GPU, or with a driver older than the CUDA of the build, it says so, measures nothing and ends with status 3.
---test-double uses the tests' doubles of the driver and of NCCL, and the CPU for PyTorch. This only shows that all parts
-run.
+If a part fails or takes too long, the others still run. At the end, the bench names the failed parts and ends with
+status 1. Without a GPU, or with a driver older than the CUDA of the build, it says so, measures nothing and ends with
+status 3. --test-double uses the test doubles of the driver and of NCCL, and the CPU for PyTorch. That only shows that
+all parts run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gpu_driver import gpu_name, program_libraries, why_unusable
 
 MIB = 1 << 20
 ARENA = "/dev/shm"
-SLOTS = 3  # that an arena holds of a rank's state
+SLOTS = 3  # slots that an arena has for a rank's state
 UNUSABLE = 3
 
 
@@ -64,7 +64,7 @@ class Bench:
 
 
 def measure(name: str, command: list, environment: dict[str, str]) -> None:
-    """Runs a command that has to end well, and to print a ratio."""
+    """Runs a command. Fails unless the command ends with status 0 and prints a ratio."""
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             ratios = 0
@@ -100,7 +100,7 @@ def job(build: Path) -> Iterator[dict[str, str]]:
         where = {"job": "gpu", "node": "n0", "arena_dir": arena, "coordination": coordination}
         programs = {"library": build / "lib" / "libckptengine.so", "ckptd": build / "bin" / "ckptd"}
         try:
-            # One node needs no network, and not every sandbox shows its interfaces.
+            # A single node needs no network, and some sandboxes do not show network interfaces.
             alone = {"rank": 0, "world_size": 1, "copies": 1, "transport": "shm"}
             yield {key: str(value) for key, value in {**where, **programs, **alone}.items()}
         finally:
@@ -163,7 +163,9 @@ def wait_until(capturing: bool, words: CommWords, trainer: Trainer) -> None:
 
 
 def kill_in_a_capture(trainer: Trainer, words: CommWords, delay_s: float) -> bool:
-    """Kills so long after a capture has begun. Whether it was still under way: only the trainer writes that word."""
+    """Kills the trainer so long after a capture has begun. Returns whether that capture was still under way. Only the
+    trainer writes the word that says so.
+    """
     wait_until(False, words, trainer)
     wait_until(True, words, trainer)
     time.sleep(delay_s)
@@ -228,7 +230,7 @@ def training(bench: Bench) -> None:
 
 # ---- all of it ----
 
-PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {  # with seconds that each may take
+PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {  # each with its limit in seconds
     "copy": (copy, 180),
     "exchange": (exchange, 180),
     "parity": (parity, 240),
@@ -252,7 +254,7 @@ def deadline(seconds: int) -> Iterator[None]:
 
 
 def run_part(bench: Bench, name: str) -> str:
-    """Why it failed; empty where it did not."""
+    """Returns why the part failed, "" if it did not."""
     part, seconds = PARTS[name]
     print(f"{name}: begins")
     begin = time.monotonic()
@@ -262,7 +264,7 @@ def run_part(bench: Bench, name: str) -> str:
             part(bench)
     except LeftOut as why:
         outcome = f"left out, as {why}"
-    except Exception as error:  # whatever it is, the other parts are to run
+    except Exception as error:  # after any failure, the other parts still run
         failure = str(error) or type(error).__name__
         outcome = f"failed: {failure}"
     print(f"{name}: {outcome} ({time.monotonic() - begin:.0f} s)")
@@ -294,11 +296,11 @@ def test_double(build: Path) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "release", help="where the programs are")
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "release", help="folder with the programs")
     parser.add_argument(
-        "--only", type=names_of_parts, default=list(PARTS), metavar="PART,...", help="these parts alone"
+        "--only", type=names_of_parts, default=list(PARTS), metavar="PART,...", help="run only these parts"
     )
-    parser.add_argument("--mib", type=int, default=1024, help="of state that is copied")
+    parser.add_argument("--mib", type=int, default=1024, help="MiB of state to copy")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument(
         "--test-double", action="store_true", help="run on the test double of a driver, with little state"

@@ -1,13 +1,14 @@
-"""What snapshots in every iteration cost where network and training meet: five schemes, as in GEMINI's figure 16.
+"""Measures what snapshots in every iteration cost training that shares its network, for five schemes.
 
-Two network namespaces, joined by a veth pair of limited rate, are nodes with an agent and a rank each. The ranks train
-a small GPT sharded as FSDP does, with collectives over that link between their computations, and the agents replicate
-over the same link. Blocks of iterations alternate between: no snapshots; blocking ones at the begin of an iteration;
-naive, one chunk per idle span; one buffer, several chunks per span but one at a time; and the engine as it is by
-default. With state that fits the idle time of an iteration, and with state that does not. Needs root, and two cores.
+This repeats GEMINI's figure 16. Two network namespaces are the nodes, with an agent and a rank each. A veth pair of
+limited rate joins them. The ranks train a small GPT that is sharded as FSDP does it, with collectives over that link.
+The agents replicate over the same link. Blocks of iterations take turns: no snapshots; blocking snapshots at the
+beginning of an iteration; `naive`, with one chunk per idle span; `one buffer`, with several chunks per span but one at
+a time; and the engine with its defaults. The state fits into the idle time of an iteration in one case, and does not in
+the other. Needs root, and two cores.
 
-Training on GPUs leaves cores over, so the ranks share core 0 here and the agents core 1. A third case, with state that
-fits, lets all share all cores: what agents compute is taken from training then.
+Training on GPUs leaves CPU cores free. So the ranks share core 0 here, and the agents core 1. In a third case, with
+state that fits, all share all cores: the agents then take computing time from training.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from ckptengine import load_library
 from run import find_programs
 
 RANK = Path(__file__).resolve().with_name("_interference_rank.py")
-SETTLE = 2  # iterations left out at the begin of each block
-LEARNED = 5  # iterations after a profile was learned, before anything is measured
+SETTLE = 2  # iterations that do not count at the beginning of each block
+LEARNED = 5  # iterations from a learned profile to the first measurement
 HEADS = 4
 SILENCE_S = 120
 POLL_S = 0.05
@@ -50,7 +51,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Scheme:
-    """One scheme to take snapshots: options of its agents, None where there are none."""
+    """One scheme to take snapshots, with the options of its agents. None if it has no agents."""
 
     name: str
     agent_options: dict[str, Any] | None
@@ -63,11 +64,11 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Case:
-    """Moving averages of the weights are state, too: the more of them, the larger it is."""
+    """Moving averages of the weights are state, too. The more of them there are, the larger the state is."""
 
     name: str
     averages: int
-    suffix: str  # of its ratios
+    suffix: str  # at the end of the names of its ratios
     shares_cores: bool = False
 
 
@@ -81,20 +82,20 @@ SCHEMES = [
 
 
 def with_chunks(scheme: Scheme, chunk_kib: int) -> Scheme:
-    """The same with chunks of that size at most, where they are not large on purpose."""
+    """The same scheme with chunks of at most that size. Schemes that have large chunks on purpose keep theirs."""
     if not scheme.learns or "chunk_bytes" in scheme.agent_options:
         return scheme
     return replace(scheme, agent_options=scheme.agent_options | {"chunk_bytes": chunk_kib << 10})
 
 
 class Figures:
-    """Of one scheme, over its blocks behind the warm-up. Counts are of rank 0."""
+    """The figures of one scheme, over its blocks after the warm-up. Counts are those of rank 0."""
 
     def __init__(self) -> None:
-        self.ms: list[float] = []  # measured iterations, each of the slower rank
-        self.comm_ms: list[float] = []  # of them, on rank 0
-        self.iterations = 0  # all that should have a snapshot
-        self.further = 0  # and those until the last one was committed
+        self.ms: list[float] = []  # times of the measured iterations, on the slower rank
+        self.comm_ms: list[float] = []  # time of their collectives, on rank 0
+        self.iterations = 0  # how many iterations should have a snapshot
+        self.further = 0  # how many more it took until the last snapshot was committed
         self.used: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
 
@@ -116,14 +117,14 @@ class Figures:
 
 
 class Result:
-    """Of one case. Ways are compared with the first one, which takes no snapshots."""
+    """The figures of one case. All schemes are compared with the first one, which takes no snapshots."""
 
     def __init__(self, case: Case, state_bytes: int, rate_mbit: float) -> None:
         self.case = case
         self.state_bytes = state_bytes
         self.bytes_per_ms = rate_mbit * 1e3 / 8
         self.figures: dict[str, Figures] = {}
-        self.schedules: dict[str, Any] = {}  # what the agents of node 0 say of each scheme that has idle spans
+        self.schedules: dict[str, Any] = {}  # by scheme: what node 0's agent has learned
 
     def add(self, block: list[dict[str, Any]]) -> None:
         self.figures.setdefault(block[0]["scheme"], Figures()).add(block)
@@ -134,14 +135,14 @@ class Result:
 
     @property
     def idle_ms(self) -> float:
-        """Of an iteration without snapshots, in which rank 0 runs no collective."""
+        """The time of an iteration without snapshots in which rank 0 runs no collective."""
         return self.none.median_ms - statistics.median(self.none.comm_ms)
 
     def ratio(self, name: str) -> float:
         return self.figures[name].median_ms / self.none.median_ms
 
     def idle_used(self, name: str) -> float:
-        """Share of the idle time that what was sent beside training takes on the link."""
+        """The share of the idle time in which checkpoint traffic uses the link."""
         own = self.figures[name]
         training_bytes = (own.iterations + own.further) * self.none.per_iteration("sent_bytes")
         return (own.used["sent_bytes"] - training_bytes) / own.iterations / self.bytes_per_ms / self.idle_ms
@@ -182,7 +183,9 @@ def schedule_text(schedule: dict[str, Any] | None) -> str:
 
 
 def plan_blocks(schemes: list[Scheme], arguments: argparse.Namespace) -> list[tuple[str, int]]:
-    """Warm-up first, in which profiles are learned; then rounds, every other one backwards."""
+    """The order of the blocks: first a warm-up, in which profiles are learned, then rounds. Every other round runs
+    backwards.
+    """
     learning = arguments.profile_iterations + LEARNED + 1
     plan = [(scheme.name, learning if scheme.learns else LEARNED) for scheme in schemes]
     for number in range(-(-arguments.iterations // arguments.block)):
@@ -191,7 +194,7 @@ def plan_blocks(schemes: list[Scheme], arguments: argparse.Namespace) -> list[tu
 
 
 class Ranks:
-    """The training job, one rank on each node: what they tell, block by block."""
+    """Runs the training job, with one rank on each node. Yields what the ranks report, block by block."""
 
     def __init__(self, network: Network, scratch: Path, settings: list[dict[str, Any]], core: int | None) -> None:
         self.protocols = [scratch / f"rank{rank}.jsonl" for rank in range(len(settings))]
@@ -207,7 +210,7 @@ class Ranks:
         self._offsets = [0] * len(settings)
 
     def lines(self) -> Iterator[list[dict[str, Any]]]:
-        """One line of each rank at a time, until all of them have ended."""
+        """Yields one line of each rank at a time, until all ranks have ended."""
         waiting: list[list[dict[str, Any]]] = [[] for _ in self.protocols]
         heard = time.monotonic()
         while True:
@@ -292,7 +295,7 @@ def measure(case: Case, schemes: list[Scheme], arguments: argparse.Namespace, sc
 
 
 def show(text: str) -> None:
-    """A line that is overwritten, on a terminal."""
+    """On a terminal, prints a line that the next one overwrites."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
     elif text:
@@ -329,24 +332,24 @@ def draw(path: Path, results: list[Result]) -> None:
 def parse() -> argparse.Namespace:
     names = [scheme.name for scheme in SCHEMES[1:]]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--iterations", type=int, default=50, help="measured with each scheme")
-    parser.add_argument("--block", type=int, default=10, help="iterations measured before it is the next scheme's turn")
-    parser.add_argument("--rate", type=float, default=200, metavar="MBIT", help="of the link, Mbit/s")
+    parser.add_argument("--iterations", type=int, default=50, help="iterations to measure with each scheme")
+    parser.add_argument("--block", type=int, default=10, help="iterations to measure before the next scheme's turn")
+    parser.add_argument("--rate", type=float, default=200, metavar="MBIT", help="rate of the link in Mbit/s")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--length", type=int, default=128, help="characters of a text")
     parser.add_argument("--batch", type=int, default=64, help="texts per rank and iteration")
-    parser.add_argument("--averages", type=int, default=0, help="moving averages of the weights, where state fits")
-    parser.add_argument("--averages-large", type=int, default=20, help="likewise, where it does not")
+    parser.add_argument("--averages", type=int, default=0, help="moving averages of the weights, if state fits")
+    parser.add_argument("--averages-large", type=int, default=20, help="moving averages, if state does not fit")
     parser.add_argument("--profile-iterations", type=int, default=20)
-    parser.add_argument("--schemes", nargs="+", choices=names, default=names, help="which to measure beside none")
+    parser.add_argument("--schemes", nargs="+", choices=names, default=names, help="schemes to measure besides `none`")
     parser.add_argument(
         "--chunk", type=int, metavar="KIB", help="largest chunk of one_buffer and engine (the option's default)"
     )
-    parser.add_argument("--cases", nargs="+", choices=CASES, help="all by default, and fits alone for --sweep")
+    parser.add_argument("--cases", nargs="+", choices=CASES, help="default: all; with --sweep, fits alone")
     parser.add_argument("--sweep", action="store_true", help="compare chunk sizes instead, with state that fits")
     parser.add_argument("--chunks", type=int, nargs="+", default=[64, 256, 512, 1024, 2048, 4096], metavar="KIB")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="append all that ranks tell, a JSON line per block")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="append a JSON line with all figures of each block")
     parser.add_argument("--plot", type=Path, default=ROOT / "build" / "interference.png", metavar="PATH")
     parser.add_argument("--directory", type=Path, default=ROOT / "build", metavar="DIR", help="for logs while it runs")
     parser.add_argument("--library", type=Path)
@@ -355,9 +358,9 @@ def parse() -> argparse.Namespace:
         if not 0 < getattr(arguments, name) < float("inf"):
             parser.error(f"--{name.replace('_', '-')} must be above 0")
     if min(arguments.averages, arguments.averages_large) < 0:
-        parser.error("there cannot be less than no moving averages")
+        parser.error("--averages and --averages-large must be 0 or more")
     if min([*arguments.chunks, 1 if arguments.chunk is None else arguments.chunk]) < 1:
-        parser.error("chunks must be of 1 KiB at least")
+        parser.error("--chunk and --chunks must be at least 1 KiB")
     return arguments
 
 

@@ -1,10 +1,10 @@
-"""What a snapshot in every iteration costs training: the demo's job with and without, in one run.
+"""Measures what a snapshot in every iteration costs training: the demo's job with and without snapshots, in one run.
 
-Four ranks on four nodes of this machine train as in ./dev demo. Blocks of iterations with a snapshot in each alternate
-with blocks without any; the first iterations of a block, in which the work of the block before it may still go on, are
-left out. Ours is the median iteration with snapshots, theirs the one without. On a machine whose cores are all busy
-training, everything that capturing and protecting compute is on top; the figures below the ratio say what. Then the
-same with parity instead of copies, and with checkpoints going to storage all the time, one after the other.
+Four ranks on four nodes of this machine train as in ./dev demo. Blocks of iterations with snapshots take turns with
+blocks without any. The first iterations of a block do not count, because the work of the block before may still go on.
+Ours is the median iteration with snapshots, theirs the one without. If training keeps all cores of the machine busy,
+all that capture and protection compute prolongs iterations. The figures below the ratio say how much that is. Two more
+runs have parity instead of copies, and checkpoints that go to storage all the time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from demo import LENGTH, placement
 from report import Progress, mib, table
 from run import Run, find_programs
 
-SETTLE = 2  # iterations left out at the begin of each block
+SETTLE = 2  # iterations that do not count at the beginning of each block
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """User and system time that the processes have used."""
+    """The user and system time that these processes have used so far, in seconds."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -44,7 +44,7 @@ def cpu_seconds(pids: list[int]) -> float:
 def measure(arguments: argparse.Namespace, folder: Path, more: dict[str, Any]) -> tuple[Run, float]:
     """The run, and the CPU seconds of all agents during it."""
     programs = find_programs(Path(load_library(arguments.library).path))
-    # The pattern of an iteration is learned within the first block, which warms up.
+    # The first block warms up. The profile is learned within it.
     options = {"transport": arguments.transport, "interface": "lo", "profile_iterations": 3} | more
     folder.mkdir()
     with Cluster("iteration", programs, folder, Path("/dev/shm"), options) as cluster:
@@ -81,11 +81,11 @@ def split(run: Run, block: int) -> tuple[list[float], list[float]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--blocks", type=int, default=6, help="of each kind; the first one warms up")
+    parser.add_argument("--blocks", type=int, default=6, help="blocks of each kind; the first one warms up")
     parser.add_argument("--block", type=int, default=7, help="iterations in a block")
     parser.add_argument("--batch", type=int, default=12)
     parser.add_argument("--transport", default="tcp")
-    parser.add_argument("--directory", type=Path, default=ROOT / "build", metavar="DIR", help="storage is made here")
+    parser.add_argument("--directory", type=Path, default=ROOT / "build", metavar="DIR", help="where to put storage")
     parser.add_argument("--library", type=Path)
     arguments = parser.parse_args()
     arguments.directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-// Parts runs the parts of a GPU bench one after the other. A part that fails does not keep the others from running.
+// Parts runs the parts of a GPU bench one after the other. If a part fails, the others still run.
 #pragma once
 
 #include <cstdio>
@@ -10,7 +10,7 @@
 
 namespace ckpt::bench {
 
-inline constexpr int nothing_measured = 3;  // exit status without a GPU that the build can use
+inline constexpr int nothing_measured = 3;  // exit status if there is no GPU that the build can use
 
 class Parts {
  public:
@@ -25,7 +25,7 @@ class Parts {
     std::fflush(stdout);
   }
   bool any_failed() const { return !failures_.empty(); }
-  // Says what failed, in a sentence each. Returns the exit status.
+  // Prints a sentence for each part that failed. Returns the exit status.
   int finish() const {
     for (const std::string& failure : failures_) std::fprintf(stderr, "%s: %s\n", bench_.c_str(), failure.c_str());
     return failures_.empty() ? 0 : 1;

@@ -40,7 +40,7 @@ net::TransportOptions options_for(const PeerSettings& settings, const std::strin
   return options;
 }
 
-// The peer's process: serves the piece until its starter ends. Tells its address and the piece's root digest.
+// The peer's process: prints its address and the piece's root digest, and serves the piece until its parent ends.
 int be_source(const PeerSettings& settings) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const auto segment = nameless_segment(shard, settings.source_bytes);
@@ -95,7 +95,7 @@ std::vector<std::string> perftest_command(const std::string& transport, int port
   return command;
 }
 
-// Seconds that ucx_perftest needs for as many bytes.
+// Returns how many seconds ucx_perftest needs for so many bytes.
 double perftest_seconds(std::size_t bytes, const std::string& transport) {
   const int port = free_port();
   ChildProcess server(perftest_command(transport, port));
@@ -106,7 +106,8 @@ double perftest_seconds(std::size_t bytes, const std::string& transport) {
   for (int attempt = 0; attempt < 100; ++attempt) {  // until the server listens
     ChildProcess client(command);
     for (std::string line = client.read_line(); !line.empty(); line = client.read_line()) {
-      // iterations, latency (median, average, overall), bandwidth in 2^20 bytes/s (average, overall), rate (...)
+      // The fields are: iterations, latency (median, average, overall), bandwidth in 2^20 bytes/s (average, overall),
+      // rate (average, overall).
       std::vector<double> fields;
       std::istringstream words(line);
       for (std::string word; std::getline(words, word, ',');) {
@@ -118,7 +119,7 @@ double perftest_seconds(std::size_t bytes, const std::string& transport) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  throw std::runtime_error("ucx_perftest gave no result (package ucx-utils)");
+  throw std::runtime_error("ucx_perftest gave no result; is the package ucx-utils installed?");
 }
 
 double xxhash_seconds(const std::vector<std::byte>& bytes) {
@@ -171,12 +172,12 @@ int compare_with_perftest(int argc, char** argv, const std::string& name, const 
   initialize(&argc, argv);
   PeerSettings settings;
   CLI::App app("The transfer of a piece from a peer against ucx_perftest");
-  app.add_option("--mib", settings.mib, "size of the piece, at least")->check(CLI::Range(8, 16384));
+  app.add_option("--mib", settings.mib, "least size of the piece in MiB")->check(CLI::Range(8, 16384));
   app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 100));
   std::size_t chunk_kib = settings.options.chunk_bytes >> 10;
-  app.add_option("--chunk-kib", chunk_kib, "of the transport; default: the agents'")->check(CLI::Range(64, 65536));
+  app.add_option("--chunk-kib", chunk_kib, "size of a chunk; default: as agents do")->check(CLI::Range(64, 65536));
   app.add_option("--chunks-in-flight", settings.options.chunks_in_flight)->check(CLI::Range(1, 64));
-  app.add_option("--transport", settings.transport, "only this one")->check(CLI::IsMember({"tcp", "shm"}));
+  app.add_option("--transport", settings.transport, "default: both")->check(CLI::IsMember({"tcp", "shm"}));
   app.add_option("--source-of", settings.source_of)->group("");
   app.add_option("--source-bytes", settings.source_bytes)->group("");
   CLI11_PARSE(app, argc, argv);

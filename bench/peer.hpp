@@ -1,11 +1,11 @@
 // Compares transfers between agents with ucx_perftest, for several benches. The bench starts a second process, the
 // peer, with a piece in its arena. The bench fetches that piece as an agent does. Then it runs ucx_perftest over the
-// same transport. Both use loopback and two processes, and the medians are compared.
+// same transport. Both sides use loopback and two processes. The medians are compared.
 //
-// ucx_perftest measures the bandwidth of active messages of 16 MiB. Two buffers of that size outgrow a cache of 32 MiB,
-// as a checkpoint does; small ones would measure the cache. ucx_perftest sends the same buffer again and again, has no
-// peer-failure mode, and looks at no byte. Our side verifies all bytes. Over shm that takes a large share of the time.
-// So there one pass of the xxHash library over as many bytes is added to ucx_perftest's time.
+// ucx_perftest measures the bandwidth of active messages of 16 MiB. Two buffers of that size fill a cache of 32 MiB, so
+// that memory is measured, as for a checkpoint, and not the cache. ucx_perftest sends the same buffer again and again,
+// notices no failure of its peer, and verifies nothing. Our side verifies all bytes. Over shm that takes a large share
+// of the time. So for shm, one pass of the xxHash library over as many bytes is added to ucx_perftest's time.
 #pragma once
 
 #include <functional>
@@ -23,9 +23,9 @@ namespace ckpt::bench {
 struct PeerSettings {
   std::size_t mib = 512;
   int rounds = 5;
-  std::string transport;  // only this one
+  std::string transport;  // "tcp" or "shm"; "": both
   net::TransportOptions options;
-  // The peer's process: its transport and the size of the piece.
+  // Only in the peer's process: its transport and the size of the piece.
   std::string source_of;
   std::size_t source_bytes = 0;
 };
@@ -34,7 +34,7 @@ struct PeerSettings {
 class Fetcher {
  public:
   Fetcher(const PeerSettings& settings, const std::string& transport, std::size_t piece_bytes);
-  // Returns when every leaf has been verified and the slot is sealed; throws when that fails.
+  // Returns when all leaves are verified and the slot is sealed. Throws if that fails.
   void fetch();
   arena::Slot slot() const { return segment_->slot(0); }
 
@@ -46,14 +46,15 @@ class Fetcher {
   core::PieceInfo expected_;
 };
 
-// Our side of a comparison over one transport: what is timed. It moves `bytes`.
+// Our side of a comparison over one transport.
 struct Ours {
-  std::size_t bytes = 0;
-  std::function<void()> run;
+  std::size_t bytes = 0;      // how many bytes run() moves
+  std::function<void()> run;  // what is timed
 };
 using MakeOurs = std::function<std::shared_ptr<Ours>(const PeerSettings& settings, const std::string& transport)>;
 
-// The whole program: options, the peer's process, both transports, the lines "ratio: NAME_tcp = ...".
+// The main function of these benches. Reads the options, starts the peer's process, measures both transports, and
+// prints the lines "ratio: NAME_tcp = ..." and "ratio: NAME_shm = ...". Returns the exit status.
 int compare_with_perftest(int argc, char** argv, const std::string& name, const MakeOurs& make_ours);
 
 }  // namespace ckpt::bench

@@ -1,10 +1,11 @@
-"""How fast a state goes to storage and comes back: ckptengine against fio, torch.save, torch.load and DCP.
+"""Measures how fast a state goes to storage and comes back: ckptengine against fio, torch.save, torch.load and DCP.
 
-First bench_persist against fio. Then one state in float32 tensors of GPT-2's shapes, in the same directory, in rounds
-in which each side writes once and reads once. Writing ends when everything is on the medium: ours with the sync of the
-step's directory, theirs with the fsync of their files and directory. Nobody reads from the page cache: ours goes past
-it (O_DIRECT), theirs are asked out of it (POSIX_FADV_DONTNEED) before they are read. Ours verifies every digest on both
-ways, and reads into memory that is there, as a restore into tensors does; so does DCP. torch.load makes its tensors.
+First, bench_persist runs against fio. Then each side writes and reads the same state once in every round, in the same
+directory. The state is float32 tensors of GPT-2's shapes. A write ends when all bytes are on the medium: ours with the
+sync of the checkpoint's directory, theirs with the fsync of their files and directory. No side reads from the page
+cache. Ours goes past it (O_DIRECT). The files of the others are removed from it (POSIX_FADV_DONTNEED) before they are
+read. Ours verifies all digests when it writes and when it reads. Ours and DCP read into memory that exists already, as
+a restore into tensors does. torch.load makes new tensors.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def gpt2(total_bytes: int) -> list[tuple[str, list[int]]]:
 
 
 class Ours:
-    """bench_persist in a process of its own, which does as it is told."""
+    """bench_persist in a process of its own, which takes commands (--serve)."""
 
     def __init__(self, folder: Path, tensors: list, arguments: argparse.Namespace) -> None:
         spec = folder / "tensors.json"
@@ -121,7 +122,7 @@ def sync(path: Path) -> None:
 
 
 def forget(file: Path) -> None:
-    """Takes a file that is on the medium out of the page cache."""
+    """Removes a file from the page cache. All of its bytes must be on the medium."""
     handle = os.open(file, os.O_RDONLY)
     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(handle)
@@ -202,7 +203,7 @@ def main() -> int:
     parser.add_argument("--dcp-threads", type=int, default=1, help="of its writer")
     parser.add_argument("--program", type=Path, default=PROGRAM)
     arguments = parser.parse_args()
-    warnings.filterwarnings("ignore", "torch.distributed is")  # as intended
+    warnings.filterwarnings("ignore", "torch.distributed is")  # it is used without a process group on purpose
     against_fio(arguments)
     against_torch(arguments)
     return 0

@@ -1,4 +1,4 @@
-// Pieces for benches that move them: memory like an arena's, bytes to fill it, and manifests.
+// Makes pieces for benches that move them: memory like an arena's, bytes to fill it, and manifests.
 #pragma once
 
 #include <unistd.h>
@@ -19,7 +19,8 @@ namespace ckpt::bench {
 
 constexpr unsigned digest_threads = 2;  // as in ckptd
 
-// In tmpfs like an arena, but without a name that a killed bench would leave behind. One slot.
+// Makes a segment with one slot. It is in tmpfs, like an arena's. Its file has no name, so nothing is left if the bench
+// is killed.
 inline std::shared_ptr<arena::Segment> nameless_segment(const std::string& shard, std::size_t bytes,
                                                         std::size_t layout_bytes = 0) {
   const std::string path = "/dev/shm/ckptengine-bench-" + std::to_string(::getpid());

@@ -1,18 +1,20 @@
-"""ckptengine beside other ways to checkpoint: how long training stands still, how long a restore takes, how much memory
-it costs, and what survives.
+"""Compares ckptengine with other ways to checkpoint: how long training stands still, how long a restore takes, how much
+memory it costs, and what survives.
 
-Two ranks with gloo, each on a node of its own; the nodes share this machine and its tmpfs. A checkpoint is taken in
-every iteration. In an iteration the host is idle while a GPU would compute, so copies in the background meet no
-training on the CPU. Each way runs in turn, run by run, in processes of its own. A way that does not install is skipped.
+Two ranks with gloo run on a node each. Both nodes share this machine and its tmpfs. Every iteration takes a checkpoint.
+While a GPU would compute, the host is idle, so copies in the background meet no training on the CPU. The ways take
+turns, run by run. Each has processes of its own. A way that cannot be installed is skipped.
 
-  blocking   the save, and the wait before the update that follows the computing. Median of later saves; the first one
-             apart.
-  restore    the call that brings the state back into the tensors, on the slower rank. Starting processes is not in it,
-             nor is noticing that a node is lost. After the kill of a rank (SIGKILL; the other gets SIGTERM), and after
-             the loss of a node (the same, and the node's memory is gone).
-  memory     the most that all processes and files in tmpfs take during a save, less what they took before checkpointing
-             began, by the bytes of state.
-  faults     one bit flipped in the stored copy; a node lost; all ranks killed at once. In the first run, smallest size.
+  blocking   How long training waits: in the save, and before the update. The figure is the median of all saves but the
+             first, which is shown apart.
+  restore    How long the call takes that brings the state back into the tensors, on the slower rank. That is without
+             the start of processes, and without the time to notice that a node is lost. Measured after one rank was
+             killed (SIGKILL; the other rank gets SIGTERM), and after a node was lost (the same, and the node's memory
+             is gone).
+  memory     The most that all processes and files in tmpfs take during a save, less what they took before the first
+             checkpoint, divided by the bytes of state.
+  faults     Whether the state survives one flipped bit in the stored copy, a lost node, and the death of all ranks at
+             once. Tried in the first run, with the smallest size.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ PAGE = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- ./dev bench rivals: begin -->", "<!-- ./dev bench rivals: end -->"
 RUN_S = 400
 ENDING_S = 20
-WIDTH = 120  # of the page
+WIDTH = 120  # characters in a line of the page
 
 
 class Failed(Exception):
@@ -53,7 +55,7 @@ class Failed(Exception):
 
 
 def drive(entry: Entry, python: Path, arguments: list[str]) -> dict[str, Any]:
-    """One run of one way. What its driver found."""
+    """Runs one way once. Returns what its driver found."""
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{entry.name}.log"
     where = f"log: {log.relative_to(ROOT)}"
@@ -85,7 +87,7 @@ def drive(entry: Entry, python: Path, arguments: list[str]) -> dict[str, Any]:
 
 def end(driver: subprocess.Popen) -> None:
     if driver.poll() is None:
-        driver.terminate()  # it takes its processes and files away
+        driver.terminate()  # the driver then removes its processes and files
         try:
             driver.wait(ENDING_S)
         except subprocess.TimeoutExpired:
@@ -105,7 +107,7 @@ def environments(ways: list[Entry], results: Results) -> dict[str, Path]:
 
 
 def measure(ways: list[Entry], arguments: argparse.Namespace, programs: dict[str, str]) -> Results:
-    """All runs, in turns."""
+    """Runs all ways, in turns."""
     results = Results(arguments.mib)
     pythons = environments(ways, results)
     begin = time.monotonic()
@@ -147,7 +149,7 @@ def load() -> float:
 
 
 def section(results: Results, arguments: argparse.Namespace, load_before: float) -> str:
-    """What stands in docs/performance.md between the markers."""
+    """Makes the text that docs/performance.md has between the markers."""
     runs = "one run" if arguments.runs == 1 else f"medians of {arguments.runs} runs in turns"
     header = (
         f"{date.today():%-d %B %Y}, {machine()}, torch {version('torch')}, {runs}, {arguments.saves} saves after the "
@@ -188,10 +190,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./dev bench rivals --", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--runs", type=int, default=5, help="of each way (default: %(default)s)")
-    parser.add_argument("--mib", type=sizes, default="32,512", help="state per rank (default: %(default)s)")
-    parser.add_argument("--saves", type=int, default=2, help="after the first (default: %(default)s)")
-    parser.add_argument("--only", action="append", choices=names, help="this rival beside ours; may be repeated")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each way (default: %(default)s)")
+    parser.add_argument("--mib", type=sizes, default="32,512", help="MiB of state per rank (default: %(default)s)")
+    parser.add_argument("--saves", type=int, default=2, help="saves after the first (default: %(default)s)")
+    parser.add_argument("--only", action="append", choices=names, help="compare only this rival; may be repeated")
     parser.add_argument("--quick", action="store_true", help="one run with 32 MiB")
     parser.add_argument("--write-docs", action="store_true", help="put the table into docs/performance.md")
     parser.add_argument("--library", type=Path, help="libckptengine.so, with its programs beside it")

@@ -1,9 +1,9 @@
-"""How long training stands still for a checkpoint: ckptengine against torch.save to tmpfs and DCP's async_save.
+"""Measures how long training stands still for a checkpoint: ckptengine, torch.save to tmpfs and DCP's async_save.
 
-One process trains a transformer whose model and AdamW state are 1 GiB. Every round it takes one checkpoint in each way,
-each after a real iteration, so that all three meet the same machine. Ours is what snapshot() and before_update()
-block: with a forward and backward pass between the two, as in training, and at once after each other. Theirs is how
-long the call blocks.
+One process trains a transformer whose model and AdamW state are 1 GiB. In every round it takes one checkpoint in each
+way, each after a real iteration, so that all three meet the same load. Ours is how long snapshot() and before_update()
+block: once with a forward and backward pass between the two calls, as in training, and once without. Theirs is how long
+their call blocks.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Training:
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Milliseconds, and what the call returned."""
+    """Returns how many milliseconds the call took, and what it returned."""
     begin = time.perf_counter()
     result = call()
     return 1e3 * (time.perf_counter() - begin), result
@@ -161,7 +161,7 @@ def main() -> int:
         ours = Ours(checkpointer)
         first_ms = ours.first_stall_ms(training.forward_backward)
         training.optimizer.step()
-        measure(training, ours, folder, 1)  # warms all of them up
+        measure(training, ours, folder, 1)  # one round to warm up
         report(measure(training, ours, folder, arguments.rounds), first_ms)
     return 0
 

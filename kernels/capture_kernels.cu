@@ -1,5 +1,5 @@
-// The kernels of capture and restore, as a module that libckptengine loads through the driver
-// (src/device/cuda_kernels.hpp). Their names are C names, and each takes one struct by value.
+// The kernels of capture and restore. They are a module that libckptengine loads through the CUDA driver
+// (src/device/cuda_kernels.hpp). The kernels have C names, and each takes one struct by value.
 #include "kernels/digest_kernel.cuh"
 #include "kernels/segments_body.hpp"
 

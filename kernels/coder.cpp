@@ -14,13 +14,13 @@ namespace {
 
 // The present leaf of one source or output: its bytes, and its digest so far.
 struct Leaf {
-  std::byte* data = nullptr;  // sources are never written through it
+  std::byte* data = nullptr;  // nobody writes to a source through this pointer
   std::size_t size_bytes = 0;
   std::uint64_t* digest = nullptr;
   LeafHasher hasher = {};
 
   bool in_stripes() const { return digest != nullptr && size_bytes > short_leaf_max_bytes; }
-  // Whole stripes and, if it is digested, fed to its digest: all but the last one, which may be short.
+  // The number of stripes that the loop digests: all but the last one, which may be short.
   std::size_t stripes() const { return whole_stripes(size_bytes); }
   std::uint64_t* accumulators(std::size_t stripe) {
     return in_stripes() && stripe < stripes() ? hasher.accumulators : nullptr;
@@ -32,10 +32,11 @@ struct Leaf {
   }
 };
 
-// One call. Works leaf by leaf, each in straight runs of stripes, with a seam wherever a source or the outputs end.
+// One call of a Coder. It works leaf by leaf. A leaf consists of straight runs of stripes, and of a seam stripe
+// wherever a source or the outputs end.
 class Pass {
  public:
-  // `finished`: nothing will be added to the outputs, so they need not stay in the caches.
+  // `finished`: true if no source will be added to the outputs later, so they need not stay in the caches.
   Pass(std::span<const Factor> factors, std::size_t columns, bool multiplying, bool to_sum, bool finished,
        CombineLoop loop)
       : factors_(factors),
@@ -111,7 +112,7 @@ class Pass {
     run_loop(taken, to, first, count);
   }
 
-  // One stripe, put together with zeros after sources that end in it.
+  // Combines one stripe. Where a source ends in it, zeros follow.
   void run_seam(std::size_t stripe) {
     const std::size_t at = stripe * stripe_size_bytes;
     alignas(64) std::byte ends[max_stripe_pieces][stripe_size_bytes];
@@ -164,7 +165,7 @@ class Pass {
   std::array<Input, max_stripe_pieces> inputs_;
   std::span<const Output> outputs_;
 
-  std::size_t living_ = 0;  // sources that reach into the leaf
+  std::size_t living_ = 0;  // how many sources reach into the present leaf
   std::array<Leaf, max_stripe_pieces> read_;
   std::array<std::size_t, max_stripe_pieces> columns_of_;
   std::array<Leaf, max_parity_rows> made_;

@@ -1,16 +1,17 @@
 // Coder encodes parity and decodes lost pieces, on the CPU. It applies a matrix of kernels/erasure_code.hpp to bytes,
-// and in the same pass computes the leaf digests of what it writes. If all coefficients are one, this is plain XOR.
+// and in the same pass computes the leaf digests of what it writes. With one row of ones, this is plain XOR.
 //
-// A source may be shorter than the outputs; zeros follow it then. Any length and any alignment will do. combine()
-// stores outputs that are 64-byte aligned past the caches, and fences these stores before it returns. Outputs that grow
-// source by source stay in the caches, so work on chunks that fit there. It is faster to wait for the chunks of all
-// sources and to combine them in one call.
+// Here a source is a range of bytes that the matrix is applied to. A source that is shorter than the outputs counts as
+// if zeros followed it. Any length and any alignment will do. combine() stores outputs that are 64-byte aligned past
+// the caches, and fences these stores before it returns. The outputs of start() and add() stay in the caches, so call
+// these with chunks that fit there. It is faster to wait for the chunks of all sources and to call combine() once.
 //
-// Digests are those of kernels/digest.hpp, and leaf 0 begins at the first byte of the call. To work in chunks or on
-// several threads, cut at multiples of leaf_size_bytes, and advance all pointers; those of digests by leaves.
+// Digests are those of kernels/digest.hpp. Leaf 0 begins at the first byte of the call. To work in chunks or on several
+// threads, cut at multiples of leaf_size_bytes. Advance the pointers to bytes by the bytes of the chunk, and the
+// pointers to digests by its number of leaves.
 //
 // A Coder never changes, so threads may share it. It allocates only when it is made, and keeps no pointer after a call.
-// Outputs overlap neither each other nor a source. There is one exception: an output of combine() may have exactly the
+// Outputs must overlap neither each other nor a source, with one exception: an output of combine() may have exactly the
 // address of a source. It then replaces that source, which cannot be digested in the same call.
 #pragma once
 
@@ -26,10 +27,10 @@
 
 namespace ckpt::kernels {
 
-// Where a coder writes: the bytes, and the digests of their leaves unless `digests` is null.
+// Where a Coder writes.
 struct Output {
   std::byte* data;
-  std::uint64_t* digests;
+  std::uint64_t* digests;  // one for each leaf of the output; null: no digests are computed
 };
 
 class Coder {
@@ -42,24 +43,26 @@ class Coder {
   const Matrix& matrix() const { return matrix_; }
   bool is_xor() const { return is_xor_; }
 
-  // Writes outputs[r] = the sum over all columns c of coefficient (r, c) * sources[c], for length_bytes.
+  // Sets outputs[r] to the sum over all columns c of coefficient (r, c) * sources[c]. `length_bytes` is the length of
+  // each output. Bytes of a source beyond it are ignored.
   //
-  // `source_digests`, if given, has one pointer for each source. Where it is not null, the source is digested as well,
-  // while it is in the cache, and its leaf_count(size) digests are written there. The caller compares them before it
-  // uses the outputs. Bytes of a source beyond length_bytes are ignored.
+  // `source_digests` is empty or has one pointer for each source. If a pointer is not null, combine() also digests the
+  // source, while it is in the cache, and writes its leaf_count(size) digests there. The caller compares them with the
+  // expected ones before it uses the outputs.
   void combine(std::span<const Source> sources, std::span<const Output> outputs, std::size_t length_bytes,
                std::span<std::uint64_t* const> source_digests = {}, Isa isa = best_isa()) const;
 
-  // Begins the same source by source, in any order: sets outputs[r] = coefficient (r, column) * source.
+  // start() and then add() for each further source do what combine() does. The order of the sources does not matter.
+  // start() sets outputs[r] to coefficient (r, column) * source.
   void start(std::size_t column, const Source& source, std::span<const Output> outputs, std::size_t length_bytes,
              Isa isa = best_isa()) const;
-  // Adds a source: outputs[r] += coefficient (r, column) * source. Ask for digests with the last source.
+  // Adds coefficient (r, column) * source to outputs[r]. Ask for digests only in the call with the last source.
   void add(std::size_t column, const Source& source, std::span<const Output> outputs, std::size_t length_bytes,
            Isa isa = best_isa()) const;
 
  private:
   Matrix matrix_;
-  std::vector<Factor> factors_;  // of the matrix, row by row
+  std::vector<Factor> factors_;  // one for each coefficient of the matrix, row by row
   bool is_xor_;
 };
 

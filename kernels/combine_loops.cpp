@@ -12,7 +12,7 @@ Factor make_factor(std::uint8_t coefficient) {
     factor.low[i] = gf256::multiply(coefficient, static_cast<std::uint8_t>(i));
     factor.high[i] = gf256::multiply(coefficient, static_cast<std::uint8_t>(i << 4));
   }
-  // Row i gives bit i of the product. Of input bit j it takes bit i of coefficient * 2^j. Row 0 is the highest byte.
+  // Row i of the matrix gives bit i of the product. Its bit j is bit i of coefficient * 2^j. Row 0 is the highest byte.
   for (unsigned input = 0; input < 8; ++input) {
     const std::uint64_t column = gf256::multiply(coefficient, static_cast<std::uint8_t>(1U << input));
     for (unsigned output = 0; output < 8; ++output) {

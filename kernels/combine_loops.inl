@@ -1,11 +1,12 @@
-// The loop over the stripes of a combination, written once for all instruction sets, after stripe_loops.inl and in its
-// manner. Besides that file's operations a source file defines CKPT_COMBINE_TARGET, which may allow more, and
+// The loop over the stripes of a combination, written once for all instruction sets. A source file includes it after
+// stripe_loops.inl. Besides what that file needs, the source file defines CKPT_COMBINE_TARGET (like CKPT_TARGET, but it
+// may allow more instructions) and
 //
 //   void stripe_store(std::byte*, Stripe);                      any alignment
 //   Stripe stripe_xor(Stripe, Stripe);
 //   struct Multiplier; Multiplier multiplier(const Factor&);    a factor in registers
 //   Stripe stripe_multiply(Stripe, const Multiplier&);
-//   constexpr std::size_t sums_in_registers;                    stripes, beside what else the loop holds there
+//   constexpr std::size_t sums_in_registers;                    for how many stripes the loop has registers left
 
 CKPT_COMBINE_TARGET inline void digest_stripes(std::uint64_t* accumulators, std::size_t place, const Stripe* stripes,
                                                std::size_t count) {
@@ -15,7 +16,8 @@ CKPT_COMBINE_TARGET inline void digest_stripes(std::uint64_t* accumulators, std:
   lanes_store(accumulators, lanes);
 }
 
-// `at_a_time` stripes that lie in one block, the first at `place` of it and at offset `at` of all data.
+// Combines `at_a_time` stripes of one block. The first is stripe number `place` of the block, and is `at` bytes into
+// each source and output.
 template <bool multiplying, std::size_t rows, std::size_t at_a_time>
 CKPT_COMBINE_TARGET inline void combine_at(const StripeJob& job, std::size_t place, std::size_t at) {
   Stripe sums[rows][at_a_time];
@@ -26,7 +28,7 @@ CKPT_COMBINE_TARGET inline void combine_at(const StripeJob& job, std::size_t pla
   }
   for (const StripeSource& source : job.sources) {
     Stripe stripes[at_a_time];
-    // Bare XOR is faster with the processor's own prefetching alone; with more to do per byte, that falls behind.
+    // For bare XOR, the processor's own prefetching is fastest. If there is more to do per byte, it falls behind.
     const bool prefetching = multiplying || source.accumulators != nullptr;
     for (std::size_t i = 0; i < at_a_time; ++i) {
       if (prefetching) prefetch(source.data + at + i * stripe_size_bytes);

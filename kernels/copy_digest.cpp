@@ -18,7 +18,8 @@ std::vector<std::size_t> prefix_sums(std::span<const Segment> segments) {
   return offsets;
 }
 
-// A place in an ordered list of segments. Invariant: at_ is inside a segment (within_ < its size) unless at the end.
+// A place in an ordered list of segments: byte within_ of segment at_. Invariant: unless the place is the end of the
+// list, the segment has such a byte.
 template <typename Segment>
 class Cursor {
  public:
@@ -29,11 +30,11 @@ class Cursor {
     within_ = offset - offsets[at_];
   }
 
-  // The bytes from here to the end of the segment.
+  // How many bytes there are from here to the end of the segment.
   std::size_t run_bytes() const { return segments_[at_].size_bytes - within_; }
   auto* data() const { return segments_[at_].data + within_; }
 
-  // size_bytes <= run_bytes()
+  // size_bytes must be at most run_bytes().
   void advance(std::size_t size_bytes) {
     within_ += size_bytes;
     while (at_ < segments_.size() && within_ == segments_[at_].size_bytes) {
@@ -61,7 +62,8 @@ void read_across(SourceCursor& cursor, std::byte* destination, std::size_t size_
   }
 }
 
-// Stripes inside one segment go straight through the loop. A stripe across segments is put together first.
+// Copies and digests stripes. Those inside one segment go straight through the loop. A stripe across segments is put
+// together first.
 void gather_stripes(const StripeLoops& loops, LeafHasher& hasher, SourceCursor& cursor, std::byte* destination,
                     std::size_t stripes) {
   for (std::size_t done = 0; done < stripes;) {
@@ -106,8 +108,9 @@ void write_across(TargetCursor& cursor, const std::byte* source, std::size_t siz
 
 std::size_t to_line_end(const std::byte* at) { return -reinterpret_cast<std::uintptr_t>(at) % stripe_size_bytes; }
 
-// Stripes follow the leaf's grid, and streamed lines the target's. Within a segment the copy therefore leads the digest
-// by less than two stripes, which stay in the nearest cache. At the segment's end the digest catches up.
+// Stripes to digest begin at multiples of 64 bytes of the leaf, lines to stream at multiples of 64 bytes of the target.
+// So within a segment, the copy is ahead of the digest by less than two stripes, which stay in the nearest cache. At
+// the end of the segment, the digest catches up.
 std::uint64_t scatter_leaf(const StripeLoops& loops, TargetCursor& cursor, const std::byte* leaf,
                            std::size_t size_bytes) {
   if (size_bytes <= short_leaf_max_bytes) {

@@ -1,10 +1,11 @@
 // Copies a piece and computes or checks its leaf digests in one pass over memory. A capture gathers tensors into a
-// packed piece. A restore scatters a packed piece into tensors. The digests are those of kernels/digest.hpp.
+// packed piece. A restore scatters a packed piece into tensors. Here a segment is a contiguous run of a tensor's bytes.
+// The digests are those of kernels/digest.hpp.
 //
 // Thread-safe and without state. To split a piece over threads, give each thread its own range [first_leaf, last_leaf)
-// of leaves. `digests` and `expected` always point to the digest of the piece's leaf 0. Nothing is allocated, and no
-// pointer is kept. Packed memory begins 64-byte aligned. Tensors have any alignment and size, and do not overlap the
-// packed memory.
+// of leaves. `digests` and `expected` still point to the digest of the piece's leaf 0. The functions that take leaves
+// allocate nothing. No function keeps a pointer. Packed memory must begin 64-byte aligned. Tensors may have any
+// alignment and size. They must not overlap the packed memory.
 //
 // The stores go past the caches (non-temporal), and each call fences them before it returns. So an ordinary release
 // store afterwards publishes the bytes to other threads and processes.
@@ -21,7 +22,7 @@
 
 namespace ckpt::kernels {
 
-// A contiguous run of a tensor's bytes. `data` is null only if the size is 0.
+// A segment to read (Source) or to write (Target). `data` may be null only if the size is 0.
 struct Source {
   const std::byte* data;
   std::size_t size_bytes;
@@ -31,27 +32,27 @@ struct Target {
   std::size_t size_bytes;
 };
 
-// Returns where each segment starts in the packed piece, and after these the piece's length. Compute it once per
-// layout.
+// Returns where each segment starts in the packed piece, in bytes. The last element is the piece's length. Call this
+// once per layout: the result is the argument `offsets` of the functions below.
 std::vector<std::size_t> segment_offsets(std::span<const Source> segments);
 std::vector<std::size_t> segment_offsets(std::span<const Target> segments);
 
-// Fills the range's leaves of the piece at `packed` with the segments' bytes, and writes their digests. Writes no byte
+// Fills these leaves of the piece at `packed` with the segments' bytes, and writes the leaves' digests. Writes no byte
 // of `packed` outside these leaves.
 void gather_leaves(std::span<const Source> segments, std::span<const std::size_t> offsets, std::byte* packed,
                    std::size_t first_leaf, std::size_t last_leaf, std::uint64_t* digests, Isa isa = best_isa());
 
-// Copies the range's leaves into the segments and compares their digests with the expected ones. Stops at the first
-// leaf that differs and returns its number. That leaf and those of the range before it are then written; those after it
-// are not. The caller takes the bad leaf from elsewhere and continues from there, or treats the targets as torn. A
-// caller that must not touch the targets before all leaves are known to be good calls verify_leaves() first, which
-// costs one more pass.
+// Copies these leaves into the segments and compares their digests with the expected ones. Stops at the first leaf that
+// differs and returns its number. The segments then have the bytes of that leaf and of the leaves before it in the
+// range. The caller gets the bad leaf from elsewhere and continues after it, or treats the segments as torn. Call
+// verify_leaves() first if the segments must not change before all leaves are known to be good. That costs one more
+// pass. Returns nothing if all digests match.
 [[nodiscard]] std::optional<std::size_t> scatter_leaves(std::span<const Target> segments,
                                                         std::span<const std::size_t> offsets, const std::byte* packed,
                                                         std::size_t first_leaf, std::size_t last_leaf,
                                                         const std::uint64_t* expected, Isa isa = best_isa());
 
-// Returns the first leaf of the range whose digest differs, if any.
+// Returns the number of the first leaf of the range whose digest differs from the expected one, or nothing.
 [[nodiscard]] std::optional<std::size_t> verify_leaves(const std::byte* packed, std::size_t length_bytes,
                                                        std::size_t first_leaf, std::size_t last_leaf,
                                                        const std::uint64_t* expected, Isa isa = best_isa());

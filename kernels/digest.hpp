@@ -5,10 +5,10 @@
 //   root digest = XXH3_64bits(leaf digests in order, 8 bytes little-endian each; then the piece's length in bytes,
 //                             8 bytes little-endian)
 //
-// So the root digest of an empty piece is XXH3_64bits of eight zero bytes. Any part of a piece can be checked by its
-// leaves alone. Leaves can be computed in parallel, anywhere, with the same result.
+// So the root digest of an empty piece is XXH3_64bits of eight zero bytes. Any range of leaves can be checked without
+// the rest of the piece. CPUs and GPUs compute the same digests, in any order and in parallel.
 //
-// Pure functions: thread-safe, they allocate nothing and keep no pointer. `data` may have any alignment, and may be
+// Pure, thread-safe functions, which allocate nothing and keep no pointer. `data` may have any alignment, and may be
 // null if the size is 0.
 #pragma once
 
@@ -26,7 +26,8 @@ constexpr std::size_t leaf_count(std::size_t length_bytes) {
   return length_bytes / leaf_size_bytes + (length_bytes % leaf_size_bytes != 0);
 }
 
-// The length of leaf `leaf` in a piece of `length_bytes`; leaf < leaf_count(length_bytes).
+// The length in bytes of leaf number `leaf` of a piece of `length_bytes`. `leaf` must be below
+// leaf_count(length_bytes).
 constexpr std::size_t leaf_length(std::size_t length_bytes, std::size_t leaf) {
   const std::size_t rest = length_bytes - leaf * leaf_size_bytes;
   return rest < leaf_size_bytes ? rest : leaf_size_bytes;
@@ -37,6 +38,7 @@ std::uint64_t leaf_digest(const void* data, std::size_t size_bytes, Isa isa = be
 // Writes leaf_count(length_bytes) digests to `digests`.
 void digest_leaves(const void* data, std::size_t length_bytes, std::uint64_t* digests, Isa isa = best_isa());
 
+// `leaves`: all leaf digests in order. `length_bytes`: the piece's length.
 std::uint64_t root_digest(std::span<const std::uint64_t> leaves, std::size_t length_bytes);
 
 }  // namespace ckpt::kernels

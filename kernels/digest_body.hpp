@@ -1,9 +1,9 @@
-// What one GPU thread does to digest leaves (kernels/digest.hpp). It compiles for the host too, so tests need no GPU.
-// kernels/digest_cuda.hpp launches it. Internal to kernels/.
+// What one GPU thread does to digest leaves (kernels/digest.hpp). The code also compiles for the host, so tests need no
+// GPU. The kernels of kernels/digest_cuda.hpp and kernels/capture_kernels.hpp run it. Internal to kernels/.
 //
-// Eight threads share a leaf, one for each of XXH3's accumulators. A thread takes its own word of every stripe and its
-// neighbour's, both with one 16-byte access. At the end, one of the threads merges all eight accumulators. It also
-// digests leaves of at most 240 bytes alone, because XXH3 has other forms for them.
+// Eight threads share a leaf, one for each of XXH3's accumulators. A stripe is eight 8-byte words. Of every stripe, a
+// thread reads its own word and its neighbour's with one 16-byte access. At the end, one of the threads merges all
+// eight accumulators. For leaves of at most 240 bytes XXH3 has other forms, which that thread computes alone.
 #pragma once
 
 #include "kernels/digest.hpp"
@@ -15,16 +15,17 @@ inline constexpr unsigned lanes_per_leaf = 8;
 inline constexpr unsigned stripes_per_block = 16;
 inline constexpr unsigned key_words = 24;
 
-// XXH3's default secret as words, and the words that are read from it at other offsets.
+// XXH3's default secret, as the kernel needs it.
 struct DigestKeys {
-  std::uint64_t words[key_words];
-  std::uint64_t last[lanes_per_leaf];
-  std::uint64_t merge[lanes_per_leaf];
-  std::uint64_t tail[2];  // for the last 16 bytes of a leaf of 129 to 240
-  std::uint64_t odd[16];  // for the bytes from 128 on of such a leaf
+  std::uint64_t words[key_words];       // the secret, as words
+  std::uint64_t last[lanes_per_leaf];   // words of the secret for a leaf's last stripe
+  std::uint64_t merge[lanes_per_leaf];  // words of the secret to merge the accumulators
+  // For a leaf of 129 to 240 bytes: words of the secret for its last 16 bytes, and for its bytes from 128 on.
+  std::uint64_t tail[2];
+  std::uint64_t odd[16];
 };
 
-// The arguments of one launch. Passed to the kernel by value.
+// The arguments of one launch. The kernel gets them by value.
 struct DigestJob {
   const unsigned char* data;
   std::uint64_t length_bytes;
@@ -33,7 +34,7 @@ struct DigestJob {
   DigestKeys keys;
 };
 
-// Makes a job with the keys of XXH3's secret. Host code.
+// Makes the arguments of a launch. `data` and `digests` are memory of the GPU. Runs on the host.
 DigestJob make_digest_job(const void* data, std::uint64_t length_bytes, std::uint64_t* digests);
 
 inline constexpr std::uint64_t xxh_prime32_1 = 0x9E3779B1U, xxh_prime32_2 = 0x85EBCA77U, xxh_prime32_3 = 0xC2B2AE3DU;
@@ -81,7 +82,8 @@ CKPT_ON_DEVICE std::uint64_t avalanched(std::uint64_t hash) {
 CKPT_ON_DEVICE std::uint64_t low_of(const Vector& vector) { return wide(vector.words[0], vector.words[1]); }
 CKPT_ON_DEVICE std::uint64_t high_of(const Vector& vector) { return wide(vector.words[2], vector.words[3]); }
 
-// Adds the lane's part of a stripe, given the 16 bytes that it shares with its neighbour.
+// Returns the accumulator of a lane after one more stripe. A lane is one of the eight threads. `pair` has the words of
+// the lane and of its neighbour.
 CKPT_ON_DEVICE std::uint64_t accumulated(std::uint64_t sum, const Vector& pair, unsigned lane, std::uint64_t key) {
   const bool second = (lane & 1) != 0;
   const std::uint64_t own = second ? high_of(pair) : low_of(pair);
@@ -103,7 +105,7 @@ CKPT_ON_DEVICE DeviceLeaf leaf_of(const DigestJob& job, std::uint64_t leaf) {
   return {job.data + begin, rest < leaf_size_bytes ? rest : leaf_size_bytes};
 }
 
-// Accumulates the first `count` stripes of a block.
+// Accumulates the first `count` stripes of a block of 16. `at`: where the lane's pair of the first one is in the leaf.
 template <bool aligned>
 CKPT_ON_DEVICE std::uint64_t accumulate_block(std::uint64_t sum, const std::uint64_t* words, const DeviceLeaf& leaf,
                                               std::int64_t at, unsigned lane, unsigned count) {
@@ -132,7 +134,8 @@ CKPT_ON_DEVICE std::uint64_t accumulate_stripes(const std::uint64_t* words, cons
   return accumulate_block<aligned>(sum, words, leaf, at, lane, static_cast<unsigned>(stripes - in_blocks));
 }
 
-// Computes one accumulator over a leaf of more than 240 bytes. `words` are the job's, or a copy in faster memory.
+// Computes one accumulator over a leaf of more than 240 bytes. `words`: the job's keys.words, or a copy in faster
+// memory.
 CKPT_ON_DEVICE std::uint64_t accumulate_lane(const DigestJob& job, const std::uint64_t* words, const DeviceLeaf& leaf,
                                              unsigned lane) {
   const std::uint64_t sum = misalignment(leaf.data) == 0 ? accumulate_stripes<true>(words, leaf, lane)
@@ -198,7 +201,7 @@ struct ShortLeaf {
     const std::uint64_t high = read(size - 8, 8) ^ keys.words[5] ^ keys.words[6];
     return avalanched(static_cast<std::uint64_t>(size) + bytes_swapped(low) + high + multiply_folded(low, high));
   }
-  // From both ends to the middle.
+  // Works from both ends to the middle.
   CKPT_ON_DEVICE std::uint64_t up_to_128() const {
     std::uint64_t hash = static_cast<std::uint64_t>(size) * xxh_prime64_1;
     for (int i = static_cast<int>((size - 1) / 32); i >= 0; --i) {

@@ -8,9 +8,10 @@
 
 namespace ckpt::kernels::device {
 
-// Writes leaf_count(length_bytes) digests to `digests`, which is device memory too. Any length and alignment. It
-// enqueues one launch on the stream, and does not synchronize, allocate or copy. Memory must not change until the
-// stream has passed it. Returns what the launch returned. Errors of its execution come with a later call on the stream.
+// Writes leaf_count(length_bytes) digests to `digests`. Both pointers are device memory. Any length and any alignment
+// of `data` will do. The call enqueues one kernel on the stream and returns. It does not wait for the GPU, allocate or
+// copy. Leave both memories alone until that kernel has ended. Returns the result of the launch. Errors during
+// execution come with a later call on the stream.
 cudaError_t digest_leaves(const void* data, std::uint64_t length_bytes, std::uint64_t* digests, cudaStream_t stream);
 
 }  // namespace ckpt::kernels::device

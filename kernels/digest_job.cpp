@@ -5,7 +5,7 @@ namespace ckpt::kernels::device {
 
 namespace {
 
-// Where XXH3 reads its secret in a leaf of 129 to 240 bytes: for bytes beyond 128, and for the last 16.
+// Offsets at which XXH3 reads its secret for a leaf of 129 to 240 bytes: for bytes from 128 on, and for the last 16.
 constexpr std::size_t odd_offset = 3, tail_offset = 119;
 
 static_assert(sizeof(secret) == 8 * key_words && lanes_per_leaf == 8 && stripes_per_block == block_stripes);

@@ -1,4 +1,4 @@
-// What one block of GPU threads does to digest leaves. Internal to kernels/.
+// What one block of GPU threads does to digest leaves: it has eight threads for each leaf. Internal to kernels/.
 #pragma once
 
 #include "kernels/digest_body.hpp"

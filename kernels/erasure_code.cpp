@@ -10,7 +10,7 @@ namespace ckpt::kernels {
 
 namespace {
 
-constexpr std::size_t first_column = max_parity_rows;  // Cauchy's x are the rows 0 .. 3, its y are the columns from 4
+constexpr std::size_t first_column = max_parity_rows;  // x of the Cauchy matrix are the rows 0 .. 3, y the columns + 4
 
 Matrix identity(std::size_t size) {
   Matrix matrix{.rows = size, .columns = size, .coefficients = std::vector<std::uint8_t>(size * size)};
@@ -34,7 +34,7 @@ void swap_rows(Matrix& matrix, std::size_t a, std::size_t b) {
   for (std::size_t column = 0; column < matrix.columns; ++column) std::swap(matrix.at(a, column), matrix.at(b, column));
 }
 
-// Gauss and Jordan. Any data() rows of the generator are independent, so a pivot always exists.
+// Inverts by Gauss and Jordan. Any data() rows of the generator are independent, so there is always a pivot.
 Matrix inverted(Matrix matrix) {
   Matrix result = identity(matrix.rows);
   for (std::size_t column = 0; column < matrix.columns; ++column) {
@@ -85,7 +85,7 @@ std::uint8_t ErasureCode::coefficient(std::size_t row, std::size_t column) {
   return gf256::divide(static_cast<std::uint8_t>(y), static_cast<std::uint8_t>(y ^ row));
 }
 
-// Rows of the generator. Those of data pieces are rows of the identity.
+// Returns the generator's rows for these positions. The rows of data pieces are rows of the identity.
 Matrix ErasureCode::generator_rows(std::span<const std::size_t> positions) const {
   Matrix rows{
       .rows = positions.size(), .columns = data_, .coefficients = std::vector<std::uint8_t>(positions.size() * data_)};
@@ -113,19 +113,20 @@ Matrix ErasureCode::decoder(std::span<const std::size_t> sources, std::span<cons
   for (const auto positions : {sources, wanted}) {
     if (std::any_of(positions.begin(), positions.end(), [&](std::size_t position) { return position >= pieces(); })) {
       throw std::invalid_argument("a stripe of " + std::to_string(pieces()) +
-                                  " pieces has no position beyond its last: name positions from 0");
+                                  " pieces has no such position: positions are numbered from 0");
     }
   }
   for (const std::size_t position : sources) {
     if (given[position]) {
-      throw std::invalid_argument("piece " + std::to_string(position) + " of a stripe is a source twice");
+      throw std::invalid_argument("piece " + std::to_string(position) +
+                                  " of a stripe is a source twice: name each source once");
     }
     given[position] = true;
   }
   if (sources.size() < data_) {
     throw BeyondTolerance("a stripe of " + std::to_string(data_) + " data and " + std::to_string(parity_) +
                           " parity pieces cannot be decoded from " + std::to_string(sources.size()) +
-                          ": take the lost pieces from another tier");
+                          " pieces: take the lost pieces from another tier");
   }
   if (sources.size() > data_) {
     throw std::invalid_argument("a stripe is decoded from exactly " + std::to_string(data_) + " pieces: leave out " +

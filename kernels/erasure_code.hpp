@@ -7,11 +7,10 @@
 //
 //   coefficient(row, column) = (4 + column) / ((4 + column) xor row)
 //
-// So one parity row is plain XOR. Coefficients do not depend on k and p, and a code with fewer parity rows has the
-// first rows of a code with more. Every square submatrix of a Cauchy matrix is invertible, scaled or not. That is why
-// the code survives any p losses.
+// So the first parity row is plain XOR. A coefficient depends on its row and column alone, not on k and p. Every square
+// submatrix of a Cauchy matrix is invertible, scaled or not. That is why the code survives any p losses.
 //
-// Plain values, which threads may share.
+// All are plain values, which threads may share.
 #pragma once
 
 #include <cstddef>
@@ -30,11 +29,11 @@ struct BeyondTolerance : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Coefficients, row by row. Row r makes one output from `columns` sources.
+// A matrix of coefficients. Each row makes one output from `columns` sources.
 struct Matrix {
   std::size_t rows = 0;
   std::size_t columns = 0;
-  std::vector<std::uint8_t> coefficients = {};
+  std::vector<std::uint8_t> coefficients = {};  // row by row
 
   std::uint8_t at(std::size_t row, std::size_t column) const { return coefficients[row * columns + column]; }
   std::uint8_t& at(std::size_t row, std::size_t column) { return coefficients[row * columns + column]; }
@@ -43,21 +42,24 @@ struct Matrix {
 
 class ErasureCode {
  public:
-  // Throws std::invalid_argument unless data >= 1, 1 <= parity <= 4 and data + parity <= 64.
+  // `data` is k, `parity` is p. Throws std::invalid_argument unless data >= 1, 1 <= parity <= 4 and data + parity
+  // <= 64.
   ErasureCode(std::size_t data, std::size_t parity);
 
   std::size_t data() const { return data_; }
   std::size_t parity() const { return parity_; }
   std::size_t pieces() const { return data_ + parity_; }
 
+  // The formula above.
   static std::uint8_t coefficient(std::size_t row, std::size_t column);
 
   // The matrix that makes the parity rows from the data.
   Matrix encoder() const;
 
-  // The matrix that makes the pieces at `wanted` (data or parity) from those at `sources`: data() different positions,
-  // in the order in which the bytes will be given. O(k^3), once per kind of loss, not per chunk. Throws BeyondTolerance
-  // if there are fewer sources, std::invalid_argument if positions repeat or do not exist.
+  // The matrix that makes the pieces at the positions `wanted` (data or parity) from the pieces at `sources`. `sources`
+  // are data() different positions, in the order in which the sources are later given to a Coder. O(k^3): call it once
+  // for each set of lost pieces, not for each chunk. Throws BeyondTolerance if there are fewer sources than data(), and
+  // std::invalid_argument if there are more, or if a source repeats or a position does not exist.
   Matrix decoder(std::span<const std::size_t> sources, std::span<const std::size_t> wanted) const;
 
  private:

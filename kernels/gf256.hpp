@@ -1,6 +1,5 @@
-// Arithmetic in GF(2^8), the field of the erasure code. Bytes are polynomials over GF(2) modulo x^8 + x^4 + x^3 + x^2 +
-// 1 (0x11D). The element 2 generates all 255 units. Addition is exclusive or. All functions are constexpr. They make
-// tables for the host and the GPU.
+// Arithmetic in GF(2^8), the field of the erasure code. A byte is a polynomial over GF(2), modulo x^8 + x^4 + x^3 + x^2
+// + 1 (0x11D). The powers of 2 are all elements except 0. Addition is exclusive or. All functions are constexpr.
 #pragma once
 
 #include <array>
@@ -16,7 +15,7 @@ constexpr std::uint8_t times_two(std::uint8_t a) {
 }
 
 struct Tables {
-  std::array<std::uint8_t, 510> power{};  // powers of 2, twice, so that a sum of two logarithms needs no reduction
+  std::array<std::uint8_t, 510> power{};  // all powers of 2, twice: the index may be the sum of two logarithms
   std::array<std::uint8_t, 256> logarithm{};
 };
 
@@ -38,10 +37,10 @@ constexpr std::uint8_t multiply(std::uint8_t a, std::uint8_t b) {
   return tables.power[static_cast<std::size_t>(tables.logarithm[a]) + tables.logarithm[b]];
 }
 
-// a != 0
+// `a` must not be 0.
 constexpr std::uint8_t inverse(std::uint8_t a) { return tables.power[255U - tables.logarithm[a]]; }
 
-// b != 0
+// `b` must not be 0.
 constexpr std::uint8_t divide(std::uint8_t a, std::uint8_t b) { return multiply(a, inverse(b)); }
 
 }  // namespace ckpt::kernels::gf256

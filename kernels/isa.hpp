@@ -1,5 +1,5 @@
-// Names the instruction sets that the CPU kernels are built for, and finds the best one that this processor has. All
-// give the same bytes and the same digests. Thread-safe.
+// Names the instruction sets that the CPU kernels are built for, and finds the best one that this processor has. The
+// kernels of all instruction sets give the same bytes and the same digests. Thread-safe.
 #pragma once
 
 #include <cstdint>

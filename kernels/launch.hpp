@@ -1,5 +1,5 @@
-// How many threads a block of each GPU kernel has. The kernels and their callers must agree on it. Internal to
-// kernels/.
+// How many threads a block of each GPU kernel has. The kernels and the code that launches them must agree on these
+// numbers. Internal to kernels/.
 #pragma once
 
 namespace ckpt::kernels::device {

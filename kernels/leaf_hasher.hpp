@@ -1,12 +1,13 @@
-// LeafHasher computes XXH3-64 of one leaf, fed stripe by stripe, so that a copy can digest as it goes. Internal to
-// kernels/.
+// LeafHasher computes XXH3-64 of one leaf. It takes the leaf stripe by stripe, so a copy can digest the bytes that it
+// copies. Internal to kernels/.
 //
 // Leaves above 240 bytes use XXH3's long form. Eight 64-bit accumulators take stripes of 64 bytes. Each stripe is keyed
-// by the secret, 8 bytes further than the stripe before. After every 16 stripes the accumulators are scrambled. The
-// last 64 bytes, which may overlap the stripe before them, are fed unscrambled at a secret offset of their own. Then
-// the accumulators are merged. Shorter leaves go to the xxHash library.
+// with the secret, at an offset 8 bytes above that of the stripe before. After each block of 16 stripes, the
+// accumulators are scrambled, and the offset is 0 again. The last stripe is the leaf's last 64 bytes. It may overlap
+// the stripe before it, and has an offset of its own. Then the accumulators are merged. Shorter leaves go to the xxHash
+// library.
 //
-// The loops over whole stripes, which take nearly all the time, exist once per instruction set.
+// The loops over whole stripes take nearly all the time. Each instruction set has its own.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,7 @@ inline constexpr std::uint64_t prime64_3 = 0x165667B19E3779F9U;
 inline constexpr std::uint64_t prime64_4 = 0x85EBCA77C2B2AE63U;
 inline constexpr std::uint64_t prime64_5 = 0x27D4EB2F165667C5U;
 
-// Offsets into the default secret. Stripe n of a block uses offset 8 n.
+// Offsets into the default secret, in bytes. Stripe n of a block uses offset 8 n.
 inline constexpr std::size_t scramble_secret_offset = 128;
 inline constexpr std::size_t last_secret_offset = 121;
 inline constexpr std::size_t merge_secret_offset = 11;
@@ -49,23 +50,24 @@ alignas(64) inline constexpr unsigned char secret[192] = {
     0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
 };
 
-// How many stripes a long leaf feeds before its last 64 bytes.
+// How many stripes a long leaf has before its last stripe.
 constexpr std::size_t whole_stripes(std::size_t size_bytes) { return (size_bytes - 1) / stripe_size_bytes; }
 
-// The loops of one instruction set. Pointers have any alignment unless said otherwise. Streaming stores are weakly
-// ordered: call streaming_fence() before the bytes are published to another thread.
+// The loops of one instruction set. Pointers to bytes may have any alignment, except `destination`. Streaming stores go
+// past the caches and are weakly ordered: call streaming_fence() before another thread is told of the bytes.
 struct StripeLoops {
-  // Feeds `count` stripes at `source` to the accumulators. The first is stripe number `first` of its leaf.
+  // Feeds `count` stripes at `source` to the accumulators. The first one is stripe number `first` of its leaf.
   void (*digest)(std::uint64_t* accumulators, std::size_t first, const std::byte* source, std::size_t count);
-  // Does the same while it streams `count` lines of 64 bytes from `copied` to `destination`, which is 64-byte aligned.
-  // `copied` is `source` itself, or so near that its bytes are in the cache when the loop reaches them.
+  // Does the same, and also streams `count` lines of 64 bytes from `copied` to `destination`, which must be 64-byte
+  // aligned. `copied` is `source`, or so near to it that the bytes are in the cache when the loop reaches them.
   void (*digest_and_copy)(std::uint64_t* accumulators, std::size_t first, const std::byte* source,
                           const std::byte* copied, std::byte* destination, std::size_t count);
 };
 
-// The loops of a supported `isa`.
+// The loops of `isa`, which must be supported.
 const StripeLoops& stripe_loops(Isa isa);
 
+// Orders all streaming stores of this thread before its later stores.
 void streaming_fence();
 
 // XXH3_64bits for size_bytes <= short_leaf_max_bytes.
@@ -75,7 +77,7 @@ struct LeafHasher {
   alignas(64) std::uint64_t accumulators[8] = {prime32_3, prime64_1, prime64_2, prime64_3,
                                                prime64_4, prime32_2, prime64_5, prime32_1};
 
-  // Call after whole_stripes(size_bytes) stripes. Feeds the leaf's last 64 bytes and returns its digest.
+  // Call this after whole_stripes(size_bytes) stripes. `last_stripe`: the leaf's last 64 bytes. Returns its digest.
   std::uint64_t finish(const std::byte* last_stripe, std::size_t size_bytes);
 };
 
@@ -85,7 +87,7 @@ inline std::uint64_t load_word(const void* at) {
   return word;
 }
 
-// Feeds one stripe, keyed by the secret at `key`, in plain C++.
+// Feeds one stripe to the accumulators, in plain C++. `key`: a place in the secret.
 inline void accumulate_words(std::uint64_t* accumulators, const std::byte* stripe, const unsigned char* key) {
   for (std::size_t i = 0; i < 8; ++i) {
     const std::uint64_t word = load_word(stripe + 8 * i);

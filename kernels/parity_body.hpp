@@ -1,14 +1,15 @@
-// What one GPU thread does to encode parity. It compiles for the host too, so tests check its indexing without a GPU.
-// kernels/parity_cuda.hpp launches it. Internal to kernels/.
+// What one GPU thread does to encode parity. The code also compiles for the host, so tests check its indexing without a
+// GPU. The kernels of kernels/parity_cuda.hpp run it. Internal to kernels/.
 //
-// A thread makes 16 bytes of all outputs, at one 16-byte boundary of the first output. It reads a source in aligned
-// vectors of 16 bytes. If a source has another alignment, it reads two vectors; the second one is also the neighbour
-// thread's first, and so in the cache. Only at the ends of sources and outputs it accesses single bytes. It never
-// accesses a byte outside them, not even in the same vector.
+// A vector is 16 aligned bytes. A thread makes the bytes of all outputs at the place of one vector of the first output.
+// It reads a source in vectors. If a source is aligned differently, the thread reads two vectors. The second one is
+// also the first one of the next thread, so it is in the cache. At the ends of sources and outputs, the thread accesses
+// single bytes. It never accesses a byte outside them, not even in the same vector.
 //
-// Multiplying needs no table. For each row, sources are added into eight sums, one per bit of their coefficient. With
-// x2 as doubling, the product is then sum[0] + x2(sum[1] + x2(sum[2] + ...)). So each source costs one masked addition
-// per bit and row. Doublings cost once per output, and not once per source.
+// Multiplying needs no table. Each row has eight sums, one for each bit of a coefficient. A source is added to the sums
+// of those bits that its coefficient has. With x2 as doubling, the output is then
+// sum[0] + x2(sum[1] + x2(sum[2] + ...)). So each source costs one masked addition per bit and row. Doublings cost once
+// per output, not once per source.
 #pragma once
 
 #include <cstddef>
@@ -31,18 +32,18 @@ namespace ckpt::kernels::device {
 
 inline constexpr std::size_t vector_bytes = 16;
 
-// The arguments of one launch. Passed to the kernel by value, so nothing is allocated for it.
+// The arguments of one launch. The kernel gets them by value, so nothing is allocated for them.
 struct ParityJob {
   struct Source {
     const unsigned char* data;
-    std::uint64_t size_bytes;  // beyond it, the source counts as zeros
+    std::uint64_t size_bytes;  // after so many bytes, the source counts as zeros
   };
   Source sources[max_stripe_pieces];
   std::uint8_t coefficients[max_parity_rows][max_stripe_pieces];
   unsigned char* outputs[max_parity_rows];
-  std::uint64_t length_bytes;
+  std::uint64_t length_bytes;  // of each output
   std::uint32_t source_count;
-  bool to_sum;  // adds to the outputs' present bytes
+  bool to_sum;  // true: the result is added to the bytes that the outputs have
 };
 static_assert(sizeof(ParityJob) <= 4096, "kernel arguments of every CUDA version are at most 4 KiB");
 
@@ -52,7 +53,7 @@ struct __attribute__((may_alias, aligned(16))) Vector {
 
 CKPT_ON_DEVICE std::size_t misalignment(const void* at) { return reinterpret_cast<std::uintptr_t>(at) % vector_bytes; }
 
-// How many threads a job needs. A vector may begin before the outputs do.
+// How many threads a job needs: one for each vector of the first output. The first vector may begin before the output.
 CKPT_ON_DEVICE std::uint64_t vector_count(const ParityJob& job) {
   if (job.length_bytes == 0) return 0;
   return (job.length_bytes + misalignment(job.outputs[0]) + vector_bytes - 1) / vector_bytes;
@@ -80,12 +81,12 @@ CKPT_ON_DEVICE std::uint64_t wide(std::uint32_t low, std::uint32_t high) {
   return low | static_cast<std::uint64_t>(high) << 32;
 }
 
-// `low`, shifted down by `shift` < 64 bits, with the bits of `high` following.
+// Returns 64 bits of `high` and `low` put together, from bit `shift` of `low` on. `shift` must be below 64.
 CKPT_ON_DEVICE std::uint64_t funnel(std::uint64_t low, std::uint64_t high, unsigned shift) {
   return shift == 0 ? low : low >> shift | high << (64 - shift);
 }
 
-// The 16 bytes that begin `skip` bytes into the first of two neighbours.
+// Returns the 16 bytes that begin `skip` < 16 bytes into the first of two adjacent vectors.
 CKPT_ON_DEVICE Vector straddling(const Vector& first, const Vector& second, unsigned skip) {
   const std::uint64_t a = wide(first.words[0], first.words[1]), b = wide(first.words[2], first.words[3]);
   const std::uint64_t c = wide(second.words[0], second.words[1]), d = wide(second.words[2], second.words[3]);
@@ -101,7 +102,7 @@ CKPT_ON_DEVICE const Vector& vector_at(const unsigned char* aligned) {
   return *reinterpret_cast<const Vector*>(aligned);
 }
 
-// Bytes [at, at + 16) of `data` that are within [0, size), and zeros elsewhere. `at` may be negative.
+// Returns bytes [at, at + 16) of `data`, with zeros for those outside [0, size). `at` may be negative.
 CKPT_ON_DEVICE Vector gather(const unsigned char* data, std::int64_t size, std::int64_t at) {
   Vector vector{};
   for (int i = 0; i < 16; ++i) {
@@ -111,6 +112,7 @@ CKPT_ON_DEVICE Vector gather(const unsigned char* data, std::int64_t size, std::
   return vector;
 }
 
+// Does the same, with aligned accesses where possible.
 CKPT_ON_DEVICE Vector load(const unsigned char* data, std::int64_t size, std::int64_t at) {
   if (at < 0 || at + 16 > size) return gather(data, size, at);
   const auto skip = static_cast<std::int64_t>(misalignment(data + at));
@@ -120,6 +122,7 @@ CKPT_ON_DEVICE Vector load(const unsigned char* data, std::int64_t size, std::in
   return straddling(vector_at(aligned), vector_at(aligned + vector_bytes), static_cast<unsigned>(skip));
 }
 
+// Writes those bytes of `vector` to [at, at + 16) of `data` that are inside [0, size).
 CKPT_ON_DEVICE void store(unsigned char* data, std::int64_t size, std::int64_t at, const Vector& vector) {
   if (at >= 0 && at + 16 <= size && misalignment(data + at) == 0) {
     *reinterpret_cast<Vector*>(data + at) = vector;
@@ -131,7 +134,7 @@ CKPT_ON_DEVICE void store(unsigned char* data, std::int64_t size, std::int64_t a
   }
 }
 
-// Where vector number `index` begins, counted from the outputs' first byte.
+// Where vector number `index` begins, counted from the first byte of the outputs. Negative if it begins before them.
 CKPT_ON_DEVICE std::int64_t begin_of(const ParityJob& job, std::uint64_t index) {
   return static_cast<std::int64_t>(index * vector_bytes) - static_cast<std::int64_t>(misalignment(job.outputs[0]));
 }
@@ -155,7 +158,7 @@ CKPT_ON_DEVICE void multiply_vector(const ParityJob& job, std::uint64_t index) {
     CKPT_UNROLL
     for (int row = 0; row < rows; ++row) {
       const std::uint32_t coefficient = job.coefficients[row][i];
-      if (coefficient == 1) {  // the same for all threads: no divergence
+      if (coefficient == 1) {  // all threads take the same branch
         add(sums[row][0], vector);
         continue;
       }

@@ -11,9 +11,9 @@ ParityJob make_parity_job(const Matrix& matrix, std::span<const Source> sources,
   if (sources.size() != matrix.columns || outputs.size() != matrix.rows || matrix.rows < 1 ||
       matrix.rows > max_parity_rows || matrix.columns > max_stripe_pieces) {
     throw std::invalid_argument("a matrix of " + std::to_string(matrix.rows) + " rows and " +
-                                std::to_string(matrix.columns) + " columns does not make " +
-                                std::to_string(outputs.size()) + " outputs of " + std::to_string(sources.size()) +
-                                " sources");
+                                std::to_string(matrix.columns) + " columns cannot make " +
+                                std::to_string(outputs.size()) + " outputs from " + std::to_string(sources.size()) +
+                                " sources: give one output per row and one source per column");
   }
   if (std::any_of(outputs.begin(), outputs.end(), [](const Output& output) { return output.digests != nullptr; })) {
     throw std::invalid_argument("a GPU makes parity without digests: enqueue digest_leaves() after it on the stream");

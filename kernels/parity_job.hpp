@@ -9,12 +9,12 @@
 
 namespace ckpt::kernels::device {
 
-// One source per column of the matrix, one output per row. Throws std::invalid_argument if their numbers differ from
-// that, or if an output asks for digests: kernels/digest_cuda.hpp makes those.
+// There must be one source for each column of the matrix, and one output for each row. Otherwise throws
+// std::invalid_argument. Also throws it if an output asks for digests: kernels/digest_cuda.hpp makes those.
 ParityJob make_parity_job(const Matrix& matrix, std::span<const Source> sources, std::span<const Output> outputs,
                           std::size_t length_bytes, bool to_sum);
 
-// Whether xor_vector() can do the job: one row, all ones.
+// True if the job has one row, with all coefficients one. Then xor_vector() can do it.
 bool is_xor(const ParityJob& job, std::size_t rows);
 
 }  // namespace ckpt::kernels::device

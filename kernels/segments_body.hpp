@@ -1,37 +1,36 @@
-// What one GPU thread does to pack a shard's tensors into one piece, or to unpack a piece into tensors. It compiles for
-// the host too, so tests need no GPU. capture_kernels.cu has the kernels. Internal to kernels/.
+// What one GPU thread does to pack a shard's tensors into one piece, or to unpack a piece into tensors. The code also
+// compiles for the host, so tests need no GPU. The kernels of capture_kernels.cu run it. Internal to kernels/.
 //
-// A range of the packed bytes takes one launch, however many tensors there are. A thread has 16 packed bytes, and looks
-// up their segments in a table. A segment is a run of a tensor's bytes. The thread never touches a byte outside a
-// segment.
+// A range of the packed bytes takes one launch, however many tensors there are. Each thread copies 16 packed bytes. It
+// looks up their segments in a table. Here a segment is a run of a tensor's bytes. The thread never accesses a byte
+// outside the segments.
 #pragma once
 
 #include "kernels/parity_body.hpp"
 
 namespace ckpt::kernels::device {
 
-// An entry of that table: a run of a tensor's bytes, not empty, and where it begins in the packed piece. The table is
-// sorted by `begin`. Its last entry is no segment: its `begin` is the length of the piece.
+// An entry of that table: a segment, which is not empty. The table is sorted by `begin`. After the segments comes one
+// more entry, whose `begin` is the length of the piece.
 struct DeviceSegment {
   unsigned char* data;
-  std::uint64_t begin;
+  std::uint64_t begin;  // where the segment begins in the packed piece, in bytes
 };
 
-// The arguments of one launch: the `length_bytes` packed bytes of the piece from `first_byte` on, which are at
-// `packed`. `first_byte` and `packed` are multiples of 16. Passed to the kernels by value.
+// The arguments of one launch, which packs or unpacks a range of the piece. The kernels get them by value.
 struct SegmentsJob {
-  const DeviceSegment* segments;
-  std::uint64_t count;  // without the last entry
-  std::uint64_t first_byte;
-  std::uint64_t length_bytes;
-  unsigned char* packed;
+  const DeviceSegment* segments;  // the table
+  std::uint64_t count;            // how many segments, without the last entry
+  std::uint64_t first_byte;       // where the range begins in the piece; a multiple of 16
+  std::uint64_t length_bytes;     // of the range
+  unsigned char* packed;          // the packed bytes of the range; 16-byte aligned
 };
 
 CKPT_ON_DEVICE std::uint64_t vector_count(const SegmentsJob& job) {
   return (job.length_bytes + vector_bytes - 1) / vector_bytes;
 }
 
-// The last segment that begins at or before this byte of the piece.
+// The number of the last segment that begins at or before this byte of the piece.
 CKPT_ON_DEVICE std::uint64_t segment_of(const SegmentsJob& job, std::uint64_t byte) {
   std::uint64_t low = 0, high = job.count;
   while (high - low > 1) {
@@ -45,8 +44,9 @@ CKPT_ON_DEVICE std::uint64_t segment_of(const SegmentsJob& job, std::uint64_t by
   return low;
 }
 
-// Calls `meet(data, size, at)` for every segment that shares bytes with vector number `index`. The vector begins `at`
-// bytes into the segment, or before the segment if `at` is negative.
+// Calls `meet(data, size, at)` for every segment that has bytes of vector number `index` of the range. `data` and
+// `size` are the segment's. The vector begins `at` bytes after the segment's first byte, or before it if `at` is
+// negative.
 template <class Meet>
 CKPT_ON_DEVICE void for_each_segment(const SegmentsJob& job, std::uint64_t index, Meet meet) {
   const std::uint64_t begin = job.first_byte + index * vector_bytes, end = begin + vector_bytes;

@@ -1,5 +1,5 @@
-// Declares the inner loops of copying and coding for each instruction set. Each set has its own source file.
-// stripe_loops(Isa) and combine_loop(Isa) choose among them. Internal to kernels/.
+// Declares the inner loops of copying and coding for each instruction set. Each instruction set has its own source
+// file. stripe_loops(Isa) and combine_loop(Isa) choose among the loops. Internal to kernels/.
 #pragma once
 
 #include "kernels/combine_loops.hpp"
@@ -7,7 +7,8 @@
 
 namespace ckpt::kernels {
 
-// Covers the latency of memory at about 10 GB/s. A prefetch beyond the end of the source is harmless.
+// How far ahead the loops prefetch: enough for the latency of memory at 10 GB/s. To prefetch beyond the end of a source
+// is harmless.
 inline constexpr std::size_t prefetch_distance_bytes = 1536;
 
 extern const StripeLoops portable_loops;

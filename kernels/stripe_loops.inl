@@ -1,13 +1,13 @@
-// The loops over stripes, written once for all instruction sets: a source file defines CKPT_TARGET (the function
-// attribute that allows its instructions), `struct Lanes` and `struct Stripe` with the operations used below, and then
-// includes this file inside its anonymous namespace. They are macros and an include rather than templates because a
-// function's target attribute cannot depend on a template argument.
+// The loops over stripes, written once for all instruction sets. A source file includes this file inside its anonymous
+// namespace. Before that, it defines CKPT_TARGET (the function attribute that allows its instructions), `struct Lanes`
+// (the eight accumulators of XXH3), `struct Stripe` (64 bytes) and the functions below. This is not a template, because
+// a function's target attribute cannot depend on a template argument.
 //
 //   Lanes lanes_load(const std::uint64_t*); void lanes_store(std::uint64_t*, Lanes);
 //   void accumulate(Lanes&, Stripe, const unsigned char* key); void scramble(Lanes&);
 //   Stripe stripe_load(const std::byte*);             any alignment
-//   void stripe_stream(std::byte*, Stripe);           64-byte aligned, bypassing the cache where there is a way to
-//   void prefetch(const std::byte*);                  what lies prefetch_distance_bytes behind it
+//   void stripe_stream(std::byte*, Stripe);           64-byte aligned; past the caches, if the processor can do that
+//   void prefetch(const std::byte*);                  prefetches the line prefetch_distance_bytes after this address
 
 template <bool copying>
 CKPT_TARGET void take_stripes(std::uint64_t* accumulators, std::size_t first, const std::byte* source,

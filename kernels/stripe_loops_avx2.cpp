@@ -70,7 +70,8 @@ CKPT_TARGET inline void accumulate(Lanes& lanes, Stripe stripe, const unsigned c
   lanes.high = accumulate_half(lanes.high, stripe.high, keys.high);
 }
 
-// There is no 64-bit multiply. So this is prime32_1 times the low half, plus prime32_1 times the high half shifted up.
+// AVX2 has no 64-bit multiply. So this multiplies prime32_1 by the low half and by the high half, shifts the second
+// product up, and adds both.
 CKPT_TARGET inline __m256i scramble_half(__m256i lanes, __m256i key) {
   const __m256i prime = _mm256_set1_epi64x(prime32_1);
   const __m256i mixed = _mm256_xor_si256(_mm256_xor_si256(lanes, _mm256_srli_epi64(lanes, 47)), key);
@@ -84,7 +85,7 @@ CKPT_TARGET inline void scramble(Lanes& lanes) {
   lanes.high = scramble_half(lanes.high, keys.high);
 }
 
-// Each half of a byte looks up its product in a register.
+// The product of each half of a byte is looked up in a register.
 struct Multiplier {
   __m256i low, high;
 };

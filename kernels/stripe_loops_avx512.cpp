@@ -47,7 +47,8 @@ CKPT_TARGET inline void accumulate(Lanes& lanes, Stripe stripe, const unsigned c
   lanes = _mm512_add_epi64(product, _mm512_add_epi64(lanes, neighbours));
 }
 
-// There is no 64-bit multiply. So this is prime32_1 times the low half, plus prime32_1 times the high half shifted up.
+// AVX512F has no 64-bit multiply. So this multiplies prime32_1 by the low half and by the high half, shifts the second
+// product up, and adds both.
 CKPT_TARGET inline void scramble(Lanes& lanes) {
   const __m512i prime = _mm512_set1_epi64(prime32_1);
   const __m512i key = _mm512_loadu_si512(secret + scramble_secret_offset);

@@ -52,7 +52,7 @@ void scramble(Lanes& lanes) {
   }
 }
 
-// Multiplies by doubling. The compiler makes vector code of these loops.
+// Multiplies by doubling. The compiler turns these loops into vector code.
 struct Multiplier {
   std::uint8_t factor;
 };

@@ -13,10 +13,10 @@ namespace {
 using Nodes = std::vector<std::uint32_t>;
 using NodeSpan = std::span<const std::uint32_t>;
 
-// Orders a ring so that nodes of one domain are at least `window` apart. Nodes are dealt row by row into `window` or
-// more columns, and read column by column. A domain that fits into one row then has each node in another column, and
-// neighbours in a row are a column's length apart. Larger domains come first: one that fills a row exactly then starts
-// a row.
+// Orders a ring so that nodes of one domain are at least `window` apart. Nodes are dealt row by row into columns of
+// `window` or more nodes, and read column by column. If a domain fits into one row, each of its nodes is in another
+// column. In the ring, they are then at least a column's length apart. Larger domains come first, so that a domain that
+// fills a row exactly starts at the beginning of a row.
 Nodes ring_order(const Domains& domains, NodeSpan nodes, std::uint32_t window) {
   const Nodes dealt = domains.ordered(nodes);
   const std::size_t columns = nodes.size() / window;
@@ -28,8 +28,9 @@ Nodes ring_order(const Domains& domains, NodeSpan nodes, std::uint32_t window) {
   return ring;
 }
 
-// Takes `count` nodes of `ordered` from as many different domains as possible, from the largest ones first. The rest is
-// then as easy to separate as possible (the step of the Gale-Ryser construction). `depth`: the level to decide at.
+// Takes `count` nodes of `ordered` from as many different domains as possible, from the largest domains first. The
+// nodes that are left are then as easy to separate as possible (the step of the Gale-Ryser construction). `depth`: the
+// level of the domains that this call looks at.
 void take_spread(const Domains& domains, NodeSpan ordered, std::size_t depth, std::size_t count, Nodes& taken) {
   struct Child {
     NodeSpan nodes;
@@ -79,8 +80,9 @@ Nodes take_spread(const Domains& domains, Nodes& ordered, std::size_t count) {
   return taken;
 }
 
-// The two overlapping sets. Nodes that are in only one set are apart from those in only the other. So the nodes that
-// share the most domains go there, opposite each other. The others, in the middle, are together with all.
+// Orders the two overlapping sets of a cell. A node that is only in the first set shares no part with a node that is
+// only in the second. So pairs of nodes that share the most domains go there, one into each set. The other nodes are in
+// the middle, in both sets.
 Nodes pair_order(const Domains& domains, Nodes& ordered, const Cell& cell) {
   const std::uint32_t side = cell.size - cell.window;
   Nodes nodes = take_spread(domains, ordered, cell.window);
@@ -113,8 +115,8 @@ Nodes pair_order(const Domains& domains, Nodes& ordered, const Cell& cell) {
   return first;
 }
 
-// Groups of equal size, dealt to one after the other. Of any domain, at any level, a group gets at most ceil(size /
-// groups) nodes, which is the minimum.
+// Deals the nodes to `groups` groups of equal size, like cards. Of a domain of n nodes, at any level, a group gets at
+// most ceil(n / groups) nodes. Fewer are not possible.
 void deal_groups(const Nodes& ordered, std::uint32_t groups, Nodes& order) {
   for (std::size_t group = 0; group < groups; ++group) {
     for (std::size_t i = group; i < ordered.size(); i += groups) order.push_back(ordered[i]);
@@ -156,9 +158,9 @@ Nodes arrange_in_cells_or_groups(const Pattern& pattern, const Domains& domains)
   return order;
 }
 
-// Exchanges nodes while that separates more. The construction above is optimal for one level of domains and nearly so
-// for several; this does the rest. It tries only pairs whose domain is small enough to be spread. These are few, so
-// this takes far less time than the construction for large numbers of nodes.
+// Exchanges pairs of nodes as long as that separates more. The construction above is optimal for one level of domains,
+// and nearly optimal for several. Repair does the rest. It looks only at unseparated nodes whose domain is small enough
+// to be spread. These are few, so for many nodes Repair takes far less time than the construction.
 class Repair {
  public:
   Repair(const Pattern& pattern, const Domains& domains, Nodes& order)
@@ -182,7 +184,8 @@ class Repair {
   bool settle(const std::vector<Unseparated>& pairs) {
     bool changed = false;
     for (const auto& pair : pairs) {
-      if (!can_be_spread_[pair.domain] || !are_neighbours(pair.a, pair.b)) continue;  // no longer
+      // An earlier exchange may have separated the pair.
+      if (!can_be_spread_[pair.domain] || !are_neighbours(pair.a, pair.b)) continue;
       changed = exchange(position_[pair.a]) || exchange(position_[pair.b]) || changed;
     }
     return changed;
@@ -194,8 +197,9 @@ class Repair {
     for (const auto node : order_) {
       for (const auto domain : domains_.path(node)) ++sizes[domain];
     }
-    // In a pair of overlapping sets, a domain has room for one more node. If nodes must stay in their cells, each cell
-    // has room or not. This tries all cells, because they are few.
+    // How many nodes of one domain can be separated: one in each group, and one more in a pair of overlapping sets. In
+    // sharded patterns nodes stay in their cells, so that depends on the cell. There all domains count as small enough,
+    // because these cells have few nodes.
     const std::uint32_t extra = pattern_.strategy() == Strategy::cover ? 1 : 0;
     const std::uint32_t room =
         is_sharded(pattern_.strategy()) ? pattern_.nodes() : pattern_.nodes() / pattern_.copies() + extra;
@@ -207,15 +211,15 @@ class Repair {
     return std::binary_search(list.begin(), list.end(), position_[b]);
   }
 
-  // The positions that a node may exchange its own for.
+  // The positions [first, last) that the node at `position` may move to.
   std::pair<std::uint32_t, std::uint32_t> range_of(std::uint32_t position) const {
     if (!is_sharded(pattern_.strategy())) return {0, pattern_.nodes()};
     const auto place = pattern_.place_of(position);
     return {place.first, place.first + place.kind->size};
   }
 
-  // The cost if two nodes hold copies of one part: it counts every domain that they share, and far more if there is
-  // room to spread that domain's nodes.
+  // The cost of two nodes that hold the same part. Each domain that they share counts 1, or 1000 if its nodes can be
+  // spread.
   std::size_t cost_of(std::uint32_t a, std::uint32_t b) const {
     std::size_t cost = 0;
     for (const auto domain : domains_.path(a).first(domains_.shared_levels(a, b))) {
@@ -224,14 +228,15 @@ class Repair {
     return cost;
   }
 
-  // The cost of everything that `node` shares with neighbours, if it were at `position` and `other_node` at `other`.
+  // The cost of all domains that `node` shares with its neighbours, if it were at `position` and `other_node` at
+  // `other`.
   std::size_t cost(std::uint32_t node, std::uint32_t position, std::uint32_t other_node, std::uint32_t other) const {
     std::size_t sum = 0;
     for (const auto at : neighbours_[position]) sum += cost_of(node, at == other ? other_node : order_[at]);
     return sum;
   }
 
-  // The exchange that gains most, if any gains.
+  // Exchanges the node at `position` with the one for which the cost falls most. Returns false if it falls for none.
   bool exchange(std::uint32_t position) {
     const std::uint32_t node = order_[position];
     const std::size_t now = cost(node, position, node, position);
@@ -257,7 +262,7 @@ class Repair {
   const Pattern& pattern_;
   const Domains& domains_;
   Nodes& order_;
-  std::vector<Nodes> neighbours_;    // by position, sorted: the positions that hold a part together with it
+  std::vector<Nodes> neighbours_;    // [position], sorted: the positions that hold some part together with it
   Nodes position_;                   // of each node
   std::vector<bool> can_be_spread_;  // of each domain
 };

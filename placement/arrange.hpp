@@ -1,5 +1,5 @@
-// Decides which node takes which position of a placement's pattern, so that nodes with copies of one part are in
-// different failure domains. Pure functions.
+// Decides which node takes which position of a placement's pattern (pattern.hpp). Nodes that hold copies of one part
+// shall be in different failure domains. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,22 @@
 
 namespace ckpt::placement {
 
-// Returns order[position] = node. Without domains, each node has the position of its number. With domains, holders of
-// one part share no domain while that is possible. If a domain is too large for that, its nodes are spread as evenly as
-// possible, and smaller domains within it are still kept apart. The strategy `cover` is an exception: a domain that
-// fits only into its overlapping sets stays unseparated. In sharded patterns, nodes that hold the same shard stay
-// together, and only their order changes. O(N log N).
+// Returns the order of the nodes: order[position] is the number of a node. If `domains` has no domain, node n gets
+// position n. Otherwise nodes that hold the same part share no domain, where that is possible. If a domain is too large
+// for that, its nodes are spread as evenly as possible, and the smaller domains within it are still kept apart. The
+// strategy `cover` may leave a domain unseparated that only its two overlapping sets could separate. In sharded
+// patterns, nodes that hold the same shard stay in one cell, and only their order changes. O(N log N) for N nodes.
 std::vector<std::uint32_t> arrange(const Pattern& pattern, const Domains& domains);
 
-// Two nodes that have copies of one part and share a failure domain. `domain` is the innermost one that they share.
+// Two nodes that have copies of one part and share a failure domain. `domain` is the innermost domain that they share.
 struct Unseparated {
   std::uint32_t a = 0;
   std::uint32_t b = 0;
   std::uint32_t domain = 0;
   bool operator==(const Unseparated&) const = default;
 };
-// All pairs of nodes that hold copies of one part and share a domain: each once, a < b, in order. O(N copies).
+// All pairs of nodes that hold copies of one part and share a domain. Each pair is listed once, with a < b. The list is
+// sorted. O(nodes * copies).
 std::vector<Unseparated> unseparated(const Pattern& pattern, const std::vector<std::uint32_t>& order,
                                      const Domains& domains);
 

@@ -23,9 +23,9 @@ std::optional<std::uint64_t> number(const std::string& word) {
   throw std::invalid_argument("line " + to_string(line) + " of the domains: " + what);
 }
 
-// Throws if following parents from some domain comes back to it.
+// Throws if a domain is a parent of its own parents.
 void refuse_cycles(const std::vector<std::uint32_t>& parents, const std::vector<std::string>& names) {
-  std::vector<std::uint8_t> state(parents.size(), 0);  // 0 not seen, 1 on the way up, 2 ends at a root
+  std::vector<std::uint8_t> state(parents.size(), 0);  // 0: not seen; 1: on the present way up; 2: leads to a root
   for (std::uint32_t start = 0; start < parents.size(); ++start) {
     std::uint32_t domain = start;
     while (domain != no_domain && state[domain] == 0) {

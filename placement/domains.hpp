@@ -1,6 +1,6 @@
-// Domains is the tree of failure domains: racks, switches, power feeds. The nodes are its leaves. One failure can take
-// down all nodes of a domain. The tree may have any depth, and branches of different depths. It never changes once
-// made, so threads may share it.
+// Domains is the tree of failure domains: racks, switches, power feeds. One failure can take down all nodes of a
+// domain. The leaves of the tree are the nodes. Its branches may have any depth, also different ones. A Domains object
+// never changes, so threads may share it.
 #pragma once
 
 #include <cstdint>
@@ -15,31 +15,31 @@ inline constexpr std::uint32_t no_domain = UINT32_MAX;
 
 class Domains {
  public:
-  // Parses the tree from text. Each line is "CHILD PARENT", for every node (by number) and for every domain (by name)
-  // that has a parent. '#' starts a comment. A number is a node, everything else a domain. Throws
-  // std::invalid_argument, naming the line or the culprit, if a node is unknown, missing, listed twice or a parent, and
-  // on a cycle.
+  // Parses the tree of `nodes` nodes from text. A line is "CHILD PARENT". Every node has a line, and so has every
+  // domain that is inside another one. A number is a node, any other word the name of a domain. '#' starts a comment.
+  // Throws std::invalid_argument if a node does not exist, has no line or is a parent, if a node or domain has two
+  // lines, and if a domain is inside itself. The text of the exception names the line, the node or the domain.
   static Domains parse(std::string_view text, std::uint32_t nodes);
 
-  // A tree of one level, from domain_of[node].
+  // A tree of one level: node n is in domain number domain_of[n].
   static Domains flat(const std::vector<std::uint32_t>& domain_of);
 
   std::uint32_t nodes() const { return static_cast<std::uint32_t>(starts_.size() - 1); }
   std::uint32_t count() const { return static_cast<std::uint32_t>(names_.size()); }
   const std::string& name(std::uint32_t domain) const { return names_[domain]; }
 
-  // A node's domains from the outermost to the innermost. A domain that holds all nodes separates nothing and is left
-  // out.
+  // The domains that hold the node, from the outermost to the innermost. Domains that hold all nodes are left out,
+  // because they separate nothing.
   std::span<const std::uint32_t> path(std::uint32_t node) const {
     return {path_.data() + starts_[node], starts_[node + 1] - starts_[node]};
   }
-  // How many domains hold both nodes.
+  // How many domains of path() hold both nodes.
   std::size_t shared_levels(std::uint32_t a, std::uint32_t b) const;
   // The innermost domain that holds both nodes, or no_domain.
   std::uint32_t shared(std::uint32_t a, std::uint32_t b) const;
 
-  // The nodes, reordered: those of every domain are adjacent, and larger domains come first at every level. O(N log N)
-  // for trees of bounded depth.
+  // Returns these nodes in another order: the nodes of a domain are next to each other, and at every level larger
+  // domains come first. O(N log N) for trees of bounded depth.
   std::vector<std::uint32_t> ordered(std::span<const std::uint32_t> nodes) const;
 
  private:
@@ -48,7 +48,7 @@ class Domains {
 
   std::vector<std::string> names_;
   std::vector<std::uint32_t> path_;     // the paths of all nodes, one after the other
-  std::vector<std::size_t> starts_{0};  // into path_
+  std::vector<std::size_t> starts_{0};  // [node]: where its path begins in path_; at the end path_.size()
 };
 
 }  // namespace ckpt::placement

@@ -18,7 +18,7 @@ bool is_separated(const std::vector<std::uint32_t>& group, const Domains& domain
 
 }  // namespace
 
-// Deals nodes like cards: neighbours get into different groups.
+// Deals the nodes to the groups like cards, so that neighbours get into different groups.
 ParityGroups parity_groups(std::uint32_t nodes, std::uint32_t members_max, std::uint32_t rows, const Domains* domains) {
   std::vector<std::uint32_t> order(nodes);
   std::iota(order.begin(), order.end(), 0);

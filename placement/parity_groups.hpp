@@ -1,4 +1,5 @@
-// Divides nodes into parity groups, whose members store parity for each other. Pure functions.
+// Divides nodes into parity groups. Here a member is a node of a parity group. The members of a group store parity for
+// each other. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +10,15 @@
 namespace ckpt::placement {
 
 struct ParityGroups {
-  std::vector<std::vector<std::uint32_t>> groups;  // each node is in one; members in the order of their positions
-  std::uint32_t unseparated = 0;                   // groups with several members in one domain
+  std::vector<std::vector<std::uint32_t>> groups;  // groups[g][m]: the node that is member m of group g
+  std::uint32_t unseparated = 0;                   // how many groups have several members in one domain
 };
 
-// Returns as few groups as possible with at most `members_max` nodes each, about equal in size. If some groups would be
-// too small to lose `rows` members, there are fewer and larger groups instead. Neighbours often share a rack, a switch,
-// and copies of each other's shards, so they go to different groups. `domains` may be null.
+// Puts each node into one group. Returns as few groups as possible with at most `members_max` nodes each. Their sizes
+// differ by at most one. A group that shall survive the loss of `rows` members needs more than `rows` members. If some
+// groups would be smaller, the function makes fewer groups, and then they may exceed `members_max`. Nodes with
+// neighbouring numbers often share a rack, and have copies of each other's shards. So they go to different groups.
+// `domains`, borrowed during the call, may be null.
 ParityGroups parity_groups(std::uint32_t nodes, std::uint32_t members_max, std::uint32_t rows, const Domains* domains);
 
 }  // namespace ckpt::placement

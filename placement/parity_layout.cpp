@@ -12,11 +12,12 @@ std::uint64_t divide_up(std::uint64_t value, std::uint64_t by) { return value / 
 
 void check(std::size_t members, std::uint32_t parity, std::uint64_t unit_bytes) {
   if (parity < 1 || parity > max_parity_rows || members <= parity || members > max_parity_members) {
-    throw std::invalid_argument("a group of " + std::to_string(members) + " cannot keep " + std::to_string(parity) +
-                                " parity pieces per stripe: it needs 1 to " + std::to_string(max_parity_rows) +
-                                ", more members than that, and at most " + std::to_string(max_parity_members));
+    throw std::invalid_argument("a parity group of " + std::to_string(members) + " members cannot have " +
+                                std::to_string(parity) + " parity pieces per stripe: there must be 1 to " +
+                                std::to_string(max_parity_rows) + " pieces, and more members than pieces, at most " +
+                                std::to_string(max_parity_members));
   }
-  if (unit_bytes == 0) throw std::invalid_argument("parity segments are cut at multiples of a unit above 0 bytes");
+  if (unit_bytes == 0) throw std::invalid_argument("parity segments need a unit of at least 1 byte, not 0");
 }
 
 }  // namespace

@@ -16,13 +16,13 @@ ByteRange cut(ByteRange range, std::uint64_t first, std::uint64_t end) {
   return {from, std::clamp(end_of(range), from, end) - from};
 }
 
-// One stripe's part of a plan. Ranges count from the first byte of segments and parity pieces.
+// Plans the bytes of one position of one stripe. Ranges count from the first byte of a segment or parity piece.
 class StripePlanner {
  public:
   StripePlanner(const ParityLayout& layout, const LostPieces& lost, std::uint32_t stripe, std::uint32_t wanted)
       : layout_(layout), lost_(lost), stripe_(stripe), wanted_(wanted) {}
 
-  // `origin`: the offset of the position's first byte in the wanted bytes.
+  // `origin`: where the position's first byte is in the member's shard; 0 for a parity piece.
   void plan(ByteRange within, std::uint64_t origin, DecodePlan& plan) const {
     const std::set<std::uint64_t> cuts = cuts_of(within);
     for (auto at = cuts.begin(); std::next(at) != cuts.end(); ++at) {
@@ -38,7 +38,8 @@ class StripePlanner {
   }
 
  private:
-  // Between two of these offsets, a position is stored, lost or zeros as a whole.
+  // Offsets at which something changes. Between two of them, the bytes of each position are all stored, all lost or all
+  // zeros.
   std::set<std::uint64_t> cuts_of(ByteRange within) const {
     std::set<std::uint64_t> cuts{within.first_byte, end_of(within)};
     const auto add = [&](std::uint64_t at) {
@@ -73,7 +74,8 @@ class StripePlanner {
     return {position, member, {origin + piece.first_byte, piece.size_bytes}};
   }
 
-  // Data before parity, and plain XOR (row 0) before the other rows. None if too few are left.
+  // Where to read the bytes of this position, or what to decode them from. Takes data before parity, and row 0 (plain
+  // XOR) before the other rows. Returns nothing if too few positions are left.
   std::vector<DecodeSource> sources_of(ByteRange piece) const {
     if (is_there(wanted_, piece)) return {source(wanted_, piece)};
     std::vector<DecodeSource> sources;
@@ -92,7 +94,7 @@ class StripePlanner {
     }
   }
 
-  // Removes cuts at which nothing changes for this position.
+  // Adds a step. Joins it to the one before if both have the same sources.
   static void append(std::vector<DecodeStep>& steps, DecodeStep next) {
     if (!steps.empty() && continues(steps.back(), next)) {
       steps.back().bytes.size_bytes += next.bytes.size_bytes;

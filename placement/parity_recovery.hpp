@@ -1,8 +1,8 @@
-// Plans how to get lost bytes back from a parity group: which ranges of which other pieces to read and to decode. It
-// reads only what the missing bytes need. Bytes beyond a shard's end are zeros by definition. They need no read and
-// cannot be lost.
+// Plans how to get lost bytes back from a parity group: which ranges of which other pieces to read and to decode. A
+// plan reads only what the lost bytes need. Bytes beyond a shard's end are zeros by definition. So nobody reads them,
+// and they cannot be lost. Bytes that do not match their digest count as lost.
 //
-// Pure functions. Bytes that do not match their digest count as lost.
+// Stripe, position, column, row, segment and member are those of parity_layout.hpp. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace ckpt::placement {
 
-// The bytes that a group has lost. Each member has one position in each stripe.
+// The bytes that a group has lost, by stripe and member. Each member has one position in each stripe.
 class LostPieces {
  public:
-  // Adds all bytes at the member's position of the stripe, or the range `within`, counted from the first byte of the
-  // segment or parity piece.
+  // Adds all bytes that the member has of the stripe, or the range `within` of them. `within` counts from the first
+  // byte of the member's segment or parity piece.
   void add(std::uint32_t stripe, std::uint32_t member) { add(stripe, member, {0, UINT64_MAX}); }
   void add(std::uint32_t stripe, std::uint32_t member, ByteRange within);
   // Adds all parity that the member holds.
@@ -26,24 +26,26 @@ class LostPieces {
   // Adds bytes of the member's shard, for example a leaf that failed its digest.
   void add_shard_bytes(const ParityLayout& layout, std::uint32_t member, ByteRange bytes);
 
-  // The lost ranges, empty if nothing is lost.
+  // The lost ranges of the member's segment or parity piece. Empty if nothing is lost.
   const std::vector<ByteRange>& at(std::uint32_t stripe, std::uint32_t member) const;
 
  private:
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<ByteRange>> lost_;  // [stripe, member]
 };
 
+// Bytes to read for a DecodeStep.
 struct DecodeSource {
   std::uint32_t position = 0;  // in the stripe
-  std::uint32_t member = 0;
-  // A range of the member's shard for a data position, else of its parity piece. Empty: zeros.
+  std::uint32_t member = 0;    // the member that has this position
+  // At a data position: a range of the member's shard. At a parity position: a range of the parity piece. If it is
+  // empty, the source is zeros, and nothing is read.
   ByteRange bytes;
   bool operator==(const DecodeSource&) const = default;
 };
 
-// How to get some bytes at one position of a stripe. If the one source is the position itself, they are read there.
-// Otherwise they are decoded from layout.columns() sources, with the coefficients that kernels/erasure_code.hpp has for
-// these positions.
+// How to get some bytes at one position of a stripe. If that position is the only source, the bytes are not lost: read
+// them there. Otherwise decode them from layout.columns() sources, with the coefficients that kernels/erasure_code.hpp
+// has for the positions of the sources.
 struct DecodeStep {
   std::uint32_t stripe = 0;
   std::uint32_t position = 0;
@@ -51,15 +53,16 @@ struct DecodeStep {
   std::vector<DecodeSource> sources;
 };
 
+// Each wanted byte is in one step or in `lost`.
 struct DecodePlan {
-  std::vector<DecodeStep> steps;  // with `lost`, they cover exactly the wanted bytes, in order
-  std::vector<ByteRange> lost;    // cannot be decoded
+  std::vector<DecodeStep> steps;  // in the order of their bytes
+  std::vector<ByteRange> lost;    // wanted bytes that cannot be decoded
 };
 
-// Plans bytes of a member's shard. Cuts off what goes beyond its end.
+// Plans how to get the bytes `wanted` of a member's shard. Ignores the part of `wanted` beyond the shard's end.
 DecodePlan plan_shard(const ParityLayout& layout, const LostPieces& lost, std::uint32_t member, ByteRange wanted);
 
-// Plans bytes of parity row `row` of a stripe, in the same way.
+// Plans how to get the bytes `wanted` of the parity piece in row `row` of a stripe. Ignores what is beyond its end.
 DecodePlan plan_parity(const ParityLayout& layout, const LostPieces& lost, std::uint32_t stripe, std::uint32_t row,
                        ByteRange wanted);
 

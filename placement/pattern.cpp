@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view names[] = {"group", "ring", "mixed", "cover", "sharded", "sharded+copy"};
 
-// Cells of `copies` nodes each. Left-over nodes join the last cell, whose `size` is then larger.
+// Makes cells of `copies` nodes each. Nodes that are left over join the last cell, which is then larger.
 std::vector<Cell> cells_with_large_last(std::uint32_t nodes, std::uint32_t copies, std::uint32_t window) {
   const std::uint32_t count = nodes / copies;
   const std::uint32_t rest = nodes % copies;
@@ -55,9 +55,9 @@ std::uint32_t fewest_fatal(const Cell& cell) { return cell.window; }
 std::uint32_t most_survivable(const Cell& cell) {
   switch (cell.shape) {
     case Shape::ring:
-      return cell.size - (cell.size + cell.window - 1) / cell.window;  // every window-th is left
+      return cell.size - (cell.size + cell.window - 1) / cell.window;  // every window-th position is left
     case Shape::pair:
-      return cell.size - 1;  // one of the overlap is left
+      return cell.size - 1;  // one position of the overlap is left
     case Shape::code:
       break;
   }
@@ -69,7 +69,7 @@ Pattern::Pattern(Strategy strategy, std::uint32_t nodes, std::uint32_t copies)
   if (nodes == 0) throw std::invalid_argument("a placement needs at least one node, not 0");
   if (copies == 0) throw std::invalid_argument("a placement needs at least one copy, the node's own, not 0");
   if (copies > nodes) {
-    throw std::invalid_argument(std::to_string(copies) + " copies need as many nodes, and there are " +
+    throw std::invalid_argument(std::to_string(copies) + " copies need as many nodes, but there are only " +
                                 std::to_string(nodes) + ": ask for fewer copies or add nodes");
   }
   cells_ = cells_of(strategy, nodes, copies);
@@ -93,8 +93,8 @@ Pattern::Place Pattern::place_of(std::uint32_t position) const {
     cell_index += cell.count;
     first += cell.count * cell.size;
   }
-  throw std::out_of_range("there is no position " + std::to_string(position) + ": there are only " +
-                          std::to_string(nodes_) + ", from 0");
+  throw std::out_of_range("there is no position " + std::to_string(position) + ": positions are numbered from 0 to " +
+                          std::to_string(nodes_ - 1));
 }
 
 std::vector<std::uint32_t> Pattern::holders(std::uint32_t position) const {
@@ -102,8 +102,8 @@ std::vector<std::uint32_t> Pattern::holders(std::uint32_t position) const {
   std::uint32_t start = first;
   std::uint32_t size = cell->size;
   if (cell->shape == Shape::pair) {
-    // Positions in the overlap could use either set. Half of them use each, so that both are used as evenly as
-    // possible.
+    // Positions in the overlap could use either set. Half of them use the first and half the second, so that positions
+    // store about as much as each other.
     const std::uint32_t only_one = cell->size - cell->window;
     const std::uint32_t overlap = cell->window - only_one;
     if (position - first >= only_one + (overlap + 1) / 2) start = first + only_one;

@@ -42,7 +42,7 @@ Load fold_loads(const Placement& placement, Choose choose) {
 
 ByteRange bytes_of(Range range, std::uint64_t shard_bytes, std::uint64_t unit_bytes) {
   const std::uint64_t units = shard_bytes / unit_bytes + (shard_bytes % unit_bytes != 0);
-  // The first `units % of` ranges are one unit longer. The formula does not overflow for any size.
+  // The first `units % of` ranges are one unit longer than the others. The formula does not overflow for any size.
   const auto start = [&](std::uint64_t index) {
     const std::uint64_t unit = units / range.of * index + std::min(units % range.of, index);
     return unit == units ? shard_bytes : unit * unit_bytes;

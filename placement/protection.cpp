@@ -10,7 +10,7 @@ namespace ckpt::placement {
 
 namespace {
 
-// The probability that exactly `here` of the `lost` nodes among `nodes` are in a given group.
+// If `lost` of `nodes` nodes are lost: the probability that exactly `here` of them are in a given group of `members`.
 double chance_of(std::uint32_t here, std::uint32_t members, std::uint32_t nodes, std::uint32_t lost) {
   if (here > members || here > lost || lost - here > nodes - members) return 0;
   double chance = 1;  // C(members, here) * C(nodes - members, lost - here) / C(nodes, lost), factor by factor
@@ -24,7 +24,7 @@ double chance_of(std::uint32_t here, std::uint32_t members, std::uint32_t nodes,
   return chance;
 }
 
-// A group loses nothing if it loses no more members than it tolerates.
+// A group keeps all its shards if it loses no more members than it tolerates.
 struct Group {
   std::uint32_t members = 0;
   std::uint32_t tolerated = 0;
@@ -44,7 +44,7 @@ Group group_of(const Protection& protection) {
       "p from 1 to 4, and n above p and at most 64");
 }
 
-// "8,2)" or "8,2": the text after the word and its first character.
+// Reads the numbers of "rs(8,2)" or "rs:8,2". `text` is what follows the bracket or colon: "8,2)" or "8,2".
 std::vector<std::uint32_t> numbers_in(std::string_view text, bool is_bracketed) {
   if (is_bracketed && !text.ends_with(')')) refuse();
   if (is_bracketed) text.remove_suffix(1);
@@ -121,7 +121,7 @@ double recoverable(const Protection& protection, std::uint32_t nodes, std::uint3
                                 ", must be a multiple of the group size, " + std::to_string(members) +
                                 ", and at least the number of lost nodes, " + std::to_string(lost));
   }
-  // odds[r]: the probability that all groups so far survive, given that r of their nodes are lost.
+  // odds[r]: the probability that all groups so far keep their shards, given that r of their nodes are lost.
   std::vector<double> odds(lost + 1, 0.0);
   odds[0] = 1;
   for (std::uint32_t so_far = members; so_far <= nodes; so_far += members) {

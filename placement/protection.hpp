@@ -1,5 +1,5 @@
-// Protection says how a job's state is protected: by copies, by parity, or by both. The functions compare what each way
-// stores and sends, and how likely it survives. Pure functions.
+// Protection says how a job's state is protected: by copies, by parity, or by both. The functions compare protections:
+// what each stores and sends, and how likely it survives lost nodes. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace ckpt::placement {
 
-// Every shard has `copies` copies, the node's own included. With `members` > 0 there is parity as well, in groups of at
-// most so many nodes. Each stripe of a group has `rows` parity pieces, so the group may lose `rows` nodes.
+// Every shard has `copies` copies, the node's own included. If `members` is not 0, there is parity as well. A parity
+// group then has at most `members` nodes. Each of its stripes has `rows` parity pieces, so it may lose `rows` nodes.
 struct Protection {
   std::uint32_t copies = 2;
   std::uint32_t members = 0;  // most nodes of a parity group; 0: no parity
-  std::uint32_t rows = 0;
+  std::uint32_t rows = 0;     // parity pieces per stripe (parity_layout.hpp); 0: no parity
 
   static Protection of_copies(std::uint32_t copies) { return {copies, 0, 0}; }
   static Protection of_parity(std::uint32_t members, std::uint32_t rows) { return {1, members, rows}; }
@@ -23,23 +23,25 @@ struct Protection {
   bool operator==(const Protection&) const = default;
 };
 
-// "copies(2)", "xor(4)", "rs(8,2)", "copies(2)+xor(4)"
+// The name that people write in options: "copies(2)", "xor(4)", "rs(8,2)" or "copies(2)+xor(4)".
 std::string name(const Protection& protection);
 
-// The reverse of name(); also takes "xor:4" and "rs:8,2". Throws std::invalid_argument, with half a sentence that says
-// what the text must be, unless copies are 1 to 16, rows 1 to 4, and members more than rows and at most 64.
+// The reverse of name(). Takes "xor:4" and "rs:8,2", too. There must be 1 to 16 copies, 1 to 4 rows, and more members
+// than rows and at most 64. Otherwise throws std::invalid_argument. Its text is half a sentence, "must be ...", which
+// the caller begins with the name of the option.
 Protection protection_named(std::string_view text);
 
-// The functions below take copies or parity. They throw std::invalid_argument for both at once.
+// The functions below are for protections with copies alone or with parity alone. They throw std::invalid_argument for
+// a protection with both.
 
-// What a node stores besides its own shard, and what it sends per checkpoint, as shares of that shard. All shards have
-// one length, which the group's segments divide.
+// What a node stores besides its own shard, and what it sends per checkpoint. The unit is one shard. All shards count
+// as equally long, and the segments of a parity group as cut without a rest.
 double extra_stored(const Protection& protection);
 double sent(const Protection& protection, Route route = Route::direct);
 
-// The share of all sets of `lost` out of `nodes` nodes that lose nothing. Groups of `copies` or of `members` nodes are
-// protected together. Throws std::invalid_argument unless groups divide the nodes and lost <= nodes. O(nodes / members
-// * lost * tolerated) time, no overflow at any size.
+// The probability that no shard is lost with `lost` random nodes out of `nodes`. The nodes are divided into groups of
+// `copies` or of `members` nodes, which protect each other. Throws std::invalid_argument unless groups divide the nodes
+// and lost <= nodes. O(nodes / members * lost * rows) time. Does not overflow at any size.
 double recoverable(const Protection& protection, std::uint32_t nodes, std::uint32_t lost);
 
 }  // namespace ckpt::placement

@@ -5,8 +5,8 @@
 namespace ckpt::schedule {
 namespace {
 
-constexpr std::size_t averaged = 8;    // iterations in computing_s()
-constexpr std::uint32_t late_max = 3;  // late iterations in a row that count as exceptions; then training has changed
+constexpr std::size_t averaged = 8;    // iterations in the mean of computing_s()
+constexpr std::uint32_t late_max = 3;  // so many late iterations in a row are exceptions; if more, training has changed
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void LearnedDeadline::observe(const Mark& mark) {
   }
 }
 
-// The time since the last mark belongs to what the rank did meanwhile.
+// Counts the time since the last mark as computing or communicating, whichever the rank did meanwhile.
 void LearnedDeadline::pass(double at_s) {
   const double now_s = std::max(at_s, marked_at_s_);
   if (const auto due = due_s(); due && now_s > *due) is_late_ = true;

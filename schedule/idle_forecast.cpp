@@ -8,7 +8,7 @@ namespace ckpt::schedule {
 namespace {
 
 constexpr double infinite = std::numeric_limits<double>::infinity();
-constexpr std::size_t communications_max = 10'000;  // of an iteration
+constexpr std::size_t communications_max = 10'000;  // in an iteration to learn from
 
 }  // namespace
 
@@ -39,7 +39,7 @@ void RankIdleForecast::observe(const Mark& mark) {
   }
 }
 
-// Learns nothing from an iteration with too many of them, because what is kept of it is bounded.
+// Learns nothing from an iteration with too many communications, because the record of an iteration has a bound.
 void RankIdleForecast::comm_began(double at_s) {
   if (++begun_ > communications_max) is_whole_ = false;
   if (is_whole_) recorder_.comm_begin(at_s);
@@ -57,7 +57,7 @@ void RankIdleForecast::iteration_ended(double at_s) {
   began_ = is_whole_ = true;
   begun_ = span_ = 0;
   span_began_s_ = iteration_began_s_ = at_s;
-  // A communication that is still running belongs to this iteration, too: its end will come.
+  // A communication that is still under way also belongs to the iteration that begins, because its end comes there.
   for (std::size_t i = 0; i < open_ && is_whole_; ++i) comm_began(at_s);
 }
 
@@ -79,7 +79,7 @@ IdleForecast RankIdleForecast::idle_forecast(double now_s, bool busy) const {
   return {NetworkState::idle, span_left_s(now_s)};
 }
 
-// The last span continues into the next iteration, which begins idle.
+// Returns a span of the profile. The last span goes on in the next iteration, until the first communication there.
 IdleSpan RankIdleForecast::span(std::size_t number) const {
   const auto& spans = profile().spans;
   IdleSpan span = spans[number];
@@ -101,7 +101,7 @@ double RankIdleForecast::longest_idle_s() const {
 double RankIdleForecast::span_left_s(double now_s) const {
   if (!is_whole_ || span_ >= profile().spans.size()) return infinite;
   const IdleSpan span = this->span(span_);
-  // Training does something else, such as an evaluation. The profile does not know how long that lasts.
+  // After this time, training does something else, such as an evaluation. The profile does not say how long that takes.
   const double passed_s = now_s - span_began_s_;
   if (passed_s > std::max(2 * span.mean_s, span.mean_s + 3 * span.deviation_s)) return infinite;
   return std::max(0.0, options_.usable * span.mean_s - passed_s);

@@ -1,5 +1,6 @@
-// Forecasts how long one rank's training will leave the network idle. It takes the marks of the rank's hooks, and
-// learns a profile from them. It has no clock: callers pass times in, in seconds of any one clock.
+// RankIdleForecast forecasts how long one rank's training will leave the network idle. It takes the marks of the rank's
+// hooks, and learns a profile from them. The hooks are the calls by which training says that a communication or an
+// iteration begins or ends. No clock: callers pass times in, in seconds of any one clock. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -10,27 +11,28 @@
 
 namespace ckpt::schedule {
 
-// What the network is doing. If several ranks share a network, the last of these states counts.
+// What training does with the network. If several ranks share a network, the state that is last in this list counts.
 enum class NetworkState {
-  free,  // no reason not to send: no hooks, or a silent trainer
-  idle,  // for idle_s, by the profile; infinite without one
+  free,  // training does not limit sending: there are no hooks, or the trainer is silent
+  idle,  // no communication is under way, and the profile says for how long (idle_s)
   busy   // a communication is under way
 };
 
 struct IdleForecast {
   NetworkState state = NetworkState::free;
-  double idle_s = 0;
+  double idle_s = 0;  // how long the network stays idle; infinite if the profile does not say; 0 if busy
 };
 
-// The forecast for two ranks that share a network.
+// The forecast for a network that two ranks share: the one that allows less.
 IdleForecast worse_of(const IdleForecast& a, const IdleForecast& b);
 
 struct IdleForecastOptions {
   ProfilerOptions profiler;
-  double usable = 0.9;  // mu: the share of a span that is used, because spans vary between iterations
-  // A trainer is silent if it made no mark for this long and for three iterations.
+  double usable = 0.9;  // mu of GEMINI: the share of an idle span that is used, because spans vary between iterations
+  // A trainer is silent if it makes no mark for silence_s and for as long as three iterations take. While the length of
+  // its iterations is unknown, it is silent after first_silence_s.
   double silence_s = 3;
-  double first_silence_s = 10;  // the same while the length of its iterations is unknown
+  double first_silence_s = 10;
 };
 
 struct Mark {
@@ -40,29 +42,32 @@ struct Mark {
 
 class RankIdleForecast {
  public:
-  // `known`: a profile from an earlier incarnation, used until training shows another pattern. A profile learned from 0
-  // iterations is none. Throws std::invalid_argument as Profiler does.
+  // `known`: a profile from an earlier incarnation. It is used until training shows another pattern. If its
+  // `iterations` is 0, there is none. Throws std::invalid_argument as Profiler does.
   explicit RankIdleForecast(const IdleForecastOptions& options = {}, const Profile& known = {});
 
-  // Takes marks in the order in which they were made. A mark with an earlier time than the one before it counts as at
-  // the same time.
+  // Call this for every mark, in the order of the marks. If a mark's time is earlier than that of the mark before, the
+  // earlier mark's time counts.
   void observe(const Mark& mark);
-  // Marks were lost. Nothing is learned from this iteration, and its position is unknown until the next one begins.
+  // Marks were lost. Nothing is learned from this iteration. Until the next one begins, the profile does not say how
+  // long the network stays idle.
   void lost_marks(double now_s);
 
-  // `busy`: whether the gate says that a communication is under way. The gate is newer than any mark. While a profile
-  // is being learned, the gate alone decides, so a job is protected before its pattern is known.
+  // `busy`: true if the gate is closed, which means that the control page shows a communication under way. The gate is
+  // newer than any mark. While a profile is learned, the gate alone decides. So checkpoints are sent from the
+  // beginning.
   IdleForecast idle_forecast(double now_s, bool busy) const;
 
   const Profile& profile() const { return profiler_.profile(); }
-  // How many iterations the profile being learned has so far. Nothing once it is complete.
+  // How many iterations the next profile has been learned from so far. None if nothing is being learned.
   std::optional<std::uint32_t> learned() const;
-  std::uint32_t relearned() const { return profiler_.relearned(); }
+  std::uint32_t relearned() const { return profiler_.relearned(); }  // how often a profile was given up
   // How long an iteration takes; 0 if unknown.
   double iteration_s() const { return profiler_.is_learning() ? longest_s_ : profile().iteration_s; }
   // The usable part of an iteration's longest idle span. Infinite if there is no profile.
   double longest_idle_s() const;
-  const std::string& complaint() const { return complaint_; }  // unbalanced hooks; "" if none
+  // Says in a sentence which calls of the hooks did not match in the last iteration. "" if all did.
+  const std::string& complaint() const { return complaint_; }
 
  private:
   bool is_silent(double now_s) const;
@@ -75,15 +80,15 @@ class RankIdleForecast {
   Recorder recorder_;
   Profiler profiler_;
   bool has_hooks_ = false;
-  bool began_ = false;     // the beginning of this iteration is known
-  bool is_whole_ = false;  // and no mark of it was lost
+  bool began_ = false;     // the beginning of an iteration was seen
+  bool is_whole_ = false;  // all marks of this iteration were seen, and they are not too many to learn from
   std::size_t open_ = 0;   // communications that have not ended
-  std::size_t begun_ = 0;  // in this iteration
-  std::size_t span_ = 0;   // communications that have ended in this iteration
+  std::size_t begun_ = 0;  // communications that have begun in this iteration
+  std::size_t span_ = 0;   // communications that have ended in this iteration: the number of the present idle span
   double span_began_s_ = 0;
   double last_mark_s_ = 0;
   double iteration_began_s_ = 0;
-  double longest_s_ = 0;  // of the last iterations
+  double longest_s_ = 0;  // length of the longest of the last iterations; older ones count less and less
   std::string complaint_;
 };
 

@@ -29,7 +29,7 @@ class Planner {
  public:
   explicit Planner(const CopyRequest& request) : request_(request) {}
 
-  // Fills the spans of one kind. Returns the number of bytes placed there.
+  // Places copies into all spans of one kind. Returns how many bytes they have.
   std::uint64_t layer(DeviceActivity activity) {
     const std::uint64_t before = placed_;
     for (std::uint32_t i = 0; i < request_.spans.size(); ++i)

@@ -1,6 +1,7 @@
 // Plans when to copy state from the GPU to host memory, so that training is disturbed least: REFT's hierarchical
-// asynchronous snapshotting (section 4.1). Copies go first into bubbles, in which the GPU does nothing, and then beside
-// computation. Last they go beside communication, if that uses another path (NVLink beside PCIe). Pure functions.
+// asynchronous snapshotting (section 4.1). The plan first fills bubbles, in which the GPU does nothing. Then it copies
+// beside computation. Last it copies beside communication, if that uses another path (NVLink instead of PCIe). Pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -22,34 +23,36 @@ struct CopyRequest {
   std::vector<DeviceSpan> spans;
   std::uint64_t state_bytes = 0;
   std::uint64_t chunk_bytes = 32u << 20;  // most bytes of one copy
-  double usable = 0.9;                    // mu: the share of each span that is used
+  double usable = 0.9;                    // mu of GEMINI: the share of each span that is used
   LinkModel link;                         // from device to host memory
-  bool separate_paths = false;            // communication does not use the copy's path
+  bool separate_paths = false;            // true: communication does not use the path of the copies
 };
 
+// One copy from device to host memory.
 struct PlannedCopy {
-  std::uint32_t span = 0;  // spans.size(): after the last one
+  std::uint32_t span = 0;  // number of the span in which it runs; spans.size(): after the last span
   std::uint64_t first_byte = 0;
   std::uint64_t size_bytes = 0;
   bool operator==(const PlannedCopy&) const = default;
 };
 
 struct CopyPlan {
-  std::vector<PlannedCopy> copies;  // by first_byte, each byte once; ordered by time only within a layer
-  std::uint64_t bubble_bytes = 0;
-  std::uint64_t compute_bytes = 0;
-  std::uint64_t communicate_bytes = 0;
-  double overrun_s = 0;  // time of the copies after the last span: state must not change before they end
+  std::vector<PlannedCopy> copies;      // sorted by first_byte; each byte is in one copy. Not in the order of time
+  std::uint64_t bubble_bytes = 0;       // bytes copied in bubbles
+  std::uint64_t compute_bytes = 0;      // bytes copied beside computation
+  std::uint64_t communicate_bytes = 0;  // bytes copied beside communication
+  double overrun_s = 0;                 // time of the copies after the last span; until they end, state must not change
 };
 
-// Plans the copies of one snapshot. Throws std::invalid_argument as plan() does, for the same reasons. O(spans +
+// Plans the copies of one snapshot. Throws std::invalid_argument if a value of the request is out of range. O(spans +
 // copies).
 CopyPlan plan_copies(const CopyRequest& request);
 
-// How long the device of a pipeline stage is idle in an iteration with the schedule 1F1B, for when there is no profile
-// yet. REFT's estimate is (0.8 p + 2 P - p - 2) C for stage p of P, counted from 0. C is the time of one micro-batch's
-// pass, the mean of forward and backward. Then the first stage gets (P - 1) passes of each, as is known for 1F1B. Never
-// negative. Throws std::invalid_argument unless stage < stages and the time is finite and not negative.
+// Estimates how long the device of a pipeline stage is idle in an iteration with the schedule 1F1B. It serves until
+// there is a profile. REFT's estimate is (0.8 p + 2 P - p - 2) C for stage p of P, counted from 0. `pass_s` is C, the
+// time of one micro-batch's pass: the mean of forward and backward. Then the first stage is idle for P - 1 passes of
+// each, as is known for 1F1B. The result is never negative. Throws std::invalid_argument unless stage < stages and
+// pass_s is finite and not negative.
 double bubble_time_1f1b_s(std::uint32_t stage, std::uint32_t stages, double pass_s);
 
 }  // namespace ckpt::schedule

@@ -18,7 +18,7 @@ void LinkEstimate::add(std::uint64_t size_bytes, double time_s) {
 
 std::optional<LinkModel> LinkEstimate::link() const {
   if (chunks_ < least_chunks) return std::nullopt;
-  constexpr double least_spread = 0.01;  // of the mean size
+  constexpr double least_spread = 0.01;  // as a share of the mean size
   const double mean_size = sizes_ / weight_, mean_time = times_ / weight_;
   const double variance = sizes_squared_ / weight_ - mean_size * mean_size;
   const double covariance = products_ / weight_ - mean_size * mean_time;

@@ -1,5 +1,5 @@
-// LinkEstimate learns how long a chunk takes to send, from chunks that were sent. It fits f(s) = startup_s + s /
-// bytes_per_s by least squares. Older chunks count less and less. No clock, no I/O.
+// LinkEstimate learns from sent chunks how long a chunk takes to send. It fits f(size) = startup_s + size / bytes_per_s
+// by least squares. Older chunks count less and less. No clock, no I/O. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace ckpt::schedule {
 
 class LinkEstimate {
  public:
-  // Adds a chunk that had the link to itself. Ignored if the size is 0 or the time is not above 0.
+  // Adds a chunk that was alone on the link. Ignores it if the size is 0 or the time is not above 0.
   void add(std::uint64_t size_bytes, double time_s);
 
-  // None until there are a few chunks. If sizes hardly differ or the fit makes no sense, the bytes account for all of
-  // the time. The forecast for chunks of that size is still right.
+  // None until four chunks were added. If all chunks have about the same size, or the fit makes no sense, startup_s is
+  // 0 and bytes_per_s accounts for all of the time. For chunks of about that size, the forecast is still right.
   std::optional<LinkModel> link() const;
 
  private:
@@ -23,8 +23,9 @@ class LinkEstimate {
   static constexpr std::uint32_t least_chunks = 4;
 
   std::uint32_t chunks_ = 0;  // up to least_chunks
-  double weight_ = 0;
-  double sizes_ = 0, times_ = 0;  // weighted sums
+  double weight_ = 0;         // sum of all chunks' weights
+  // Weighted sums over the chunks: of size, of time, of size squared, and of size times time.
+  double sizes_ = 0, times_ = 0;
   double sizes_squared_ = 0, products_ = 0;
 };
 

@@ -7,7 +7,7 @@ namespace ckpt::schedule {
 
 namespace {
 
-constexpr double least_share = 0.1;  // of the link, for waiting pieces
+constexpr double least_share = 0.1;  // share of the time for which waiting pieces get the link
 
 }  // namespace
 
@@ -15,7 +15,7 @@ Pacer::Pacer(const PacerOptions& options) : options_(options) {
   if (options.grain_bytes == 0 || options.chunk_bytes < options.grain_bytes || !(options.chunk_s > 0) ||
       !(options.starvation_limit_s > 0))
     throw std::invalid_argument(
-        "a chunk has at least one grain, a grain at least one byte, and its time and wait limit are above 0");
+        "a chunk needs at least one grain, and a grain one byte; chunk_s and starvation_limit_s must be above 0");
 }
 
 std::uint64_t Pacer::allow(double now_s, std::uint64_t left_bytes, std::size_t under_way,
@@ -51,7 +51,8 @@ std::uint64_t Pacer::chunk_bytes() const {
   return std::max<std::uint64_t>(static_cast<std::uint64_t>(bytes) / options_.grain_bytes, 1) * options_.grain_bytes;
 }
 
-// A chunk that gets in training's way is charged for all the time that it took.
+// A forced chunk may take longer than expected, because training communicates. The pieces then count as having had the
+// link for all of that time.
 void Pacer::received(std::uint64_t size_bytes, double time_s, bool undisturbed) {
   if (undisturbed) estimate_.add(size_bytes, time_s);
   if (forced_for_s_ == 0) return;
@@ -59,7 +60,8 @@ void Pacer::received(std::uint64_t size_bytes, double time_s, bool undisturbed) 
   forced_for_s_ = 0;
 }
 
-// A waiting piece asks all the time. If nothing asked, that time does not count: all had left, or nobody came to ask.
+// While pieces wait, allow() is called again and again. The time since the last call counts as waiting only if it is
+// short. After a long gap, either no piece was left to send, or the caller could not call.
 void Pacer::note_waiting(double now_s, double starvation_limit_s) {
   constexpr double pause_s = 0.1;
   const double gap_s = now_s - asked_s_;
@@ -72,7 +74,7 @@ void Pacer::note_waiting(double now_s, double starvation_limit_s) {
   all_left_ = false;
 }
 
-// If the link is not known, one chunk in starvation_limit_s counts as a tenth of it.
+// How long a chunk takes on the link. Until the link is known, a tenth of starvation_limit_s.
 double Pacer::link_s(std::uint64_t size_bytes) const {
   const auto link = estimate_.link();
   return link ? link->time_s(size_bytes) : least_share * options_.starvation_limit_s;

@@ -1,13 +1,12 @@
 // Pacer decides whether a chunk may leave now and how large it may be, so that checkpoint traffic does not slow down
 // training. It carries out Algorithm 2 of GEMINI (SOSP'23, section 5.3) while the iteration passes. A chunk leaves only
-// if it will arrive before the usable part of the idle span ends. It is cut to the size that fits. If training
-// communicates when its profile predicts, each span carries the bytes that plan() places there. If training
-// communicates earlier, the span carries fewer. No clock, no I/O.
+// if it will arrive before the usable part of the idle span ends. The chunk is cut to the size that fits. If training
+// communicates when its profile predicts, each span carries the bytes that plan() (plan.hpp) places there. If training
+// communicates earlier, the span carries fewer. No clock, no I/O. Not thread-safe.
 //
-// Starvation is bounded: pieces that wait get the link for at least a tenth of the time. The pacer counts how much of
-// that tenth they did not get. Once they got nothing of it for starvation_limit_s and for two iterations, one chunk
-// leaves even if training has to wait for it. More follow until they have their tenth. No such chunk leaves while a
-// profile is learned: the pacer learns from iterations without checkpoint traffic.
+// Starvation is bounded: waiting pieces get the link for at least a tenth of the time. The pacer counts how much of
+// that tenth they did not get. The limit is the tenth of starvation_limit_s or of two iterations, whichever is longer.
+// Above the limit, one chunk leaves even if training has to wait for it. This repeats as often as needed.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +19,9 @@
 namespace ckpt::schedule {
 
 struct PacerOptions {
-  std::uint64_t chunk_bytes = 2u << 20;   // R / p: no chunk is larger
-  std::uint64_t grain_bytes = 64u << 10;  // chunks are cut at multiples of this, except a piece's last one
-  double chunk_s = 0.01;  // nor takes longer on the link, except one grain: training may have to wait that long
+  std::uint64_t chunk_bytes = 2u << 20;   // no chunk is larger (R / p of GEMINI)
+  std::uint64_t grain_bytes = 64u << 10;  // chunks are multiples of a grain, except the last one of a piece
+  double chunk_s = 0.01;  // no chunk takes longer on the link, except one of a single grain. Training may wait so long
   double starvation_limit_s = 1;
 };
 
@@ -32,20 +31,21 @@ class Pacer {
   // 0.
   explicit Pacer(const PacerOptions& options = {});
 
-  // Asks for a waiting piece that has `left_bytes` > 0 left, while `under_way` chunks are under way. Returns the most
-  // bytes that may leave now, and the caller sends them; 0: none. Unless the network is free, chunks leave one by one,
-  // so a communication of training that begins early meets at most one. `iteration_s`: the slowest rank's; 0 if
-  // unknown.
+  // Asks for a waiting piece of which `left_bytes` > 0 are not sent, while `under_way` chunks are under way. Returns
+  // how many bytes may leave now, at most. The caller must send a chunk of that size. 0: nothing may leave. Unless the
+  // network is free, chunks leave one by one. So a communication of training that begins early meets at most one chunk.
+  // `iteration_s`: how long an iteration of the slowest rank takes; 0: unknown.
   std::uint64_t allow(double now_s, std::uint64_t left_bytes, std::size_t under_way, const IdleForecast& idle_forecast,
                       double iteration_s);
-  // A chunk that was under way alone has arrived. `undisturbed`: training did not communicate meanwhile, so the chunk
-  // measures the link.
+  // Call this when a chunk has arrived that was under way alone. `time_s`: from sending until then. `undisturbed`: true
+  // if training did not communicate meanwhile. Only then the chunk tells how fast the link is.
   void received(std::uint64_t size_bytes, double time_s, bool undisturbed);
 
-  std::optional<LinkModel> link() const { return estimate_.link(); }
-  // As much as crosses the link in chunk_s, within limits. Small until the link is known.
+  std::optional<LinkModel> link() const { return estimate_.link(); }  // none until enough chunks have arrived
+  // The largest chunk that may leave: as many whole grains as cross the link in chunk_s, at least one, and at most
+  // PacerOptions::chunk_bytes. One grain until the link is known.
   std::uint64_t chunk_bytes() const;
-  std::uint64_t forced() const { return forced_; }  // chunks that left although they did not fit
+  std::uint64_t forced() const { return forced_; }  // how many chunks left although they fit into no idle span
 
  private:
   std::uint64_t fitting_bytes(std::uint64_t left_bytes, double idle_s) const;
@@ -54,10 +54,10 @@ class Pacer {
 
   const PacerOptions options_;
   LinkEstimate estimate_;
-  double asked_s_ = -1;      // when allow() was asked last
-  bool all_left_ = false;    // and it allowed all that there was
-  double owed_s_ = 0;        // time on the link that waiting pieces have been denied
-  double forced_for_s_ = 0;  // expected time of the last forced chunk; 0 once it has arrived
+  double asked_s_ = -1;      // when allow() was called last; -1: not since the network was free
+  bool all_left_ = false;    // that call allowed all bytes of the piece
+  double owed_s_ = 0;        // how much time on the link waiting pieces still have to get
+  double forced_for_s_ = 0;  // expected time of the last forced chunk on the link; 0 once that chunk has arrived
   std::uint64_t forced_ = 0;
 };
 

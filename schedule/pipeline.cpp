@@ -18,10 +18,10 @@ void check(const PipelineRequest& request) {
       throw std::invalid_argument("idle windows must be in order, apart from each other, and of a finite length");
     end_s = window.start_s + window.length_s;
   }
-  if (!(request.iteration_s >= end_s)) throw std::invalid_argument("an iteration cannot end before its last window");
+  if (!(request.iteration_s >= end_s)) throw std::invalid_argument("an iteration must not end before its last window");
 }
 
-// The p sub-buffers, used in turn, and the single engine that copies out of them.
+// The p sub-buffers, which are used in turn, and the one copy engine that empties them.
 class SubBuffers {
  public:
   SubBuffers(std::uint32_t count, double bytes_per_s) : free_at_s_(count, 0.0), bytes_per_s_(bytes_per_s) {}
@@ -48,7 +48,7 @@ PipelineRun run(const PipelineRequest& request) {
   SubBuffers buffers(request.buffers, request.copy_bytes_per_s);
   std::size_t next = 0;
   double now_s = 0;
-  // Returns false if the chunk cannot arrive by then.
+  // Sends a chunk if it can arrive by this time. Returns false if it cannot.
   const auto send = [&](double deadline_s) {
     const double time_s = request.link.time_s(request.chunks[next]);
     const double begin_s = std::max(now_s, buffers.free_at_s());

@@ -1,7 +1,6 @@
-// Computes how long it would take to send a checkpoint by a plan (plan.hpp), which says when each chunk leaves. So one
-// can choose the sizes of chunks and buffers. Chunks cross the network into p sub-buffers, and are copied from there to
-// host memory (GEMINI, SOSP'23, section 5.2). The result also shows how much slower one buffer is than several. Pure
-// functions.
+// run() computes how long it takes to send a checkpoint in the idle windows of one iteration, for given sizes of chunks
+// and numbers of buffers. Chunks cross the network into p sub-buffers, and are copied from there to host memory
+// (GEMINI, SOSP'23, section 5.2). The result also shows how much slower one sub-buffer is than several. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +10,15 @@
 
 namespace ckpt::schedule {
 
+// A time in which the network is idle.
 struct Window {
-  double start_s = 0;
+  double start_s = 0;  // since the iteration began
   double length_s = 0;
 };
 
 struct PipelineRequest {
-  std::vector<Window> idle;  // when the network is idle, in order, within the iteration
-  double iteration_s = 0;
+  std::vector<Window> idle;           // in order of time; all end within the iteration
+  double iteration_s = 0;             // length of the iteration without chunks
   std::vector<std::uint64_t> chunks;  // sizes, in the order in which they are sent
   std::uint32_t buffers = 4;
   LinkModel link;
@@ -26,19 +26,20 @@ struct PipelineRequest {
 };
 
 struct PipelineRun {
-  double iteration_s = 0;  // with the chunks that did not fit
-  double network_s = 0;    // time spent on chunks
-  double waited_s = 0;     // idle time spent waiting for a sub-buffer
-  std::uint32_t late = 0;  // chunks sent after the last window
+  double iteration_s = 0;  // length of the iteration, with the chunks that did not fit into its windows
+  double network_s = 0;    // how long chunks use the network
+  double waited_s = 0;     // how long chunks wait for a sub-buffer while the network is idle
+  std::uint32_t late = 0;  // how many chunks are sent after the last window
 };
 
-// Runs one iteration. A chunk is sent only when a sub-buffer is free and it will be through before its window ends, so
-// training finds the network as it would without chunks. What is left after the last window goes at the iteration's end
-// and prolongs it. The copy to host may overlap training. Throws std::invalid_argument as plan() does. O(windows +
-// chunks).
+// Computes one iteration. A chunk is sent only if a sub-buffer is free and the chunk will arrive before its window
+// ends. So training never finds chunks on the network. Chunks that are left after the last window are sent when the
+// iteration ends, and prolong it. Copies to host memory may overlap training. Throws std::invalid_argument if a value
+// of the request is out of range. O(windows + chunks).
 PipelineRun run(const PipelineRequest& request);
 
-// A whole checkpoint, cut into chunks of R / p.
+// The sizes of the chunks of a whole checkpoint that goes to `copies_sent` nodes. Each chunk has `chunk_bytes`, except
+// the last one of a copy.
 std::vector<std::uint64_t> equal_chunks(std::uint64_t checkpoint_bytes, std::uint32_t copies_sent,
                                         std::uint64_t chunk_bytes);
 

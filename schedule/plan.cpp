@@ -9,7 +9,7 @@ namespace ckpt::schedule {
 
 namespace {
 
-constexpr double most_every = 100'000;  // nobody takes snapshots so rarely
+constexpr double most_every = 100'000;  // iterations from one snapshot to the next; nobody takes them more rarely
 
 [[noreturn]] void refuse(const std::string& sentence) { throw std::invalid_argument(sentence); }
 
@@ -43,14 +43,14 @@ void check(const PlanRequest& request) {
   }
 }
 
-// The most whole bytes that fit into that time.
+// How many whole bytes can be sent in that time.
 std::uint64_t fitting_bytes(const LinkModel& link, double time_s, std::uint64_t most) {
   if (time_s >= link.time_s(most)) return most;
   const double fits = (time_s - link.startup_s) * link.bytes_per_s;
   return fits >= 1 ? std::min(most, static_cast<std::uint64_t>(fits)) : 0;
 }
 
-// Hands out the bytes of all copies, one copy after another.
+// Places the bytes of all copies into chunks, one copy after another.
 class Filler {
  public:
   Filler(const PlanRequest& request, Plan& plan)
@@ -91,7 +91,7 @@ class Filler {
   std::uint64_t first_byte_ = 0;
 };
 
-// Whether all copies fit, if each span comes this often.
+// True if all copies fit into the spans of so many iterations.
 bool fits(const PlanRequest& request, std::uint32_t iterations) {
   Plan plan;
   Filler filler(request, plan);
@@ -101,8 +101,8 @@ bool fits(const PlanRequest& request, std::uint32_t iterations) {
   return filler.is_done();
 }
 
-// The estimate from one iteration is sometimes too small by one: a copy's last chunk is short, and still has a start-up
-// time.
+// Returns Plan::every. The estimate from one iteration is sometimes too small, because the last chunk of a copy is
+// short and still has a start-up time. So this tries larger numbers until all copies fit.
 std::uint32_t cadence(const PlanRequest& request) {
   PlanRequest endless = request;
   endless.checkpoint_bytes = request.checkpoint_bytes * (request.copies - 1);

@@ -11,7 +11,7 @@ namespace {
 
 double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
-// The begin of each idle span.
+// When each idle span begins, since the iteration began.
 std::vector<double> idle_starts_s(const IterationTimeline& timeline) {
   std::vector<double> starts{0};
   double end_s = 0;
@@ -93,14 +93,14 @@ double Profile::idle_s() const {
 
 Profiler::Profiler(const ProfilerOptions& options, Profile known) : options_(options), profile_(std::move(known)) {
   if (options.iterations == 0 || options.window == 0 || !(options.drift > 0) || !std::isfinite(options.drift))
-    throw std::invalid_argument("a profile is learned from at least one iteration, and a change is above 0");
+    throw std::invalid_argument("a profile needs at least one iteration and one in its window, and a drift above 0");
 }
 
 void Profiler::add(const IterationTimeline& timeline) {
   if (!is_learning() && has_drifted(timeline)) start_over();
   if (!is_learning()) return;
-  // Iterations of different patterns are not mixed. The first iteration often has its own pattern, because it makes
-  // connections. A pattern that appears as often as the one seen so far replaces it.
+  // A profile is learned from iterations of one pattern. The first iteration often has a pattern of its own, because
+  // training connects in it. Another pattern that appears as often as the first one replaces it.
   if (!seen_.empty() && seen_.front().busy.size() != timeline.busy.size()) {
     if (++strange_ < seen_.size()) return;
     seen_.clear();
@@ -144,7 +144,7 @@ void Profiler::learn() {
 
 bool Profiler::has_drifted(const IterationTimeline& timeline) {
   strange_ = timeline.busy.size() + 1 == profile_.spans.size() ? 0 : strange_ + 1;
-  if (strange_ != 0) return strange_ == options_.window;  // a single one may be an evaluation
+  if (strange_ != 0) return strange_ == options_.window;  // fewer may be an evaluation
   recent_.push_back(timeline);
   if (recent_.size() < options_.window) return false;
   const bool has_changed = differs(median(recent_, idle_s), profile_.idle_s(), options_.drift) ||

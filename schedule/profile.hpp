@@ -1,6 +1,6 @@
-// Learns for the idle forecast when in an iteration training leaves the network idle (GEMINI, SOSP'23, section 5.4). It
-// learns from iterations without checkpoint traffic, and again when training changes its pattern. No clock: callers
-// pass times in.
+// A profile says at what times of an iteration training leaves the network idle (GEMINI, SOSP'23, section 5.4).
+// Recorder records iterations. Profiler learns a profile from them, and learns again when training changes its pattern.
+// Unlike GEMINI's, these iterations may have checkpoint traffic. No clock: callers pass times in. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace ckpt::schedule {
 
-// A communication of training, in seconds since its iteration began.
+// When one communication of training began and ended, in seconds since the iteration began.
 struct Busy {
   double begin_s = 0;
   double end_s = 0;
@@ -20,64 +20,66 @@ struct IterationTimeline {
   std::vector<Busy> busy;  // sorted by beginning; they may overlap
 };
 
-// The spans in which no communication runs: before the first one, after each one until the next begins, and after the
-// last one until the iteration ends. There is always one more than communications, so equal iterations compare. Where
-// communications overlap, the span is 0.
+// The lengths of the spans in which training does not communicate: before the first communication, from each one to the
+// next, and from the last one to the end of the iteration. Where communications overlap, the span is 0. So iterations
+// with equally many communications have equally many spans, one more than communications.
 std::vector<double> idle_spans_s(const IterationTimeline& timeline);
 
-// Records when training communicated in an iteration, from its hooks. Times are of any one clock that does not run
-// backwards. Wrong calls do no harm to training, and are reported in a sentence. An end without a beginning is ignored.
-// A communication without an end lasts until the iteration ends.
+// Records when training communicates in an iteration, as its hooks say. Times are of any one clock that does not run
+// backwards. Calls that do not match do no harm to training: an end without a beginning is ignored, and a communication
+// without an end counts until the iteration ends. complaint() reports them.
 class Recorder {
  public:
   void begin_iteration(double now_s);
   void comm_begin(double now_s);
-  void comm_end(double now_s);  // ends the oldest open one: collectives of a channel end in order
-  // Returns the iteration that began last. complaint() then says what was wrong in it; "" if nothing was.
+  void comm_end(double now_s);  // ends the oldest open communication: those of a channel end in order
+  // Returns the iteration that began last. complaint() then says in a sentence which calls did not match; "" if all
+  // did.
   IterationTimeline end_iteration(double now_s);
   const std::string& complaint() const { return complaint_; }
 
  private:
   double began_s_ = 0;
   std::vector<Busy> busy_;
-  std::size_t open_ = 0;  // the first one in busy_ that has not ended
+  std::size_t open_ = 0;  // index of the first communication in busy_ that has not ended
   std::string complaint_;
 };
 
+// One idle span, over the iterations of a profile.
 struct IdleSpan {
-  double start_s = 0;  // mean
-  double mean_s = 0;
-  double deviation_s = 0;  // standard deviation
+  double start_s = 0;      // mean time from the beginning of the iteration to the beginning of the span
+  double mean_s = 0;       // mean length
+  double deviation_s = 0;  // standard deviation of the length
   bool operator==(const IdleSpan&) const = default;
 };
 
 struct Profile {
   std::vector<IdleSpan> spans;
-  double iteration_s = 0;           // mean
-  double normalized_deviation = 0;  // sum of the spans' deviations / sum of their means; the paper: < 0.1
-  std::uint32_t iterations = 0;     // how many it was learned from; 0: no profile yet
-  double idle_s() const;
+  double iteration_s = 0;           // mean length of an iteration
+  double normalized_deviation = 0;  // sum of the spans' deviations / sum of their means; below 0.1 in the paper
+  std::uint32_t iterations = 0;     // how many iterations it was learned from; 0: there is no profile
+  double idle_s() const;            // mean idle time of an iteration
 };
 
 struct ProfilerOptions {
-  std::uint32_t iterations = 20;  // to learn from
-  std::uint32_t window = 10;      // this many iterations must show a change
-  double drift = 0.2;             // change of the median idle time or length over a window
+  std::uint32_t iterations = 20;  // how many iterations to learn from
+  std::uint32_t window = 10;      // so many iterations must show another pattern before it is learned
+  double drift = 0.2;             // another pattern: median idle time or length differs by more than this share
 };
 
-// Learns the profile from several iterations. Throws std::invalid_argument if an option is 0, negative or not a number.
 class Profiler {
  public:
-  // `known`: a profile to begin with; none if it was learned from 0 iterations.
+  // `known`: a profile to begin with. If its `iterations` is 0, there is none. Throws std::invalid_argument if an
+  // option is 0, negative or not a number.
   explicit Profiler(const ProfilerOptions& options = {}, Profile known = {});
 
-  // Takes every iteration in turn. Ignores iterations that take more than twice the median, because something else
-  // happened then.
+  // Takes every iteration in turn. A profile leaves out iterations that took more than twice the median, because
+  // training did something else in them.
   void add(const IterationTimeline& timeline);
   bool is_learning() const { return profile_.iterations == 0; }
   const Profile& profile() const { return profile_; }
-  std::uint32_t relearned() const { return relearned_; }                           // how many times
-  std::uint32_t seen() const { return static_cast<std::uint32_t>(seen_.size()); }  // iterations, while it is learning
+  std::uint32_t relearned() const { return relearned_; }  // how often a profile was given up to learn another one
+  std::uint32_t seen() const { return static_cast<std::uint32_t>(seen_.size()); }  // iterations learned from so far
 
  private:
   void learn();
@@ -85,9 +87,10 @@ class Profiler {
   void start_over();
 
   const ProfilerOptions options_;
-  std::vector<IterationTimeline> seen_;    // while learning: iterations of one pattern
-  std::vector<IterationTimeline> recent_;  // once learned: at most a window
-  std::uint32_t strange_ = 0;              // iterations with another number of communications; once learned: in a row
+  std::vector<IterationTimeline> seen_;    // while it learns: iterations of one pattern
+  std::vector<IterationTimeline> recent_;  // while it has a profile: the last ones, fewer than a window
+  // Iterations with another number of communications. While it has a profile, only those in a row.
+  std::uint32_t strange_ = 0;
   Profile profile_;
   std::uint32_t relearned_ = 0;
 };

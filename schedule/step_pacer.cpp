@@ -4,7 +4,7 @@
 
 namespace ckpt::schedule {
 
-// Nothing is known of the link before the first few steps. Until then, steps go one by one.
+// Until the first few steps have arrived, the time of a step is unknown. Until then, steps go one by one.
 std::uint64_t StepPacer::fitting_bytes(double idle_s) const {
   constexpr double most_bytes = 1e18;
   const auto link = estimate_.link();
@@ -45,8 +45,8 @@ void StepPacer::received(double now_s, std::uint64_t steps) {
   if (!sample_ || received_ < sample_->end_step) return;
   const std::uint64_t first_byte = sample_->first_step * chunk_bytes_;
   const std::uint64_t size_bytes = std::min(sample_->end_step * chunk_bytes_, longest_bytes_) - first_byte;
-  // A step that took far longer waited for something else, such as a member's agent. If it was the network, more will
-  // follow.
+  // A step that took far longer than expected waited for something else, such as a member's agent. So its time counts
+  // only up to a limit. If the network has become slower, more such steps follow.
   const auto link = estimate_.link();
   const double most_s = link ? 4 * link->time_s(size_bytes) : std::numeric_limits<double>::infinity();
   estimate_.add(size_bytes, std::min(now_s - sample_->began_s, most_s));

@@ -1,4 +1,4 @@
-"""All ways that are compared: what installs them, and which settings they get."""
+"""All ways to checkpoint that are compared: which packages each needs, and which settings it gets."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Entry:
-    name: str  # for --only
-    title: str  # in the table
+    name: str  # the name for --only
+    title: str  # the name in the table
     module: str
     type: str
     settings: str
     requirements: tuple[str, ...] = ()  # besides torch, in an environment of its own
-    copies: bool = True  # makes a copy of the state
-    flushes: bool = False  # the ranks that survive write their copies to files when they are stopped
-    on_storage: bool = False  # its files lie on storage, which no node takes with it
+    copies: bool = True  # True: it copies the state
+    flushes: bool = False  # True: ranks that survive write their copies to files when they are stopped
+    on_storage: bool = False  # True: its files are on storage, which is not lost with a node
 
     @property
     def package(self) -> str:

@@ -1,5 +1,5 @@
-"""torch.distributed.checkpoint: save, and async_save in its forms. One folder per checkpoint; the older one is removed
-once the newer is whole."""
+"""torch.distributed.checkpoint: save, and async_save in its forms. Each checkpoint has a folder. The older one is
+removed once the newer one is whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from .way import Way
 
 PREFIX = "iteration-"
-METADATA = ".metadata"  # is written last
+METADATA = ".metadata"  # the file that is written last
 
 
 class Dcp(Way):
@@ -52,7 +52,7 @@ class Dcp(Way):
 
 
 class AsyncThread(Dcp):
-    """dcp.async_save in a thread, as it is without further arguments: the call copies the state."""
+    """dcp.async_save in a thread, with its default arguments. The call copies the state."""
 
     kind = AsyncCheckpointerType.THREAD
     stager: DefaultStager | None = None

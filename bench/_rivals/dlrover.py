@@ -45,10 +45,10 @@ def set_environment(place: Place, rank: int) -> None:
 
 def run_agent(place: Place, number: int, is_ready: Any) -> None:
     """The part of dlrover-run's agent that keeps checkpoints."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not what the driver does then
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the handler that the driver installed
     set_environment(place, number)
     AsyncCheckpointSaver.start_async_saving_ckpt()
-    is_ready.set()  # a trainer that calls earlier is not heard
+    is_ready.set()  # a trainer that calls earlier gets no answer
     while True:
         signal.pause()
 

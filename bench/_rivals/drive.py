@@ -1,4 +1,4 @@
-"""Drives one way to checkpoint through one run: saves, then faults. Prints what it found as one line of JSON, by size.
+"""Drives one way to checkpoint through one run: saves, then faults. Prints one line of JSON with the figures by size.
 
 bench/rivals.py starts it with the Python of the way's own environment: python -m _rivals.drive --help
 """
@@ -31,21 +31,21 @@ from .way import WORLD_SIZE, Nodes, Place, Way
 
 PR_SET_CHILD_SUBREAPER = 36
 MIB = 1 << 20
-COMPUTING_S_PER_GIB = 1.0  # of an iteration: on a GPU, so the host is idle
-COMPUTING_S = 0.1  # at least
-LOG_CHARACTERS = 3000  # of each log, when something failed
-LOST = 0  # the rank and the node that the faults hit
+COMPUTING_S_PER_GIB = 1.0  # how long an iteration computes. A GPU would, so the host sleeps
+COMPUTING_S = 0.1  # the least
+LOG_CHARACTERS = 3000  # how much of each log to print after a failure
+LOST = 0  # number of the rank and of the node that faults strike
 
 # What a restore after a fault brought. Any other text says how a rank failed.
 BACK = "back"
 OLDER = "older"
 NOTHING = "nothing"
 WRONG = "wrong bytes"
-SAVES_MAX = 20  # until one is not skipped
+SAVES_MAX = 20  # how many saves in a row may be skipped
 
 
 def keep_orphans() -> None:
-    """Processes whose parent was killed become ours, so that we find and end them."""
+    """Makes this process the parent of processes whose parent was killed, so that it can find and end them."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -58,7 +58,7 @@ class Run:
         self._computing_s = max(COMPUTING_S, COMPUTING_S_PER_GIB * mib / 1024)
         self._saves = saves
         self._iteration = 0
-        self._is_saved = False  # in this incarnation
+        self._is_saved = False  # whether this incarnation has saved
         self.found: dict[str, Any] = {"outcomes": {}}
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class Run:
 
 
 def flip_a_bit(nodes: Nodes, rank: int, iteration: int) -> None:
-    """In the middle of what is stored of a rank, in the copy that a restore reads first."""
+    """Flips a bit in the middle of a rank's stored state, in the copy that a restore reads first."""
     pattern = struct.pack("<f", content(rank, iteration)) * 64
     for path in nodes.copies_of(rank):
         if path.stat().st_size < len(pattern):
@@ -174,7 +174,7 @@ def flip_a_bit(nodes: Nodes, rank: int, iteration: int) -> None:
             if at >= 0:
                 memory[at + len(pattern) // 2] ^= 1
                 return
-    raise Failed(f"what is stored of rank {rank} was not found")
+    raise Failed(f"the stored state of rank {rank} was not found")
 
 
 def drive(entry: Entry, way_type: type[Way], place: Place, mib: int, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def drive(entry: Entry, way_type: type[Way], place: Place, mib: int, arguments: 
         stack.callback(run.close)
         run.measure_saves()
         if arguments.all_faults:
-            run.kill_all_ranks()  # first: lm-resiliency would find what earlier faults made it flush
+            run.kill_all_ranks()  # the first fault, because lm-resiliency would restore what it flushed at earlier ones
         run.kill_a_rank()
         if not entry.on_storage:
             run.lose_a_node()
@@ -196,7 +196,7 @@ def drive(entry: Entry, way_type: type[Way], place: Place, mib: int, arguments: 
 
 
 def drive_in_folder(entry: Entry, mib: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Nothing is left of it, however it ends."""
+    """Runs the way, and removes its processes and files however that ends."""
     way_type = getattr(importlib.import_module(f"{__package__}.{entry.module}"), entry.type)
     programs = {name: Path(path) for name, path in arguments.programs.items()}
     name = f"rivals-{uuid.uuid4().hex[:8]}"
@@ -225,7 +225,7 @@ def main() -> int:
     parser.add_argument("--programs", type=json.loads, default={}, help="of ckptengine, as JSON")
     arguments = parser.parse_args()
     keep_orphans()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # so that nothing is left
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # so that the clean-up runs
     entry = next(entry for entry in WAYS if entry.name == arguments.way)
     found: dict[str, Any] = {"version": version(entry.package) if entry.package else "", "sizes": {}}
     for mib in arguments.mib:

@@ -1,4 +1,4 @@
-"""The Python environments in which ways to checkpoint run: torch is ours for all, the rest is each one's own."""
+"""The Python environments in which the ways to checkpoint run. All share our torch; each has its other packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NotInstalled(Exception):
 
 
 def python_of(entry: Entry, folder: Path) -> Path:
-    """The interpreter for a way. Makes its environment in `folder` where it is missing."""
+    """Returns the Python interpreter for a way. Makes the way's environment in `folder` if it is missing."""
     if not entry.requirements:
         return Path(sys.executable)
     home = folder / entry.module

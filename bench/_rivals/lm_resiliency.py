@@ -1,4 +1,5 @@
-"""lm-resiliency: four buffers in the trainers, copied to the peer over gloo, flushed to a folder on SIGTERM."""
+"""lm-resiliency: the trainers have four buffers, copy them to the peer over gloo, and write them to a folder on
+SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ class LmResiliency(Way):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._tensors = list(self.state.values())
-        # Who survives flushes its peer's shard, too. Only in a folder that both see can the peer find it.
+        # A rank that survives also writes its peer's shard. The peer finds it only in a folder that both nodes see.
         self._manager = InMemoryCheckpointManager(
             InMemoryCkptConfig(
                 interval=1,

@@ -1,4 +1,4 @@
-"""How much memory a driver, all that it has started, and its files in tmpfs take together."""
+"""Measures how much memory a driver, all processes that it has started, and its files in tmpfs take together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def _process_bytes(pid: int) -> int:
-    """A process's share of what it maps, without files in tmpfs that have a name: who owns them counts those."""
+    """A process's share of the memory that it maps. Leaves out named files in tmpfs, which are counted as files."""
     total_kib, counts = 0, True
     try:
         with open(PROC / str(pid) / "smaps") as smaps:
@@ -53,12 +53,12 @@ def bytes_now(files: Iterable[Path]) -> int:
         try:
             total += file.stat().st_blocks * 512
         except FileNotFoundError:
-            pass  # removed meanwhile
+            pass  # the file was removed meanwhile
     return total
 
 
 class Peak:
-    """The most memory while a block runs. Sampling disturbs times, so nothing is timed meanwhile."""
+    """Measures the most memory while a block runs. Sampling disturbs times, so nothing is timed in such a block."""
 
     def __init__(self, files: Callable[[], Iterable[Path]]) -> None:
         self._files = files

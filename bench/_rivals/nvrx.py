@@ -14,7 +14,7 @@ from .way import Nodes, State, Way, copy_into
 
 
 class HostState(BasicTensorAwareStateDict):
-    """Theirs demands tensors on a GPU."""
+    """Allows host tensors. The original demands tensors on a GPU."""
 
     def __init__(self, state_dict: dict[str, Any]) -> None:
         self.state_dict = state_dict
@@ -25,7 +25,7 @@ class HostState(BasicTensorAwareStateDict):
 
 
 class HostGroup(GroupWrapper):
-    """Theirs moves what is sent and received through a GPU."""
+    """Sends and receives host memory. The original moves it through a GPU."""
 
     def isend_state_dict(self, state_dict: HostState, dst: int) -> dict[str, float]:
         tensors = state_dict.pop_tensors()

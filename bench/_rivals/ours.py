@@ -30,7 +30,7 @@ class OurNodes(Nodes):
             self._cluster.add_node(f"node{number}")
 
     def lose(self, number: int) -> None:
-        """Also waits until the loss was noticed: finding out is the launcher's part with the others."""
+        """Loses the node and waits until the loss is noticed. With the other ways, the launcher has to notice it."""
         name, killed_at_s = f"node{number}", time.monotonic()
         self._cluster.kill_nodes([name])
         while self._cluster.declared_lost_at_s([name], killed_at_s) is None:

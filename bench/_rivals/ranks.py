@@ -1,4 +1,4 @@
-"""The two ranks of a run: processes that do what the driver asks for, and that can be killed."""
+"""The two ranks of a run. They are processes that do what the driver asks for, and that can be killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Failed(Exception):
 
 
 def content(rank: int, iteration: int) -> float:
-    """What the state of a rank consists of after an iteration. Exact in float32."""
+    """The value that a rank's state has after an iteration. It is exact in float32."""
     return iteration * 16.0 + rank + 0.5
 
 
@@ -45,7 +45,7 @@ class Rank:
         self._state: State = {f"tensor{number}": torch.zeros(floats) for number in range(TENSORS)}
         for tensor in self._state.values():
             tensor.fill_(0.0)  # touches each page
-        self._owner = 0 if way_type.survivors_go_on else rank  # all have the same state where survivors go on
+        self._owner = 0 if way_type.survivors_go_on else rank  # if survivors go on, all ranks have the same state
         self._way: Way | None = None
 
     def begin(self) -> None:
@@ -77,7 +77,7 @@ class Rank:
         self._way.wait()
 
     def flip_a_bit(self) -> None:
-        """Where the state itself is the only copy."""
+        """For ways in which the state itself is the only copy."""
         next(iter(self._state.values())).view(torch.uint8)[4096] ^= 1
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class Rank:
 
 def _serve(pipe: Connection, log: str, *arguments: Any) -> None:
     """The rank's process, until it is asked to close."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not what the driver does then
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the handler that the driver installed
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, sys.stdout.fileno())
     os.dup2(descriptor, sys.stderr.fileno())
@@ -167,7 +167,7 @@ class Ranks:
         return answers
 
     def kill(self, ranks: list[int]) -> None:
-        """Nothing runs in them any more, nor in what they started."""
+        """Ends these processes and all that they started."""
         for rank in ranks:
             process = self._processes.pop(rank, None)
             if process is None:
@@ -177,7 +177,7 @@ class Ranks:
             self._pipes.pop(rank).close()
 
     def stop(self) -> float:
-        """What a launcher does to the survivors: SIGTERM, and time to end in order. Returns how long it took, in ms."""
+        """Ends the survivors as a launcher does: SIGTERM, and time to end in order. Returns how many ms they took."""
         begin = time.monotonic()
         for process in self._processes.values():
             process.terminate()

@@ -19,7 +19,7 @@ LOST = {"older": "older state", "nothing": "lost"}
 
 @dataclass
 class Found:
-    """Of one way: figures by size in MiB, and what came back after faults."""
+    """The results of one way: figures by size in MiB, and what came back after faults."""
 
     entry: Entry
     figures: dict[int, dict[str, list[float]]] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Found:
     version: str = ""
 
     def add(self, mib: int, run: dict[str, Any]) -> None:
-        """Takes in one run."""
+        """Adds the results of one run."""
         figures = self.figures.setdefault(mib, {})
         for key in (*TIMES, "memory"):
             if run.get(key) is not None:
@@ -43,10 +43,10 @@ class Results:
     def __init__(self, sizes: list[int]) -> None:
         self.sizes = sizes
         self.found: dict[str, Found] = {}
-        self.skipped: dict[str, str] = {}  # the reason, by name
+        self.skipped: dict[str, str] = {}  # by name of the way: why it was left out
 
     def add(self, entry: Entry, run: dict[str, Any]) -> None:
-        """Takes in what a driver told of one run in all sizes."""
+        """Adds what a driver found in one run, in all sizes."""
         found = self.found.setdefault(entry.name, Found(entry, version=run["version"]))
         for mib, of_size in run["sizes"].items():
             found.add(int(mib), of_size)
@@ -112,7 +112,7 @@ class Results:
         return self.found[OURS].median(self.large, key) if OURS in self.found else None
 
     def _best(self, key: str, counts: Callable[[Found], bool]) -> tuple[float, str] | None:
-        """The least figure of the rivals that count, and whose it is."""
+        """Returns the smallest figure of the rivals that count, and the rival that has it."""
         rivals = [found for found in self.found.values() if found.entry.name != OURS and counts(found)]
         values = [(found.median(self.large, key), found.entry.name) for found in rivals]
         return min(((value, name) for value, name in values if value is not None), default=None)
@@ -156,7 +156,7 @@ class Ratio:
 
 
 def _survives_node(found: Found) -> bool:
-    """From memory. What lies on storage was not put to the test."""
+    """True if the state came back from memory. Storage was not lost, so it does not count."""
     return found.entry.copies and found.outcomes.get("lost_node") == "back"
 
 

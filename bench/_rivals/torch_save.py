@@ -18,7 +18,7 @@ class TorchSave(Way):
     def save(self, iteration: int) -> None:
         new = self.file.with_suffix(".new")
         torch.save({"iteration": iteration, "state": self.state}, new)
-        os.replace(new, self.file)  # else a kill meanwhile would leave nothing
+        os.replace(new, self.file)  # not written in place, because a kill meanwhile would leave no checkpoint
 
     def restore(self) -> int | None:
         if not self.file.exists():

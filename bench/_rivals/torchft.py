@@ -1,4 +1,4 @@
-"""torchft: nothing is stored. A rank that starts again fetches the state of a live peer over HTTP."""
+"""torchft: it stores nothing. A rank that starts again fetches the state of a live peer over HTTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Torchft(Way):
         self._transport: HTTPTransport = HTTPTransport(TIMEOUT, num_chunks=0)
         self._address(self.rank).write_text(self._transport.metadata())
         self._newest(self.rank).unlink(missing_ok=True)
-        self._iteration: int | None = None  # of the state that this rank has
+        self._iteration: int | None = None  # the iteration of this rank's state
 
     def save(self, iteration: int) -> None:
         self._iteration = iteration
@@ -48,7 +48,7 @@ class Torchft(Way):
         self._transport.send_checkpoint([(self.rank + 1) % WORLD_SIZE], self._iteration, self.state, TIMEOUT)
         self._newest(self.rank).write_text(str(self._iteration))
 
-    # The lighthouse of torchft tells the ranks these two.
+    # With torchft, its lighthouse tells the ranks these two values.
     def _address(self, rank: int) -> Path:
         return self.place.node(rank) / "address"
 

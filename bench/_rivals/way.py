@@ -1,4 +1,4 @@
-"""What a way to checkpoint is: the part in a rank's process, and the part on the nodes beside the ranks.
+"""The interface of a way to checkpoint: a part in each rank's process, and a part on the nodes beside the ranks.
 
 A driver (drive.py) runs one way through saves and faults. It asks both ranks for the same thing at the same time.
 """
@@ -18,11 +18,11 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run keeps things. All of it is in one folder in tmpfs."""
+    """The paths of a run. All are in one folder in tmpfs."""
 
     root: Path
-    name: str  # of the run, not used by any other
-    programs: dict[str, Path]  # of ckptengine: library, ckptd, ckptctl
+    name: str  # name of the run; no other run has it
+    programs: dict[str, Path]  # paths of ckptengine's library, ckptd and ckptctl
 
     @property
     def shared(self) -> Path:
@@ -35,7 +35,9 @@ class Place:
 
 
 class Nodes:
-    """What runs and lies on the nodes, beside the ranks. Belongs to the driver. Rank r runs on node r."""
+    """The part of a way on the nodes: its processes and files beside the ranks. The driver owns it. Rank r runs on node
+    r.
+    """
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -64,11 +66,11 @@ class Nodes:
 
 
 class Way:
-    """How a rank checkpoints its state. Is in the rank's process."""
+    """The part of a way in a rank's process: how the rank checkpoints its state."""
 
     nodes_type = Nodes
-    uses_group = True  # torch.distributed is initialized
-    survivors_go_on = False  # a dead rank alone starts again, and the others keep their state
+    uses_group = True  # True: torch.distributed is initialized in the rank
+    survivors_go_on = False  # True: only a dead rank starts again, and the others keep their state
 
     def __init__(self, nodes: Nodes, rank: int, state: State) -> None:
         self.place = nodes.place
@@ -76,7 +78,7 @@ class Way:
         self.state = state
 
     def restore(self) -> int | None:
-        """Brings the newest checkpoint into the state. Returns its iteration, None if there is none."""
+        """Restores the newest checkpoint into the state. Returns its iteration, or None if there is none."""
         raise NotImplementedError
 
     def save(self, iteration: int) -> None:
@@ -90,7 +92,7 @@ class Way:
         """Returns when the last save is complete, so that it survives what it can survive."""
 
     def was_skipped(self) -> bool:
-        """Whether the last save was none, because this way was not ready for one."""
+        """True if the last save was skipped, because this way was not ready for one."""
         return False
 
     def close(self) -> None:

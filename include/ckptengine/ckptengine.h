@@ -121,7 +121,7 @@ typedef struct ckpt_tensor {
 #define CKPT_TENSOR_INIT \
   { sizeof(ckpt_tensor), NULL, NULL, NULL, 0, CKPT_U8, CKPT_HOST, CKPT_OVERLAPPED }
 
-/* Where a shard of a restored checkpoint came from. A main shard in several parts has the highest value of them. */
+/* Where a shard of a restored checkpoint came from. For a main shard in several parts, the highest value among them. */
 typedef enum ckpt_tier {
   CKPT_TIER_NONE = 0,
   CKPT_TIER_LOCAL = 1,     /* this node's memory */
@@ -143,12 +143,12 @@ typedef struct ckpt_restored {
   int64_t iteration;          /* the restored iteration; -1 if not found */
   int64_t next_iteration;     /* where the training loop continues: iteration + 1, or 0 if not found */
   uint64_t bytes;             /* bytes restored into the caller's tensors */
-  double fetch_ms;            /* until this node's agent had all bytes and had verified them */
-  double load_ms;             /* copying the bytes into the caller's tensors and verifying them */
+  double fetch_ms;            /* time until this node's agent had all bytes and had verified them */
+  double load_ms;             /* time to copy the bytes into the caller's tensors and to verify them */
   const char* message;        /* what a person should know about this restore, or ""; valid until the engine's next
                                  ckpt_restore() or ckpt_close() */
-  int32_t adopted;   /* 1: the checkpoint has no private shard of this rank, so it got rank 0's. Begin anew what
-                        only this rank has, as its random numbers (docs/elastic.md) */
+  int32_t adopted;   /* 1: the checkpoint has no private shard for this rank, so the rank got rank 0's. Initialize
+                        again what must differ between ranks, such as random numbers (docs/elastic.md) */
   uint32_t reserved; /* 0 */
 } ckpt_restored;
 #define CKPT_RESTORED_INIT \
@@ -156,7 +156,7 @@ typedef struct ckpt_restored {
 
 /* How far a snapshot has come. Later stages have higher values. */
 typedef enum ckpt_stage {
-  CKPT_STAGE_NONE = 0,      /* not taken, waits for a slot, discarded, or too old to be remembered (256 are) */
+  CKPT_STAGE_NONE = 0,      /* not taken, waiting for a slot, discarded, or more than 256 iterations old */
   CKPT_STAGE_CAPTURING = 1, /* the copy is under way */
   CKPT_STAGE_CAPTURED = 2,  /* complete in this node's memory */
   CKPT_STAGE_COMMITTED = 3, /* every shard of the job has all its copies and parity */
@@ -176,8 +176,8 @@ typedef struct ckpt_stats_t {
   double stall_ms;             /* time in the last ckpt_snapshot() and its ckpt_before_update() */
   double capture_ms;           /* last snapshot: from the ckpt_snapshot() call until captured */
   double commit_ms;            /* last commit: from the ckpt_snapshot() call until this rank learned of it */
-  uint64_t gpu_staging_bytes;  /* GPU memory that copies pass through. 0 without tensors there. Less than the option
-                                  of this name if the GPU had less free */
+  uint64_t gpu_staging_bytes;  /* GPU memory through which tensors are copied; 0 if none are in GPU memory. Less than
+                                  the option gpu_staging_bytes if the GPU had less free memory */
 } ckpt_stats_t;
 #define CKPT_STATS_INIT \
   { sizeof(ckpt_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
@@ -185,7 +185,7 @@ typedef struct ckpt_stats_t {
 /* Whether the job is protected, from best to worst. `ckptctl health` shows the same (docs/protection.md). */
 typedef enum ckpt_protection {
   CKPT_PROTECTED = 0,
-  CKPT_DEGRADED = 1,     /* commits go on, or did a moment ago, but something is less than asked for */
+  CKPT_DEGRADED = 1,     /* the newest commit is recent enough, but something is wrong, e.g. too few copies */
   CKPT_NOT_PROTECTED = 2 /* nothing was committed for longer than allowed, or nobody can tell */
 } ckpt_protection;
 
@@ -194,12 +194,12 @@ typedef enum ckpt_protection {
 typedef struct ckpt_health_t {
   size_t struct_size; /* in: sizeof(ckpt_health_t); out: bytes that the library filled */
   ckpt_protection state;
-  uint32_t copies_now; /* newest commit: the fewest copies that any shard has */
+  uint32_t copies_now; /* of the newest commit: the fewest copies that any shard has */
   uint32_t copies_wanted;
-  uint32_t parity_now; /* newest commit: lost nodes that each parity group can still replace */
+  uint32_t parity_now; /* of the newest commit: how many more nodes each parity group can lose */
   uint32_t parity_wanted;
   int64_t since_ms;   /* how long this state has lasted */
-  int64_t at_risk_ms; /* training time since the newest commit, lost if the job fails now */
+  int64_t at_risk_ms; /* training time since the newest commit; it is lost if the job fails now */
   int64_t at_risk_iterations;
   int64_t allowed_ms;             /* time without a commit after which the job is not protected */
   uint64_t committed_incarnation; /* newest known commit; 0 if none */
@@ -270,8 +270,8 @@ CKPT_API ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_
  * at most `close_timeout_ms` (an option), and 10 s more if a GPU hangs. */
 CKPT_API void ckpt_close(ckpt_engine* engine);
 
-/* Sets the function that receives this engine's warnings. Null: warnings are kept, the 16 newest. A new callback first
- * receives the kept warnings, before this call returns. */
+/* Sets the function that receives this engine's warnings. Without a function (null), the engine keeps the 16 newest
+ * warnings. A new function receives the kept warnings before this call returns. */
 CKPT_API ckpt_status ckpt_on_warning(ckpt_engine* engine, ckpt_warning_callback callback, void* user);
 
 /* Registers a tensor or blob. The first tensor in GPU memory makes the engine reserve `gpu_staging_bytes` (an option)
@@ -315,8 +315,9 @@ CKPT_API ckpt_status ckpt_restore(ckpt_engine* engine, void* stream, ckpt_restor
  * at restored.next_iteration, grow within an incarnation, and stay below 2^40. A snapshot that fails never harms
  * training. CKPT_SKIPPED: earlier snapshots are still being stored, so all ranks skip this one.
  *
- * All tensors in host memory: if no slot is free, CKPT_SYNCHRONOUS tensors are kept, and the copy begins once a slot is
- * free. If none is until ckpt_before_update(), that call skips the snapshot.
+ * If all tensors are in host memory and no slot is free, the engine copies only the CKPT_SYNCHRONOUS tensors now. It
+ * captures the others once a slot is free. If no slot becomes free before ckpt_before_update(), that call skips the
+ * snapshot.
  *
  * `stream` is as in ckpt_restore(). The snapshot has the state after the work that is on `stream` now. If other streams
  * update tensors, let `stream` wait for them. Work put on `stream` afterwards may change CKPT_SYNCHRONOUS tensors in
@@ -326,11 +327,12 @@ CKPT_API ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration, void*
 /* Finishes the pending capture. Call it before CKPT_OVERLAPPED tensors change again. Only then does the agent learn of
  * the snapshot. If you forget this call, the next ckpt_snapshot() discards the pending snapshot and warns.
  *
- * All tensors in host memory: blocks until they are captured, at most one minute. `count` may be 0. CKPT_DISCARDED: the
- * capture failed or took too long. CKPT_SKIPPED: no slot became free since ckpt_snapshot(), so all ranks skip it.
+ * If all tensors are in host memory, the call blocks until they are captured, at most one minute. `count` may be 0.
+ * CKPT_DISCARDED: the capture failed or took too long. CKPT_SKIPPED: no slot has become free since ckpt_snapshot(), so
+ * all ranks skip this snapshot.
  *
- * Any tensor in GPU memory: the host does not wait. The `count` streams in `streams` wait instead, on the GPU. Name
- * every stream that changes the tensors. The agent learns of the snapshot when its copy has ended. Until then
+ * If any tensor is in GPU memory, the host does not wait. The `count` streams in `streams` wait instead, on the GPU.
+ * Name every stream that changes the tensors. The agent learns of the snapshot when its copy has ended. Until then
  * ckpt_snapshot() returns CKPT_SKIPPED. If the copy fails after this call, ckpt_wait() and ckpt_stats() show it. After
  * an error that ends the CUDA context, every later snapshot returns CKPT_ERR_SYSTEM. */
 CKPT_API ckpt_status ckpt_before_update(ckpt_engine* engine, void* const* streams, size_t count);
@@ -357,7 +359,7 @@ CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
 CKPT_API ckpt_status ckpt_comm_begin(ckpt_engine* engine, uint32_t channel, void* stream);
 CKPT_API ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t channel, void* stream);
 
-/* Training does something else than iterations until ckpt_resume(): an evaluation, the writing of a model. Meanwhile
+/* Says that training pauses until ckpt_resume(): it does something else, e.g. evaluates or writes a model. Meanwhile
  * the agent does not suspect this rank to hang (docs/jit.md). `name` is for people; the engine keeps its first 32
  * bytes. Pauses may be nested: call ckpt_resume() once for each. Before ckpt_restore() these calls do nothing. They
  * never block and make no system call. CKPT_ERR_INVALID: `name` is null, or no pause has begun. Nothing changes then.
@@ -370,12 +372,13 @@ CKPT_API ckpt_status ckpt_resume(ckpt_engine* engine);
 CKPT_API ckpt_status ckpt_snapshot_stage(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage);
 
 /* Waits up to `timeout_ms` until the snapshot of `iteration`, or a newer one, has reached `stage`. It never finishes a
- * capture: for stages after CKPT_STAGE_CAPTURING, call ckpt_before_update() first. CKPT_STAGE_CAPTURING waits for the
- * slot. CKPT_STAGE_DURABLE can take long, because the options storage_every and storage_interval_s decide which
- * checkpoints go to storage.
+ * capture: for stages after CKPT_STAGE_CAPTURING, call ckpt_before_update() first. CKPT_STAGE_CAPTURING is reached once
+ * the snapshot has a slot. CKPT_STAGE_DURABLE can take long, because the options storage_every and storage_interval_s
+ * decide which checkpoints go to storage.
  *
- * CKPT_ERR_TIMEOUT: not in time. CKPT_SKIPPED, CKPT_DISCARDED, CKPT_ERR_SUPERSEDED, or the error of its
- * ckpt_snapshot(): the snapshot will never get there. CKPT_ERR_INVALID: a negative iteration or an unknown stage. */
+ * CKPT_ERR_TIMEOUT: `timeout_ms` has passed. CKPT_SKIPPED, CKPT_DISCARDED, CKPT_ERR_SUPERSEDED, or what ckpt_snapshot()
+ * returned for this iteration: the snapshot will never reach `stage`. CKPT_ERR_INVALID: a negative iteration or an
+ * unknown stage. */
 CKPT_API ckpt_status ckpt_wait(ckpt_engine* engine, int64_t iteration, ckpt_stage stage, int64_t timeout_ms);
 
 /* Fills `*stats`. Does not wait. Set stats->struct_size first; CKPT_STATS_INIT does. */

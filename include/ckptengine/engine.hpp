@@ -176,8 +176,8 @@ class Engine {
   // Forgets a tensor. Not between snapshot() and before_update(). Throws Error.
   void unregister_tensor(const std::string& name) { detail::check(ckpt_unregister_tensor(engine_, name.c_str())); }
 
-  // Returns the layout of what is stored for this rank, as JSON. It takes part in the job's restore decision, so every
-  // rank must call this or restore(). Throws Error. See ckpt_stored_layout().
+  // Returns the layout of what is stored for this rank, as JSON. The call takes part in the job's restore decision, so
+  // every rank must call this function or restore(). Throws Error. See ckpt_stored_layout().
   [[nodiscard]] std::string stored_layout() {
     const char* json = nullptr;
     detail::check(ckpt_stored_layout(engine_, &json));
@@ -228,8 +228,8 @@ class Engine {
     detail::check(ckpt_comm_end(engine_, channel, stream));
   }
 
-  // Training does something else than iterations in between. The class Pause, below, calls both. They throw Error only
-  // for wrong use. See ckpt_pause().
+  // Mark the begin and end of a pause, in which training does something else than iterations. The class Pause, below,
+  // calls both. They throw Error only for wrong use. See ckpt_pause().
   void pause(const char* name) { detail::check(ckpt_pause(engine_, name)); }
   void resume() { detail::check(ckpt_resume(engine_)); }
 

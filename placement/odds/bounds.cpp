@@ -22,7 +22,7 @@ double log_choose(std::uint64_t a, std::uint64_t b) {
   if (b > a) return -std::numeric_limits<double>::infinity();
   b = std::min(b, a - b);
   if (b > 1000) return std::lgamma(double(a) + 1) - std::lgamma(double(b) + 1) - std::lgamma(double(a - b) + 1);
-  double sum = 0;  // few factors, so it avoids the cancellation of large logarithms
+  double sum = 0;  // with few factors: avoids the cancellation of large logarithms
   for (std::uint64_t i = 0; i < b; ++i) sum += std::log(double(a - i) / double(i + 1));
   return sum;
 }

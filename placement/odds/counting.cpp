@@ -1,6 +1,6 @@
-// Counting by generating functions. The coefficient of x^k counts the sets of k lost nodes that a cell survives. Cells
-// multiply. A ring is a transfer matrix, written as a recurrence. Whole numbers; at most 64 nodes, because C(64, 32) <
-// 2^64.
+// Counts by generating functions. Each cell has a polynomial, whose coefficient of x^k counts the sets of k lost nodes
+// that the cell survives. The polynomial of several cells is the product of theirs. A ring is a transfer matrix,
+// written as a recurrence. All numbers are whole. They fit into 64 bits for at most 64 nodes, because C(64, 32) < 2^64.
 #include <algorithm>
 
 #include "placement/odds/survival.hpp"
@@ -33,8 +33,9 @@ Polynomial all_but_the_whole(std::uint32_t nodes) {
   return sets;
 }
 
-// linear[j]: of j positions in a row, the last one is alive, and no `window` lost ones are next to each other. In a
-// ring, the gap that contains position 0 (g-1 lost nodes and the live one after them) can lie in g ways.
+// linear[j]: the polynomial of j positions in a row, of which the last one is alive and no `window` lost ones are next
+// to each other. In a ring, the gap that contains position 0 consists of g-1 lost nodes and the live node after them,
+// so it can lie in g ways.
 Polynomial ring_survivors(std::uint32_t size, std::uint32_t window) {
   std::vector<Polynomial> linear(size + 1, Polynomial(size + 1, 0));
   linear[0][0] = 1;
@@ -48,7 +49,7 @@ Polynomial ring_survivors(std::uint32_t size, std::uint32_t window) {
   return survivors;
 }
 
-// Either a node in the overlap is left, or the overlap is lost and both sides have a node left.
+// A pair of sets survives if a node in the overlap is left, or if the overlap is lost and each side has a node left.
 Polynomial pair_survivors(std::uint32_t size, std::uint32_t window) {
   const std::uint32_t side = size - window;
   const std::uint32_t overlap = window - side;

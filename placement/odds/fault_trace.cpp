@@ -37,8 +37,8 @@ class Reader {
  public:
   FaultTrace read(std::string_view text) {
     const json events = json::parse(text, nullptr, false);
-    if (events.is_discarded()) throw std::invalid_argument("the fault trace is not JSON");
-    if (!events.is_array()) throw std::invalid_argument("the fault trace is not a JSON array of events");
+    if (events.is_discarded()) throw std::invalid_argument("the fault trace is not JSON: give an array of events");
+    if (!events.is_array()) throw std::invalid_argument("the fault trace must be a JSON array of events");
     for (std::size_t i = 0; i < events.size(); ++i) add(events[i], i);
     trace_.nodes = static_cast<std::uint32_t>(numbers_.size());
     return std::move(trace_);
@@ -72,7 +72,7 @@ class Reader {
   std::unordered_map<std::string, std::vector<std::size_t>> open_;  // faults without an end, the oldest first
 };
 
-// `count` different numbers below `nodes`, in random order.
+// Draws `count` different numbers below `nodes`, in random order.
 std::vector<std::uint32_t> draw(std::uint32_t count, std::uint32_t nodes, Random& random) {
   std::vector<std::uint32_t> numbers(nodes);
   std::iota(numbers.begin(), numbers.end(), 0);
@@ -84,7 +84,7 @@ std::vector<std::uint32_t> draw(std::uint32_t count, std::uint32_t nodes, Random
 void check_fits(const FaultTrace& trace, std::uint32_t nodes) {
   if (trace.nodes > nodes) {
     throw std::invalid_argument("the fault trace names " + std::to_string(trace.nodes) +
-                                " nodes, but the placement has only " + std::to_string(nodes));
+                                " nodes, but the placement has only " + std::to_string(nodes) + ": ask for more nodes");
   }
 }
 

@@ -1,7 +1,7 @@
-// Replays a record of real faults over a placement. Each time nodes fail, it asks whether the checkpoint in memory
-// would have survived. The format is that of the InfiniteHBD trace: a JSON array of events {node_id, event_time (days),
-// event_type: "fault_start" or "fault_end"} in the order of time. Pure functions: they take the text and return
-// figures.
+// Replays a record of real faults, a fault trace, on a placement. Each time nodes fail, replay() asks whether the
+// checkpoint in memory would have survived. A trace has the format of the InfiniteHBD trace: a JSON array of events
+// {node_id, event_time (days), event_type: "fault_start" or "fault_end"} in the order of time. Pure functions: they
+// take the text and return figures.
 #pragma once
 
 #include <cstdint>
@@ -15,48 +15,52 @@
 namespace ckpt::placement {
 
 struct Fault {
-  std::uint32_t node = 0;  // the trace's number: in the order of first faults
+  std::uint32_t node = 0;  // a number of the trace: nodes are numbered in the order of their first faults
   double start_days = 0;
   double end_days = 0;  // infinite if the trace does not say
 };
 
 struct FaultTrace {
   std::vector<Fault> faults;  // sorted by start
-  std::uint32_t nodes = 0;    // how many ever failed
-  double span_days = 0;       // until the last event
+  std::uint32_t nodes = 0;    // how many nodes ever failed
+  double span_days = 0;       // time of the last event
 };
 
 // Throws std::invalid_argument, naming the event, if the text is not such a trace.
 FaultTrace parse_trace(std::string_view text);
 
-// Returns numbering[trace node] = node of a placement, random from the seed. Throws if the trace has more nodes.
+// Assigns nodes of a placement to the trace's nodes at random: node n of the trace is node numbering[n] of the
+// placement. The seed determines the result. Throws std::invalid_argument if the trace has more nodes than `nodes`, the
+// placement.
 std::vector<std::uint32_t> random_numbering(const FaultTrace& trace, std::uint32_t nodes, std::uint64_t seed);
 
-// SYNTHETIC failure domains, for a trace that names none: racks of `rack_nodes` nodes. Nodes fill the racks in the
-// order of their first faults. So nodes that failed in one burst tend to share a rack, as if racks had caused the
-// bursts. Nodes that never failed are among them at random.
+// SYNTHETIC failure domains, for a trace that names none: racks of `rack_nodes` nodes. Nodes that failed fill the racks
+// in the order of their first faults. So nodes that failed in one burst tend to share a rack, as if the rack had caused
+// the burst. The places of nodes that never failed are random.
 struct SyntheticRacks {
-  std::vector<std::uint32_t> numbering;
+  std::vector<std::uint32_t> numbering;  // as random_numbering() returns it
   Domains domains;
 };
 SyntheticRacks synthetic_racks(const FaultTrace& trace, std::uint32_t nodes, std::uint32_t rack_nodes,
                                std::uint64_t seed);
 
-// The same faults of the same nodes, equally long, each at a random time. The trace would look like this if faults were
-// independent.
+// Returns the trace with each fault moved to a random time. Nodes and lengths of the faults stay. The trace would look
+// like this if faults were independent.
 FaultTrace independent_twin(const FaultTrace& trace, std::uint64_t seed);
 
-// Counts how often the placement survives. The memory of a failed node is lost until `repair_days` later, when a
-// replacement has its pieces. If `repair_days` is infinite, it is lost until the fault ends.
+// How often the placement survives.
 struct Replay {
-  std::uint64_t moments = 0;   // at which at least one node failed
-  std::uint64_t survived = 0;  // moments at which every part still had a holder
-  std::uint32_t most_lost = 0;
+  std::uint64_t moments = 0;    // moments at which at least one node failed
+  std::uint64_t survived = 0;   // moments at which every part still had a holder
+  std::uint32_t most_lost = 0;  // the most nodes whose memory was lost at one moment
 };
+// Replays the trace. `numbering`: see random_numbering(). The memory of a failed node is lost for `repair_days`. Then a
+// replacement has its pieces. If `repair_days` is infinite, the memory is lost until the fault ends.
 Replay replay(const FaultTrace& trace, const Placement& placement, std::span<const std::uint32_t> numbering,
               double repair_days);
 
-// How far the faults are from independent. For independent faults, gap_variation and daily_dispersion are 1 on average.
+// How far the faults are from being independent. For independent faults, gap_variation and daily_dispersion are 1 on
+// average.
 struct Burstiness {
   double mean_gap_days = 0;
   double gap_variation = 0;     // standard deviation of the time between faults, over its mean

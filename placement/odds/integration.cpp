@@ -1,10 +1,10 @@
-// Counting by integration. By Cauchy's formula, a coefficient of a generating function is its mean over a circle. With
-// more points than the function has coefficients, the mean over points is exact, not an approximation. The circle goes
-// through the saddle point. There the function can be read as a probability: nodes are lost independently, k of them on
-// average. So nothing overflows, whatever the number of nodes, and the terms hardly cancel. The probability of loss is
-// integrated on its own, because it can be far below the precision of 1 - survival.
+// Counts by integration. By Cauchy's formula, the coefficient of x^k in a generating function is the mean of function /
+// x^k over a circle. If the mean is taken over more points than the function has coefficients, it is exact, not an
+// approximation. The circle goes through the saddle point. There the function can be read as a probability: nodes are
+// lost independently, k of them on average. So nothing overflows, whatever the number of nodes, and the terms hardly
+// cancel. The probability of loss is integrated on its own, because it can be far below the precision of 1 - survival.
 //
-// `alive` and `lost` below are a node's two weights; at the circle's real point they are probabilities.
+// `alive` and `lost` below are the two weights of a node. At the circle's real point they are probabilities.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -35,7 +35,7 @@ Complex expm1(Complex z) {
           std::exp(z.real()) * std::sin(z.imag())};
 }
 
-// ln z, or -infinity if z has lost its precision to underflow.
+// ln z, or -infinity if z is so small that it has lost its precision.
 Complex safe_log(Complex z) {
   return std::abs(z) < 1e-280 ? Complex(-std::numeric_limits<double>::infinity()) : std::log(z);
 }
@@ -48,15 +48,16 @@ struct Weights {
 
 // ---- The sets that a cell survives, and those that it does not ----
 
-// All sets except the one in which all nodes are lost. Avoids cancellation if that set is nearly everything.
+// The weight of all sets except the one in which all nodes are lost. Avoids cancellation if nearly all weight is in
+// that one.
 Complex not_all_lost(Weights w, std::uint32_t size) {
   const Complex exponent = double(size) * log1p(w.alive / w.lost);
   const bool nearly_all = std::abs(w.alive) < std::abs(w.lost) && exponent.real() < 30;
   return nearly_all ? power(w.lost, size) * expm1(exponent) : power(w.any(), size) - power(w.lost, size);
 }
 
-// The recurrence of counting.cpp. For large cells, the sum over a window slides along. That is faster, and less precise
-// if hardly any node is left.
+// The recurrence of counting.cpp. For large cells, each sum over a window is made from the one before. That is faster,
+// but less precise if hardly any node is left.
 Complex ring_survivors_by_steps(Weights w, const Cell& cell) {
   std::vector<Complex> linear(cell.size + 1);
   linear[0] = 1;
@@ -81,7 +82,7 @@ Complex ring_survivors_by_steps(Weights w, const Cell& cell) {
   return survivors;
 }
 
-// Sets with `first` to `last` - 1 lost nodes.
+// The weight of all sets with at least `first` and fewer than `last` lost nodes.
 Complex code_terms(Complex alive, Complex lost, std::uint32_t size, std::uint32_t first, std::uint32_t last) {
   Complex sum = 0;
   double choices = 1;
@@ -92,13 +93,15 @@ Complex code_terms(Complex alive, Complex lost, std::uint32_t size, std::uint32_
   return sum;
 }
 
-Complex neighbours_lost(Complex u, std::uint32_t size) {  // in a ring with window 2
+// The share of sets in which two neighbours of a ring are lost: the fatal share for window 2.
+Complex neighbours_lost(Complex u, std::uint32_t size) {
   const Complex root = std::sqrt((1.0 + u) * (1.0 + u) - 4.0 * u * u);
   const Complex delta = 2.0 * u * u / (1.0 + u + root);  // 1 minus the larger eigenvalue of the transfer matrix
   return -expm1(double(size) * log1p(-delta)) - power(delta - u, size);
 }
 
-// Like ring_survivors_by_steps, for the complement: linear[j] has a run, earlier or in its last gap.
+// Like ring_survivors_by_steps(), for the sets that the ring does not survive: in linear[j], `window` nodes in a row
+// are lost, in the last gap or in an earlier one.
 Complex ring_fatal_by_steps(Complex u, const Cell& cell) {
   const Complex alive = 1.0 - u;
   const Complex window_lost = power(u, cell.window);
@@ -108,7 +111,7 @@ Complex ring_fatal_by_steps(Complex u, const Cell& cell) {
     for (std::uint32_t i = j - std::min(cell.window, j); i < j; ++i) sum = sum * u + linear[i];
     linear[j] = alive * (sum + (j > cell.window ? window_lost : 0));
   }
-  Complex fatal = power(u, cell.size);  // and, by the gap that contains position 0:
+  Complex fatal = power(u, cell.size);  // all nodes are lost; the loop adds the rest, by the gap that has position 0
   Complex lost_in_gap = 1;
   for (std::uint32_t gap = 1; gap <= cell.size; ++gap, lost_in_gap *= u) {
     const Complex others = gap == cell.size ? 1 : gap > cell.window ? alive : linear[cell.size - gap];
@@ -117,7 +120,7 @@ Complex ring_fatal_by_steps(Complex u, const Cell& cell) {
   return fatal;
 }
 
-// The fatal share of a cell's weight. Avoids cancellation if it is small.
+// The share of a cell's weight in sets that the cell does not survive. Avoids cancellation if it is small.
 Complex fatal_share(Weights w, const Cell& cell) {
   const Complex u = w.lost / w.any();
   const std::uint32_t size = cell.size;
@@ -125,7 +128,8 @@ Complex fatal_share(Weights w, const Cell& cell) {
   if (cell.shape == Shape::code) return code_terms(w.alive / w.any(), u, size, window, size + 1);
   if (cell.shape == Shape::pair) return 2.0 * power(u, window) - power(u, size);
   if (window == size) return power(u, size);
-  // There is no room for two runs of lost nodes: either one run starts after a live node, or all are lost.
+  // The cell has no room for two runs of `window` lost nodes: either one run starts after a live node, or all nodes are
+  // lost.
   if (size <= 2 * window + 1) return double(size) * power(u, window) * (1.0 - u) + power(u, size);
   if (window == 2) return neighbours_lost(u, size);
   return ring_fatal_by_steps(u, cell);
@@ -160,7 +164,7 @@ double mean_over_circle(std::uint64_t points, std::uint64_t k, const std::functi
   double sum = value(0).real();
   for (std::uint64_t j = 1; 2 * j < points; ++j) {
     const double angle = 2 * std::numbers::pi * (double(j) / double(points));
-    // Reduces j * k as a whole number, so that the phase stays exact for large numbers.
+    // j * k is reduced as a whole number, so the phase stays exact for large numbers.
     const double phase = 2 * std::numbers::pi * (double(j * k % points) / double(points));
     sum += 2 * (value(angle) * std::polar(1.0, -phase)).real();
   }
@@ -180,8 +184,8 @@ double log_binomial(double n, double k, double alive, double lost) {
          stirling_error(n - k) + k * std::log(n * lost / k) + (n - k) * std::log(n * alive / (n - k));
 }
 
-// The minimum of a convex function of one variable, by golden section. A value that is not finite (underflow) is no
-// place for the circle.
+// Finds the minimum of a convex function of one variable, by golden section. Where the function is not finite, because
+// of underflow, the circle cannot be.
 double least(double low, double high, const std::function<double(double)>& function) {
   const auto f = [&](double t) {
     const double value = function(t);
@@ -216,11 +220,11 @@ double clamp_probability(double value) { return std::clamp(value, 0.0, 1.0); }
 
 // ---- A product of cells ----
 
-// On a logarithmic scale: lost over alive is e^t.
+// The weights of a node on a logarithmic scale: lost / alive is e^t.
 Weights weights_at(double t) { return {1 / (1 + std::exp(t)), 1 / (1 + std::exp(-t))}; }
 
-// The share of sets of k nodes in the coefficient of x^k. The generating function has coefficients >= 0, is given by
-// its logarithm, and is normalized so that all sets weigh (alive + lost)^nodes.
+// The coefficient of x^k, as a share of all sets of k nodes. The generating function is given by its logarithm. Its
+// coefficients are not negative. It is normalized so that all sets weigh (alive + lost)^nodes.
 double share_of_sets(std::uint32_t nodes, std::uint32_t k, const std::function<Complex(Weights)>& log_function) {
   const double saddle = least(-farthest, farthest, [&](double t) {
     const Weights w = weights_at(t);
@@ -258,7 +262,7 @@ double product_loss(std::span<const Cell> cells, std::uint32_t nodes, std::uint3
 // ---- One ring over all nodes: the live nodes split it into gaps, each of less than `window` lost nodes ----
 // With a = nodes - k gaps, the sets number nodes/a times the coefficient of x^k of (1 + x + ... + x^(window-1))^a.
 
-// (1 + z + ... + z^(window-1)) for z = e^log_z.
+// Returns 1 + z + ... + z^(window-1) for z = e^log_z.
 Complex geometric_sum(Complex log_z, std::uint32_t window) {
   return log_z == Complex(0) ? Complex(window) : expm1(double(window) * log_z) / expm1(log_z);
 }
@@ -266,12 +270,13 @@ Complex geometric_sum(Complex log_z, std::uint32_t window) {
 double ring_survival(std::uint32_t nodes, std::uint32_t window, std::uint32_t k) {
   const double gaps = nodes - k;
   const std::uint64_t most = std::uint64_t{nodes - k} * (window - 1);
-  const std::uint64_t coefficient = std::min<std::uint64_t>(k, most - k);  // the sum reads the same from both ends
+  const std::uint64_t coefficient = std::min<std::uint64_t>(k, most - k);  // both coefficients are equal
   const double saddle = least(-farthest, 0, [&](double t) {
     return gaps * std::log(geometric_sum(t, window).real()) - double(coefficient) * t;
   });
   const double at_saddle = geometric_sum(saddle, window).real();
-  // This is the largest deviation of a gap's size. Beyond 11 deviations and 40 windows, nothing is left to alias.
+  // `deviation` is the largest deviation of a gap's size. Beyond 11 deviations and 40 windows, nothing is left to
+  // alias.
   const double deviation = std::min(window / 2.0, std::exp(saddle / 2) / -std::expm1(saddle)) * std::sqrt(gaps);
   const auto points = std::min<std::uint64_t>(most + 1, 100 + 40ull * window + std::uint64_t(11 * deviation));
   const double mean = mean_over_circle(points, coefficient, [&](double angle) {
@@ -284,7 +289,7 @@ double ring_survival(std::uint32_t nodes, std::uint32_t window, std::uint32_t k)
   return clamp_probability(mean * std::exp(log_count - log_total));
 }
 
-// The index after the k-th from which the coefficients of (1-x)^-gaps no longer matter on a circle of this radius.
+// How many coefficients of (1-x)^-gaps after the k-th one matter on a circle of this radius.
 std::uint64_t negligible_from(double nodes, double k, double radius) {
   double log_ratio = 0;
   std::uint64_t i = 0;
@@ -303,7 +308,7 @@ double ring_loss(std::uint32_t nodes, std::uint32_t window, std::uint32_t k) {
     const Complex z = std::polar(saddle, angle);
     return std::exp(gaps * (std::log1p(-saddle) - log1p(-z))) * fatal(z) / at_saddle;
   });
-  // All sets number nodes/gaps times the coefficient of x^k of (1-x)^-gaps, too.
+  // The number of all sets is nodes/gaps times the coefficient of x^k of (1-x)^-gaps.
   const double log_all = std::log(gaps / nodes) + log_binomial(nodes, k, 1 - saddle, saddle);
   return clamp_probability(mean * std::exp(std::log(at_saddle) - log_all));
 }

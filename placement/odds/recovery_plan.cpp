@@ -16,7 +16,7 @@ bool has_live_holder(const Placement& placement, const LostNodes& lost, std::uin
 
 void LostNodes::add(std::uint32_t node) {
   if (node >= is_lost_.size()) {
-    throw std::invalid_argument("node " + std::to_string(node) + " cannot be lost: there are only 0 to " +
+    throw std::invalid_argument("node " + std::to_string(node) + " cannot be lost: nodes are numbered from 0 to " +
                                 std::to_string(is_lost_.size() - 1));
   }
   if (is_lost_[node] != 0) return;

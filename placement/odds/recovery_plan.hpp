@@ -9,11 +9,11 @@
 
 namespace ckpt::placement {
 
-// The nodes whose memory is lost. To ask and to fill it again is fast.
+// The set of nodes whose memory is lost. contains() takes constant time, clear() a time that grows with the lost nodes.
 class LostNodes {
  public:
   explicit LostNodes(std::uint32_t nodes) : is_lost_(nodes, 0) {}
-  // Throws std::invalid_argument if there is no such node. Adding a node twice changes nothing.
+  // Throws std::invalid_argument if there is no such node. To add a node twice changes nothing.
   void add(std::uint32_t node);
   void clear();
   bool contains(std::uint32_t node) const { return is_lost_[node] != 0; }
@@ -24,7 +24,7 @@ class LostNodes {
   std::vector<std::uint32_t> list_;
 };
 
-// Whether every part has a holder left. O(lost * parts per node * copies), independent of the number of nodes.
+// True if every part still has a holder. Takes O(lost * parts per node * copies), however many nodes there are.
 bool survives(const Placement& placement, const LostNodes& lost);
 
 }  // namespace ckpt::placement

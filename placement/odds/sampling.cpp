@@ -58,7 +58,8 @@ class Sampler {
 }  // namespace
 
 std::uint32_t random_below(Random& random, std::uint32_t below) {
-  // The high half of a 32 x 32 bit product. Leaves out the few draws that would favour some values (Lemire's method).
+  // Returns the high half of a 32 x 32 bit product. Draws again in the few cases that would favour some values
+  // (Lemire's method).
   const std::uint32_t uneven = -below % below;
   while (true) {
     const std::uint64_t product = (random() >> 32) * below;
@@ -81,8 +82,8 @@ Estimate estimate(std::uint64_t survived, std::uint64_t trials) {
 Estimate sample_survival(const Placement& placement, const LossModel& model, std::uint64_t trials, std::uint64_t seed) {
   const std::uint32_t nodes = placement.nodes();
   if (model.lost > nodes) {
-    throw std::invalid_argument(std::to_string(model.lost) + " lost nodes are more than the " + std::to_string(nodes) +
-                                " there are");
+    throw std::invalid_argument(std::to_string(model.lost) + " lost nodes are too many: there are only " +
+                                std::to_string(nodes) + " nodes");
   }
   if (!(model.correlation >= 0 && model.correlation <= 1)) {
     throw std::invalid_argument("a correlation must be from 0 to 1, not " + std::to_string(model.correlation));

@@ -1,7 +1,7 @@
 """The C ABI of libckptengine for ctypes. include/ckptengine/ckptengine.h says what each function does.
 
-Keeps no state except a cache of loaded libraries. ctypes releases the GIL during calls that may wait. Calls that never
-wait keep it, because getting it back can take milliseconds if other threads run.
+The module keeps no state except a cache of loaded libraries. ctypes releases the GIL during calls that may wait. Calls
+that never wait keep the GIL, because getting it back can take milliseconds if other threads run.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class COption(Structure):
 
 
 class _Growing(Structure):
-    """A struct that may grow. Sets its own struct_size."""
+    """A struct to which later versions of the C API may add fields. The constructor sets its struct_size."""
 
     def __init__(self, **values: object) -> None:
         super().__init__(struct_size=sizeof(type(self)), **values)
@@ -237,7 +237,7 @@ _CALLS: dict[str, list] = {
     "ckpt_on_health": [c_void_p, HealthCallback, c_void_p],
     "ckpt_on_warning": [c_void_p, WarningCallback, c_void_p],
 }
-# The same for functions that never wait. They are called with the GIL held.
+# Argument types of functions that never wait. They are called with the GIL held.
 _INSTANT_CALLS: dict[str, list] = {
     "ckpt_comm_begin": [c_void_p, c_uint32, c_void_p],
     "ckpt_comm_end": [c_void_p, c_uint32, c_void_p],
@@ -289,8 +289,8 @@ def _places() -> Iterator[Path]:
 
 
 def load_library(path: str | os.PathLike | None = None) -> Library:
-    """Loads the library at `path`. Without `path`, tries in order: the package, the bundle that holds the package, the
-    release build of the source tree, the system's loader. Raises OSError if none has it."""
+    """Loads the library at `path`. Without `path`, tries in this order: the package, the bundle around the package, the
+    release build of the source tree, the system's loader. Raises OSError if the library is in none of these places."""
     if path is not None:
         return _load(os.fspath(path))
     for place in _places():

@@ -46,22 +46,22 @@ class NotProtected(RuntimeError):
 
 @dataclass(frozen=True)
 class Restored:
-    """What restore() did. Times in milliseconds, sizes in bytes."""
+    """What restore() did. Times are in milliseconds, sizes in bytes."""
 
     found: bool  # False: nothing is stored, so this is a fresh start
-    behind: bool  # a newer checkpoint was committed but is lost; `message` names it
+    behind: bool  # a newer checkpoint was committed and is lost; `message` names it
     status_unknown: bool  # nodes that did not answer may know of a newer commit; `message` names them
     main_tier: Tier  # where the main shard came from
     private_tier: Tier  # where the private shard came from
     incarnation: int  # which start of the job this is; the first is 1
     iteration: int  # the restored iteration; -1 if not found
     next_iteration: int  # where the training loop continues
-    bytes: int  # restored into the caller's memory
-    fetch_ms: float  # until this node's agent had all bytes and had verified them
-    load_ms: float  # copying and verifying
+    bytes: int  # bytes restored into the caller's memory
+    fetch_ms: float  # time until this node's agent had all bytes and had verified them
+    load_ms: float  # time to copy them into the caller's memory and to verify them
     message: str = ""  # what a person should know about this restore
-    stored_world_size: int = 0  # ranks of the job that captured it; 0 if not found
-    adopted: bool = False  # the checkpoint has no private shard of this rank, so it got rank 0's (docs/elastic.md)
+    stored_world_size: int = 0  # number of ranks of the job that captured the checkpoint; 0 if not found
+    adopted: bool = False  # this rank got rank 0's private shard, since none is stored for it (docs/elastic.md)
 
     def __str__(self) -> str:
         if not self.found:
@@ -124,8 +124,9 @@ class Health:
 
 
 class Ticket:
-    """What snapshot() returns. True if the snapshot was taken, or still waits for a slot. Otherwise `status` and
-    `message` say why not, also if before_update() skipped it. Any thread may use it while the engine is open."""
+    """The result of snapshot(). A ticket is true if the snapshot was taken, or still waits for a slot. If it is false,
+    `status` and `message` say why. before_update() may skip a snapshot that waits, and then makes the ticket false. Any
+    thread may use a ticket while the engine is open."""
 
     __slots__ = ("__weakref__", "_engine", "iteration", "message", "status")
 
@@ -154,9 +155,10 @@ class Ticket:
         return self._engine.stage(self.iteration) if self.taken else Stage.NONE
 
     def wait(self, stage: Stage = Stage.COMMITTED, timeout_ms: int = 10_000) -> bool:
-        """Waits until this snapshot, or a newer one, has reached `stage`. Returns False if it did not in time, or never
-        will. `message` then says why, and so does `status`, except after a timeout. Call before_update() first: it
-        finishes the capture. CAPTURING waits until the copy has begun, and needs no before_update()."""
+        """Waits until this snapshot, or a newer one, has reached `stage`. Returns False if that takes longer than
+        `timeout_ms`, or can never happen. `message` then says why. If it can never happen, `status` says why, too. Call
+        before_update() first, because it finishes the capture. Only stage CAPTURING needs no before_update(): it is
+        reached when the copy has begun."""
         if not self.taken:
             return False
         status, message = self._engine._wait(self.iteration, stage, timeout_ms)
@@ -176,27 +178,28 @@ class Engine:
     """The engine of one rank.
 
     Options: give an `Options` object, or keyword arguments of the same names (docs/options.md), or both. Arguments
-    override the object. An option that neither has comes from the environment (CKPTENGINE_<KEY>), then from the file
-    that the option `config` names.
+    override the object. An option that you do not give comes from the environment (CKPTENGINE_<OPTION>), or else from
+    the file that the option `config` names.
 
     Close the engine, or use it in a `with` block. An engine that is collected without close() discards its pending
     capture.
 
     Streams: a stream is the handle of a CUDA stream as an integer, e.g. `torch.cuda.Stream.cuda_stream`. 0 is the
-    legacy default stream. Pass one if any tensor is in GPU memory. Leave it out if all are in host memory.
+    legacy default stream. Pass a stream if any tensor is in GPU memory. Leave it out if all are in host memory.
 
     Logging: warnings and changes of the job's protection go to the logger "ckptengine".
 
     Threads: one thread at a time uses the engine, the training thread. Any thread may use Ticket, stage(), stats(),
     health(), comm_begin(), comm_end() and communication().
 
-    Memory: the engine holds the owner of registered memory until it is moved or unregistered, or the engine is closed.
+    Memory: the engine holds a reference to the owner of registered memory until the tensor is moved or unregistered, or
+    the engine is closed.
 
     Errors: every method raises Error if it fails. snapshot() and before_update() raise only for wrong use.
 
     Protection: with `require_protected`, snapshot() raises NotProtected while health() says that the job is not
-    protected. After restore() a job has `allowed_ms` of health() to commit before anything is raised. Without
-    `require_protected`, a warning is logged and training goes on.
+    protected. It does not raise within `allowed_ms` of health() after restore(), so that the job has time for its first
+    commit. Without `require_protected`, the engine logs a warning and training goes on.
     """
 
     def __init__(
@@ -209,7 +212,7 @@ class Engine:
     ) -> None:
         self._require_protected = require_protected
         self._newest_taken = -1
-        self._newest: weakref.ref[Ticket] | None = None  # the same one's ticket
+        self._newest: weakref.ref[Ticket] | None = None  # its ticket
         self._restored_at = time.monotonic()
         self._handle: int | None = None
         self._library = _abi.load_library(library)
@@ -249,7 +252,7 @@ class Engine:
         owner: Any = None,
     ) -> None:
         """Registers contiguous memory in row-major order. `shape` is in elements. The engine holds `owner` while the
-        memory is registered."""
+        memory is registered, so that the memory is not freed."""
         extents = (ctypes.c_int64 * max(1, len(shape)))(*shape)
         tensor = _abi.CTensor(
             name=_c_text(name),
@@ -280,8 +283,9 @@ class Engine:
     # ---- restore ----
 
     def stored_layout(self) -> dict[str, Any]:
-        """Returns the layout of what is stored for this rank: {"found", "iteration", "incarnation", "main", "private"}.
-        "main" and "private" are {name: {"dtype", "shape", "data_offsets"}}. Every rank must call this or restore()."""
+        """Returns the layout of the checkpoint that restore() would restore for this rank: {"found", "iteration",
+        "incarnation", "main", "private"}. "main" and "private" are {name: {"dtype", "shape", "data_offsets"}}. Every
+        rank must call this function or restore(), because each waits for all ranks."""
         text = ctypes.c_char_p()
         self._check(self._library.ckpt_stored_layout(self._open(), byref(text)))
         return json.loads(text.value or b"{}")
@@ -317,14 +321,15 @@ class Engine:
     def snapshot(
         self, iteration: int, stream: int | None = None, *, wait: bool = False, timeout_ms: int = 30_000
     ) -> Ticket:
-        """Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. It has
-        the state after the work that is already on `stream`. A skipped or failed snapshot does not raise: the ticket
-        says so, and the log names failures. If no slot is free, the copy begins once one is, or before_update() skips
-        the snapshot. Raises Error (INVALID) for wrong use.
+        """Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. The
+        snapshot captures the state after the work that is already on `stream`. A skipped or failed snapshot does not
+        raise: the ticket says so, and failures are logged. If no slot is free, the copy begins as soon as one is. If
+        none becomes free in time, before_update() skips the snapshot. Raises Error (INVALID) for wrong use.
 
-        With `wait`, for a job that is about to end: waits until the snapshot before is committed, so that this one is
-        not skipped for it, takes this one, and waits until it is committed, all within `timeout_ms`. The ticket's stage
-        says whether it is. Every rank has to call it for the same iteration. It also calls before_update()."""
+        `wait` is for a job that is about to end. Then this function first waits until the previous snapshot is
+        committed, so that this one is not skipped. It takes this snapshot, calls before_update(), and waits until the
+        snapshot is committed: all within `timeout_ms`. The ticket's stage says whether it is committed. Every rank must
+        call it for the same iteration."""
         deadline = time.monotonic() + timeout_ms / 1000
 
         def left_ms() -> int:
@@ -355,15 +360,15 @@ class Engine:
 
     def _raise_if_not_protected(self) -> None:
         health = self.health()
-        trained_ms = 1000 * (time.monotonic() - self._restored_at)  # nothing can be committed before
+        trained_ms = 1000 * (time.monotonic() - self._restored_at)  # no commit is possible before restore()
         if health.state is Protection.NOT_PROTECTED and trained_ms > health.allowed_ms:
             raise NotProtected(health)
 
     def before_update(self, streams: Sequence[int] = ()) -> bool:
         """Finishes the pending capture. Call it before the overlapped tensors change again. Blocks until they are
-        captured. With tensors in GPU memory `streams` wait instead: name every stream that changes them. Returns False
-        if the capture failed, or is skipped because no slot became free; its ticket then says so. Raises Error
-        (INVALID) for wrong use."""
+        captured. For tensors in GPU memory it does not block, but lets `streams` wait: name every stream that changes
+        them. Returns False if the capture failed, or was skipped because no slot became free. The snapshot's ticket
+        then says so. Raises Error (INVALID) for wrong use."""
         handles = (ctypes.c_void_p * len(streams))(*streams)
         status = Status(self._library.ckpt_before_update(self._open(), handles, len(streams)))
         if status is Status.OK:
@@ -383,12 +388,13 @@ class Engine:
     # ---- communication ----
 
     def comm_begin(self, channel: int = 0, stream: int | None = None) -> None:
-        """Marks the begin of a communication of training, so that checkpoint traffic keeps out of its way. Call
-        comm_end() once for each, with the same channel, from any thread. Communications that overlap need different
-        channels, 0 to 7. Does nothing before restore().
+        """Marks the begin of a communication of training, so that checkpoint traffic keeps out of its way. For each
+        communication call comm_end() once, with the same channel, from any thread. Communications that overlap need
+        different channels, 0 to 7. Does nothing before restore().
 
-        With `stream`, the communication begins when the GPU reaches the next work on that stream. With a stream in
-        comm_end(), it ends when the GPU has finished the work already there. Name a stream in both or in neither."""
+        With `stream`, the communication begins when the GPU reaches the next work on that stream. It ends when the GPU
+        has finished the work that is on the stream of comm_end() at that call. Name a stream in both calls or in
+        neither."""
         self._check(self._library.ckpt_comm_begin(self._open(), _c_channel(channel), _c_stream(stream)))
 
     def comm_end(self, channel: int = 0, stream: int | None = None) -> None:
@@ -407,8 +413,8 @@ class Engine:
 
     @contextlib.contextmanager
     def pause(self, name: str) -> Iterator[None]:
-        """Context for what is no iteration: an evaluation, the writing of a model. Meanwhile the agent does not suspect
-        this rank to hang (docs/jit.md). `name` is for people. Does nothing before restore()."""
+        """Context for work that is no iteration, e.g. an evaluation or writing a model. Meanwhile the agent does not
+        suspect this rank to hang (docs/jit.md). `name` is for people. Does nothing before restore()."""
         self._check(self._library.ckpt_pause(self._open(), _c_text(name)))
         try:
             yield
@@ -438,8 +444,8 @@ class Engine:
     # ---- the end ----
 
     def close(self) -> None:
-        """Closes the engine. Waits until the last snapshot is committed, unless the job is not protected, at most the
-        option `close_timeout_ms`. The agent and everything captured stay."""
+        """Closes the engine. First waits until the last snapshot is committed, at most for the option
+        `close_timeout_ms`. Does not wait if the job is not protected. The agent goes on and keeps what was captured."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             self._finalizer.detach()
@@ -468,7 +474,7 @@ class Engine:
         return status, "" if status is Status.OK else self._library.last_error()
 
     def _report(self, status: Status, message: str) -> None:
-        """Logs a failed snapshot, once per run of equal failures. So failures are seen but do not fill the log."""
+        """Logs a failed snapshot, unless the one before failed in the same way. So failures do not fill the log."""
         if status not in (Status.OK, Status.SKIPPED) and status is not self._last_status:
             log.warning("snapshot failed (%s): %s", status.name, message)
         self._last_status = status
@@ -498,8 +504,8 @@ def _log_warning(_warning: int, text: bytes, _user: Any) -> None:
 
 
 def _let_go(library: _abi.Library, handle: int, alive: dict[str, Any]) -> None:
-    """Closes an engine that was collected, or that was open when the program ended. Its pending capture is discarded,
-    because the tensors may have changed. `alive` keeps the registered memory until the engine is closed."""
+    """Closes an engine that was garbage-collected, or that was open when the program ended. Discards its pending
+    capture, because the tensors may have changed. `alive` keeps the registered memory until the engine is closed."""
     library.ckpt_discard(handle)
     library.ckpt_close(handle)
     alive.clear()
@@ -510,7 +516,7 @@ def _text_of(value: Any) -> str:
 
 
 def _c_text(text: str) -> bytes:
-    """UTF-8 for C. Refuses null characters, at which C would silently cut the text off."""
+    """The text as UTF-8 for C. Refuses null characters, because C would silently cut the text off there."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
@@ -525,7 +531,7 @@ def _c_stream(stream: int | None) -> int:
 
 
 def _c_channel(channel: int) -> int:
-    """Checks the range of 32 bits, to which ctypes would silently cut the number."""
+    """Checks that the number fits in 32 bits, because ctypes would silently cut it off. The library checks 0 to 7."""
     if not 0 <= channel < 2**32:
         raise Error(Status.INVALID, f"channel {channel} is out of range; use 0 to 7")
     return channel

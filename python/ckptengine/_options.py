@@ -144,10 +144,10 @@ class Options:
     """A job that commits nothing for this time, and for longer than four of its iterations, is *not protected*
     (docs/protection.md). Default: 5000."""
     hang_floor_ms: int | None = None
-    """A rank is never suspected to hang before it has made no progress for this time (docs/jit.md). Default: 2500."""
+    """Shortest time without progress after which a rank is suspected to hang (docs/jit.md). Default: 2500."""
     hang_factor: int | None = None
-    """A rank is suspected to hang after this many times the longest time that it took before. A rank that computes
-    so many times as long as the others is a straggler (docs/jit.md). Default: 3."""
+    """A rank is suspected to hang if a step takes this many times as long as its slowest recent one. A rank that
+    computes this many times as long as the others is a straggler (docs/jit.md). Default: 3."""
     restore_timeout_ms: int | None = None
     """Longest time for a whole restore. Default: 60000."""
     claim_timeout_ms: int | None = None

@@ -1,4 +1,4 @@
-"""The commands `ckptd` and `ckptctl` of an installed package: they become the programs that lie in it."""
+"""The commands `ckptd` and `ckptctl` of an installed package. Each is replaced by the program of its name (exec)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import NoReturn
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent.parent
 
-# What brings a missing piece.
+# How to get a program or library that is missing.
 REMEDY = (
     "install a wheel that has it (./dev wheel makes one; pip install WHEEL) or, in a clone, run ./dev build product"
 )
 
 
 def find_program(name: str) -> Path | None:
-    """The program of this package: in the package itself, in the bundle around it, or in the clone's release build."""
+    """Finds the program `name`: in the package, in the bundle around it, or in the clone's release build. Else None."""
     places = [PACKAGE / "bin"]
-    if PACKAGE.parent.name == "python":  # elsewhere bin/ may hold the very command that asks
+    if PACKAGE.parent.name == "python":  # in other places, bin/ may hold this very command
         places += [ROOT / "bin", ROOT / "build" / "release" / "bin"]
     return next((place / name for place in places if os.access(place / name, os.X_OK)), None)
 

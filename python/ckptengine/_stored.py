@@ -1,8 +1,8 @@
 """Reads checkpoints on storage (docs/format.md).
 
-With a library, nothing is handed out that does not match its digest, and reads are plain reads, not mappings: a medium
-that fails then raises an error and does not end the process. Without one, nothing is checked: for what `ckptctl` has
-verified. Shards are then mapped.
+With a library, all bytes are checked against their digests before they are returned. Shards are then read, not mapped:
+if the medium fails, a read raises an error, whereas a mapping would end the process. Without a library, nothing is
+checked and shards are mapped. That is for checkpoints that `ckptctl` has verified.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 from ._abi import Library
 
 LEAF_BYTES = 64 << 10
-_AHEAD_BYTES = 1 << 20  # small reads take so much at once, since tensors are read in the order of the file
+_AHEAD_BYTES = 1 << 20  # least size of a read, since tensors are read in the order of the file
 _FORMAT = 1
 _RECORD_HEAD = b'{"xxh3":"'
 _RECORD_HEAD_BYTES = 28
 
 
 class StorageError(RuntimeError):
-    """A checkpoint on storage is not there, or is damaged. The text says what, and what to do."""
+    """A checkpoint on storage is missing or damaged. The text says what is wrong, and what to do."""
 
 
 class Shard:
@@ -46,12 +46,12 @@ class Shard:
         self._recent: tuple[int, memoryview] = (0, memoryview(b""))
 
     def mapped(self) -> memoryview:
-        """All packed bytes, not checked. They are a private mapping of the file."""
+        """Returns all packed bytes without checking them, as a private mapping of the file."""
         with open(self.path, "rb") as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))[self.header_bytes :]
 
     def read(self, begin: int, end: int) -> memoryview:
-        """The packed bytes from `begin` to `end`, checked."""
+        """Returns the packed bytes from `begin` up to, without, `end`. Raises StorageError if they are damaged."""
         assert self._library is not None
         at, recent = self._recent
         if not (at <= begin and end <= at + len(recent)):
@@ -90,7 +90,7 @@ class Shard:
 
 
 class Checkpoint:
-    """A checkpoint on storage: its manifest, and its shards by name. Files are opened when they are needed."""
+    """A checkpoint on storage: its manifest, and its shards by name. A shard's file is opened when it is needed."""
 
     def __init__(self, library: Library | None, folder: Path) -> None:
         manifest = _record(library, folder / "manifest.json")
@@ -132,7 +132,7 @@ class Checkpoint:
 
 
 def open_checkpoint(library: Library, storage: Path, job: str, iteration: int | None) -> Checkpoint:
-    """The checkpoint of `iteration`, or the newest that is there with all its files."""
+    """Opens the checkpoint of `iteration`. If that is None, opens the newest checkpoint that has all its files."""
     folder = Path(storage) / job
     if iteration is not None:
         if not (folder / f"step-{iteration:08}" / "manifest.json").exists():
@@ -142,7 +142,7 @@ def open_checkpoint(library: Library, storage: Path, job: str, iteration: int | 
     for manifest in folder.glob("step-*/manifest.json"):
         try:
             found.append(_in_its_place(Checkpoint(library, manifest.parent), job))
-        except (OSError, StorageError) as error:  # it does not count: an older one is taken
+        except (OSError, StorageError) as error:  # this checkpoint does not count; the next older one is tried
             why = f" ({error})"
     if not found:
         raise StorageError(f"{folder} has no whole checkpoint{why}; give the storage and the job that stored one")

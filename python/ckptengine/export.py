@@ -1,11 +1,12 @@
-"""Exports a checkpoint on storage to what torch reads by itself: a file for torch.load, or a directory for
-torch.distributed.checkpoint. `ckptctl export` verifies a checkpoint and then calls this with its folder:
+"""Exports a checkpoint on storage to a form that torch reads by itself: a file for torch.load, or a directory for
+torch.distributed.checkpoint. `ckptctl export` verifies a checkpoint and then calls this with the checkpoint's folder:
 
     python -m ckptengine.export STEP_FOLDER (--to FILE | --dcp DIRECTORY) [--shard SHARD]
 
-The result is {shard: {tensor: ...}}, or {tensor: ...} if one shard is named. Tensors have the names under which they
-were registered, and the strides that they had in training. They are mapped from the files (docs/format.md), not copied.
-The Python state of a Checkpointer becomes plain values and tensors, so torch.load reads the file with weights_only.
+The result is {shard: {tensor: ...}}, or {tensor: ...} if --shard names one shard. Tensors have the names under which
+they were registered, and the strides that they had in training. They are mapped from the checkpoint's files
+(docs/format.md), not copied. The Python state of a Checkpointer becomes plain values and tensors, so torch.load can
+read the file with weights_only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class ExportError(Exception):
 
 
 def read_step(folder: Path, only: str | None = None) -> dict[str, dict[str, Any]]:
-    """Returns the tensors of a checkpoint by shard and name. `only` names one shard."""
+    """Returns the tensors of a checkpoint by shard and name. If `only` names a shard, returns that shard alone."""
     try:
         checkpoint = Checkpoint(None, folder)
         shards = {shard.name: shard for shard in map(checkpoint.shard, checkpoint.names())}
@@ -58,7 +59,7 @@ def tensors_in(header: dict[str, dict], data: memoryview) -> dict[str, Any]:
 
 
 def tensor(entry: dict, data: memoryview, order: list[int] | None) -> Any:
-    """Returns a tensor on the memory of `data`. `order` is the order of its dimensions in memory."""
+    """Returns a tensor that shares the memory of `data`. `order` is the order of its dimensions in memory."""
     import torch
 
     from .torch._memory import _TORCH_DTYPES
@@ -70,7 +71,7 @@ def tensor(entry: dict, data: memoryview, order: list[int] | None) -> Any:
 
 
 def python_state(data: memoryview) -> Any:
-    """Decodes what a Checkpointer stored besides tensors. Returns raw bytes if another program used the same name."""
+    """Decodes what a Checkpointer stored besides tensors. Returns the raw bytes if another program stored them."""
     import torch
 
     from .torch import decode
@@ -82,7 +83,7 @@ def python_state(data: memoryview) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Replaces types that torch.load refuses with weights_only: numpy's, deques, frozen sets."""
+    """Replaces types that torch.load(weights_only=True) refuses: numpy's types, deques, frozen sets."""
     import torch
 
     kind = type(value)
@@ -107,7 +108,7 @@ def bytes_of(value: Any) -> int:
 
 
 def write_file(state: dict, path: Path) -> None:
-    """Writes the file as a whole: it appears when all of it is on the medium, or not at all."""
+    """Writes the file under its name only when all of it is on the medium. So there is never half a file."""
     import torch
 
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
@@ -126,7 +127,7 @@ def write_dcp(state: dict, folder: Path) -> None:
     import torch.distributed.checkpoint as dcp
 
     with progress(folder, bytes_of(state)), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is")  # as intended
+        warnings.filterwarnings("ignore", "torch.distributed is")  # it is not initialized, on purpose
         dcp.save(state, storage_writer=dcp.FileSystemWriter(folder, sync_files=True), no_dist=True)
     sync_directory(folder)
 
@@ -141,14 +142,14 @@ def sync_directory(folder: Path) -> None:
 
 @contextmanager
 def progress(target: Path, total_bytes: int) -> Iterator[None]:
-    """Shows a progress bar on a terminal, from the size of `target`, a file or a directory."""
+    """Shows a progress bar on a terminal. It follows the size of `target`, a file or a directory."""
     if not sys.stderr.isatty():
         yield
         return
     done = threading.Event()
 
     def written() -> int:
-        with suppress(OSError):  # files come and go
+        with suppress(OSError):  # a file may disappear meanwhile
             return sum(file.stat().st_size for file in (target.iterdir() if target.is_dir() else [target]))
         return 0
 

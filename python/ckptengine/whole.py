@@ -1,10 +1,10 @@
-"""Puts tensors that are spread over ranks together again, from a checkpoint on storage:
+"""Reassembles tensors that are spread over ranks, from a checkpoint on storage:
 
     tensors = ckptengine.whole.read(Path("storage/job/step-00000123"))
 
-The result has every DTensor of the job by its name, whole, in CPU memory. It does not matter how many ranks there were
-or what their meshes were. `ckptctl verify` checks the bytes; this reads what is there. Tensors that are no DTensors are
-in their rank's shard: ckptengine.export reads those.
+The result has every DTensor of the job by its name, as a whole tensor in CPU memory. The number of ranks that stored
+the checkpoint, and their meshes, do not matter. This module does not check digests; `ckptctl verify` does. A tensor
+that is no DTensor is in its rank's shard: ckptengine.export reads it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 def read(folder: Path) -> dict[str, torch.Tensor]:
-    """Returns the whole tensors of a checkpoint. `folder` is that of its step. Raises ExportError if one lacks a part.
+    """Returns the whole tensors of a checkpoint by name. `folder`: the checkpoint's folder. Raises ExportError if a
+    tensor lacks a part.
 
-    Tensors of different meshes may have the same name, as the stages of a pipeline do. If they are not equal, " of rank
-    N" follows their name: the first rank of their mesh."""
+    Tensors of different meshes may have the same name, for example in stages of a pipeline. If such tensors are not
+    equal, each gets the name "NAME of rank N", where N is the first rank of its mesh."""
     shards = read_step(Path(folder))
     found: dict[str, dict[tuple[int, ...], list[tuple[Split, torch.Tensor]]]] = {}
     for record, private in _records(shards):

@@ -95,7 +95,7 @@ AgentSetup standard_setup(const Options& options, Log log) {
           {}};
 }
 
-// In order of use: each part uses those above it, and ends before them.
+// The parts are in order of use: each part uses parts above it, and ends before them.
 struct Agent::Parts : AgentControl {
   explicit Parts(AgentSetup agent_setup);
   ~Parts() override;
@@ -170,7 +170,7 @@ Agent::Parts::Parts(AgentSetup agent_setup)
                   options.node_dir(), transport->description());
 }
 
-// The core thread ends first, because it uses all others. Tasks that they still post are dropped.
+// The core thread ends first, because it uses all other parts. Tasks that other threads post from now on are dropped.
 Agent::Parts::~Parts() {
   queue->close();
   if (core_thread.joinable()) core_thread.join();

@@ -15,6 +15,7 @@
 
 namespace ckpt::agent {
 
+// What an Agent needs.
 struct AgentSetup {
   Options options;
   std::unique_ptr<coord::Store> store;
@@ -25,22 +26,23 @@ struct AgentSetup {
   std::int64_t store_timeout_ms = 0;  // limit of one call to the store; 0: the default for this kind of store
 };
 
-// Uses the store that the option `coordination` names, and the transport that the option `transport` names.
+// Returns the setup for ckptd: with the store and the transport that the options `coordination` and `transport` name.
 AgentSetup standard_setup(const Options& options, Log log);
 
 class Agent {
  public:
   // Trainers can connect once the constructor has returned. Throws Failure.
   explicit Agent(AgentSetup setup);
-  // Leaves the arena as it is. Takes at most the transport's progress timeout.
+  // Ends the agent and leaves the arena as it is. Waits at most for the transport's progress timeout.
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  // Becomes readable when the agent should be destroyed: it was asked to stop, or another agent serves the node.
+  // A descriptor that belongs to the agent. It becomes readable when the caller should destroy the agent: somebody
+  // asked the agent to stop, or another agent serves the node.
   int stop_fd() const;
-  // Valid once stop_fd() is readable. A sentence that another agent serves the node, or "" if the agent was asked to
-  // stop.
+  // If another agent serves the node, a sentence that says so. "" if somebody asked the agent to stop. Valid once
+  // stop_fd() is readable.
   std::string replaced() const;
 
  private:

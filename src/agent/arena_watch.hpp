@@ -1,7 +1,7 @@
-// ArenaWatch notices if files of the node's arena are removed. Any process of the same user can do that, and
-// systemd-logind does it when the user logs out (RemoveIPC). The agent still has the files mapped, so it loses no
-// data, but no new process can open them. The watch makes the files again and raises an alarm. Only the agent's core
-// thread uses it.
+// ArenaWatch notices if somebody removes files of the node's arena. Any process of the same user can do that.
+// systemd-logind does it when the user logs out (RemoveIPC). The agent still has the files mapped, so no data is lost,
+// but no new process can open the files. ArenaWatch makes the removed files again and raises an alarm. Only the agent's
+// core thread uses it.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ class ArenaWatch {
              AgentControl& agent)
       : arena_(arena), segments_(segments), pieces_(pieces), event_log_(event_log), agent_(agent) {}
 
-  // Does nothing if it looked a moment ago.
+  // Looks for removed files, unless the last look was a moment ago.
   void tick();
   // A sentence about what threatens the checkpoints here; "" if nothing does.
   const std::string& alarm() const { return alarm_; }

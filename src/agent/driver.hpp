@@ -1,6 +1,6 @@
-// Driver connects the core, which makes the protocol's decisions, with the rest of the agent. It passes one event at a
-// time to the core. The core returns effects, and the driver has the right part of the agent carry out each one. All of
-// this happens on one thread, the core thread. Slow work runs on other threads, and its end comes back as a task in the
+// Driver connects the protocol's core, which decides, with the rest of the agent. It passes one event at a time to the
+// core. The core returns effects, and the driver lets the right part of the agent carry out each effect. All of this
+// happens on one thread, the core thread. Slow work runs on other threads. When it has ended, they put a task into the
 // core thread's queue.
 //
 // Functions marked [any thread] only put a task into that queue. Only the core thread calls the others.
@@ -59,11 +59,11 @@ class Driver : public EventSink {
   // Call this after run(). When it returns, nothing uses the transport any more.
   void end_transfers() { transfers_.close(); }
 
-  // [any thread] What other threads report to the core.
+  // [any thread] What other threads report: a message of another node, a record or entries of the coordination store.
   void message_arrived(core::NodeId from, std::span<const std::byte> bytes);
   void store_read(core::Event read);
   void nodes_read(const std::vector<coord::NodeEntry>& nodes);
-  void remark(const std::string& sentence);  // for people
+  void remark(const std::string& sentence);  // writes a notice for people
 
   void handle(core::Event event) override;
 
@@ -104,13 +104,13 @@ class Driver : public EventSink {
   ArenaWatch arena_watch_;
   std::optional<QueuedRequests> requests_;
 
-  std::deque<core::Event> events_;  // made on the core thread itself; handled before the queue's tasks
+  std::deque<core::Event> events_;  // events from the core thread itself, handled before the queue's tasks
   bool handling_ = false;
-  // Effects to try again at the next tick: at most one per slot, and the rank assignments.
+  // Failed effects to try again at the next tick: at most one per slot, and one for the rank assignments.
   std::vector<core::Effect> unfinished_;
-  std::uint64_t decided_incarnation_ = 0;  // its decision is in the log
+  std::uint64_t decided_incarnation_ = 0;  // the incarnation whose restore decision was logged last
   CheckpointId committed_;
-  std::optional<Clock::time_point> committed_at_;  // when this agent learned of it
+  std::optional<Clock::time_point> committed_at_;  // when this agent learned of committed_
 };
 
 }  // namespace ckpt::agent

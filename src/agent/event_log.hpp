@@ -11,18 +11,20 @@
 
 namespace ckpt::agent {
 
+// Counted since this agent started.
 struct Counters {
-  std::uint64_t commits = 0;
-  std::uint64_t skips = 0;
-  std::uint64_t fetches = 0;
-  std::uint64_t failed_fetches = 0;
-  std::uint64_t corrupt = 0;
-  std::uint64_t refused = 0;
+  std::uint64_t commits = 0;         // that this agent learned of
+  std::uint64_t skips = 0;           // snapshots that ranks of this node skipped
+  std::uint64_t fetches = 0;         // fetches ordered for this node
+  std::uint64_t failed_fetches = 0;  // of these
+  std::uint64_t corrupt = 0;         // damaged pieces, found here or received
+  std::uint64_t refused = 0;         // trainers that were fenced
 };
 
+// One notice, or several similar ones.
 struct NoticeEntry {
-  std::time_t first = 0;
-  std::time_t last = 0;
+  std::time_t first = 0;  // when it came first
+  std::time_t last = 0;   // when it came last
   std::uint64_t times = 0;
   std::string text;
 };
@@ -33,7 +35,8 @@ class EventLog {
 
   Counters counters;
 
-  // Writes a notice. Repeated notices are only counted. So are similar ones, once there are too many.
+  // Adds a notice and writes it to the log. If the same notice came within the last minute, only counts it. Counts
+  // similar ones together, once there are more than FloodGate::alike_max.
   void note(const std::string& text) {
     const std::time_t now = std::time(nullptr);
     NoticeEntry* known = nullptr;
@@ -59,7 +62,7 @@ class EventLog {
   }
 
   static constexpr std::size_t entries_max = 32;
-  static constexpr std::time_t repeat_s = 60;
+  static constexpr std::time_t repeat_s = 60;  // how long a notice is compared with new ones
   const Log log_;
   std::deque<NoticeEntry> entries_;
 };

@@ -40,8 +40,7 @@ void HealthReporter::tick(bool coordination_fails) {
   notify(health);
 }
 
-// The status shows an alarm only while it lasts, and nothing is committed meanwhile. So the log has it for people who
-// look later.
+// The status shows an alarm only while the alarm lasts. The log shows it to people who look later.
 void HealthReporter::log_alarm() {
   std::string alarm = deps_.core.status().alarm;
   if (alarm == logged_alarm_) return;
@@ -49,7 +48,7 @@ void HealthReporter::log_alarm() {
   if (!logged_alarm_.empty()) deps_.event_log.note(logged_alarm_);
 }
 
-// Once for each change. Its times then are those of the change.
+// Logs each change of the suspicion once. So the times in the sentence are those of the change.
 void HealthReporter::log_suspicion() {
   core::Suspicion suspicion = deps_.core.status().suspicion;
   if (suspicion.says_the_same(logged_suspicion_)) return;

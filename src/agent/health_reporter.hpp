@@ -1,6 +1,6 @@
-// HealthReporter brings the verdict on the job's health, and the suspicion which ranks hold training up, to all who
-// need it. It tells the protocol's core what this agent observes, tells the trainers and the log the core's verdict,
-// and answers `ckptctl health`. Only the agent's core thread uses it.
+// HealthReporter tells others whether the job is protected, and which ranks are suspected to hold training up. It tells
+// the protocol's core what this agent observes, and tells the trainers and the log what the core concludes. It makes
+// the answer to `ckptctl health`. Only the agent's core thread uses it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -31,11 +31,12 @@ class HealthReporter {
   };
   explicit HealthReporter(const Dependencies& dependencies) : deps_(dependencies) {}
 
-  // `coordination_fails`: the store cannot be read or written.
+  // Call this regularly. `coordination_fails`: this agent cannot read or write the coordination store.
   void tick(bool coordination_fails);
 
+  // The verdict, for `ckptctl health`.
   nlohmann::json report() const;
-  // Which ranks hold training up, for `ckptctl status`. Null: nobody is suspected.
+  // Which ranks hold training up, for `ckptctl status`. Null if no rank is suspected.
   nlohmann::json suspicion() const;
 
  private:

@@ -1,5 +1,5 @@
-// LocalPieces drops pieces from this node's memory when the protocol's core orders it. It also verifies a piece again
-// when another node reports that the piece is damaged. Only the agent's core thread uses it. Other threads compute the
+// LocalPieces drops pieces from this node's memory when the protocol's core orders that. It also verifies a piece again
+// when somebody reports that the piece is damaged. Only the agent's core thread uses it. Other threads compute the
 // digests.
 #pragma once
 
@@ -31,14 +31,16 @@ class LocalPieces {
   void carry_out(const core::DropSlot& drop);
   void carry_out(const core::ReleaseSegment& release);
 
-  // Computes the piece's digests again, tells the core if the piece is damaged, then calls `then`.
+  // Computes the digests of the slot's piece again, tells the core if the piece is damaged, then calls `then` on the
+  // core thread. If the slot has no piece, or is being verified already, calls `then` at once.
   void verify(const core::SlotRef& slot, std::function<void()> then);
-  // The same for a piece that another node received damaged from here. If the request says so, the piece is parity that
-  // matches its digests and is wrong. Only a node that decodes with such parity can notice that.
+  // Verifies a piece of this node that another node received damaged. With `request.is_wrong`, the piece is parity that
+  // matches its digests but was computed wrongly. Only a node that decodes with this parity can notice that. So the
+  // core is told at once.
   void verify(const core::VerifyRequest& request);
 
-  // A piece from `node` arrived damaged, on the way or already there. Asks that node to verify it. `is_wrong`: the
-  // piece matches its digests but does not fit its group.
+  // Call this when a piece from `node` arrived damaged. Perhaps it was damaged on the way only. So this asks that node
+  // to verify its piece. `is_wrong`: the piece matches its digests but does not fit its parity group.
   void source_damaged(const std::string& shard, CheckpointId checkpoint, core::NodeId node, bool is_wrong);
 
   // Drops the pieces in files that somebody truncated. The kernel kills any process that touches memory beyond the end

@@ -1,5 +1,6 @@
-// Log is the agent's log file. Whoever writes to it gets a reference; there is no global log. Thread-safe. A writer
-// never waits for a slow disk or terminal.
+// Log is the agent's log file. Each part of the agent that writes to it is given a reference; there is no global log.
+// Thread-safe. A writer never waits for a slow terminal: a line that standard error cannot take at once is only in the
+// file. A writer does wait for the file, which by default lies in memory.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -17,11 +18,12 @@ using Log = std::shared_ptr<spdlog::logger>;
 // Whether lines also go to standard error.
 enum class Foreground { no, stderr_too };
 
-// Appends to `path`, and makes the file again if somebody removes it. Keeps at most two files of a few MiB, since they
-// may lie in memory. Floods of similar lines are counted (FloodGate). Lines of level critical go only to the file,
-// because the program prints them itself. Throws Failure.
+// Opens the log. It appends to `path`, and makes the file again if somebody removes it. It keeps at most two files of a
+// few MiB, since they may lie in memory. Of many similar lines it writes the first few and counts the rest (FloodGate).
+// Lines of level critical go only to the file, because the program itself prints them. Throws Failure if the file
+// cannot be opened.
 Log open_log(const std::string& path, Foreground foreground = Foreground::no);
-// For tests.
+// Returns a log that discards all lines, for tests.
 Log silent_log();
 
 // Returns whether two sentences differ only in a name or two, in numbers, paths or quoted text.
@@ -31,16 +33,16 @@ bool are_alike(const std::string& a, const std::string& b);
 // decides, and the caller writes. Not thread-safe.
 class FloodGate {
  public:
-  static constexpr std::uint64_t alike_max = 8;  // similar but different lines written per window
-  // The first window. After a window that overflowed, the next one is twice as long.
+  static constexpr std::uint64_t alike_max = 8;  // of similar but different lines, so many are written per window
+  // Length of the first window. After a window in which lines were counted, the next one is twice as long.
   static constexpr std::int64_t window_s = 60;
   static constexpr std::int64_t window_max_s = 3600;
-  static constexpr std::size_t kinds_max = 64;  // kinds of lines; the oldest are forgotten
+  static constexpr std::size_t kinds_max = 64;  // kinds of lines that it remembers; it forgets the oldest
 
-  // Returns what to write at `now_s` for `line`: the line or nothing, and the counts of windows that have ended.
-  // `exact`: only identical lines count as similar.
+  // Returns the lines to write when `line` comes at time `now_s`: the line itself or nothing, and the counts of windows
+  // that have ended. `exact`: only identical lines count as similar.
   std::vector<std::string> pass(const std::string& line, std::int64_t now_s, bool exact = false);
-  // Returns the counts that are not written yet.
+  // Returns the counts that pass() has not returned yet. Call this before the log ends.
   std::vector<std::string> rest();
 
  private:

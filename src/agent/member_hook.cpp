@@ -178,7 +178,7 @@ void MemberHook::notify(MemberNews news) {
     if (waiting_.size() < waiting_max) {
       waiting_.push_back(std::move(news));
     } else {
-      log_->error("the member hook is too slow: it was not called to say that node {} is {}", news.node, news.change);
+      log_->error("the member hook is too slow, so it was not called when node {} was {}", news.node, news.change);
     }
   }
   wake_.notify_all();

@@ -1,6 +1,6 @@
-// MemberHook runs the operator's hook, a command or a URL in the option `member_hook`. It runs when the job loses,
-// replaces, gets back or releases a node. The operator can then order a new machine, or hand back one that is not
-// needed.
+// MemberHook calls the operator's hook: the command or URL in the option `member_hook`. It does so when the job loses a
+// node, replaces it, gets it back or goes on without it. The operator can then order a new machine, or hand back one
+// that is not needed.
 //
 // A command runs in /bin/sh with these environment variables: CKPTENGINE_MEMBER_JOB, CKPTENGINE_MEMBER_CHANGE (lost,
 // replaced, returned or released), CKPTENGINE_MEMBER_NODE, CKPTENGINE_MEMBER_REPLACEMENT ("" unless replaced) and
@@ -25,6 +25,7 @@
 
 namespace ckpt::agent {
 
+// What happened to a node: the values of the environment variables above.
 struct MemberNews {
   std::string job;
   std::string change;
@@ -33,15 +34,18 @@ struct MemberNews {
   std::string reason;
 };
 
-// ended, silent, unreachable, answers, wrong_token, unauthenticated peer, or unknown.
+// Returns what a probe of the node found, as the hook's REASON: ended, silent, unreachable, answers, wrong_token,
+// unauthenticated, or unknown.
 const char* name_of(net::Reach reach);
 
+// Whether the hook is a URL: it begins with http:// or https://.
 bool is_url(const std::string& hook);
 std::vector<std::pair<std::string, std::string>> hook_environment(const MemberNews& news);
 nlohmann::json hook_body(const MemberNews& news);
 
-// For a command, throws Failure if it cannot be run, exits with a status other than 0 or takes too long. For a URL,
-// throws Failure unless the answer has a status from 200 to 299 in time. `stop` ends the call early.
+// Calls the hook and waits until the call has ended, at most `timeout_ms`. Throws Failure if a command cannot be run,
+// exits with a status other than 0 or takes longer. Throws Failure if a URL does not answer in that time with an HTTP
+// status from 200 to 299. `stop` ends a command early. A request to a URL is not ended early, but takes at most 10 s.
 void call_member_hook(const std::string& hook, const MemberNews& news, std::int64_t timeout_ms, std::stop_token stop);
 
 // Calls the hook on a thread of its own, one call at a time, in order. Thread-safe.
@@ -52,7 +56,8 @@ class MemberHook {
   MemberHook(const MemberHook&) = delete;
   MemberHook& operator=(const MemberHook&) = delete;
 
-  void notify(MemberNews news);  // never waits; if too many calls wait, drops this one and logs it
+  // Queues a call of the hook, and does not wait for it. If too many calls wait already, logs that and drops this one.
+  void notify(MemberNews news);
 
  private:
   void run();

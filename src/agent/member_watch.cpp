@@ -14,13 +14,13 @@ constexpr std::size_t probes_max = 16;  // at a time
 const char* sentence_of(net::Reach reach) {
   switch (reach) {
     case net::Reach::answers:
-      return "its agent answers at its listener; it is too slow, or was away for a moment";
+      return "its agent answers at its listener, so the agent is too slow or was away for a moment";
     case net::Reach::silent:
       return "its machine answers and its agent does not; that agent may be stopped";
     case net::Reach::ended:
       return "its machine answers, and its agent has ended";
     case net::Reach::unreachable:
-      return "its machine cannot be reached; it is down, or the network is cut";
+      return "its machine cannot be reached: the machine is down, or the network is cut";
     case net::Reach::wrong_token:
       return "its agent has another token of the job; give that agent the token_file of the others and restart it";
     case net::Reach::unauthenticated_peer:

@@ -1,6 +1,6 @@
-// MemberWatch watches the job's nodes for the leader's agent. It probes members that do not answer, and tells people
-// and the operator's hook about lost ones. It also finds agents with another token: their listeners refuse this agent.
-// Only the agent's core thread uses it.
+// MemberWatch watches the job's nodes for the leader's agent. It probes members that do not answer. It tells people and
+// the operator's hook about members that are lost, replaced, back or released. It also finds agents whose listeners
+// refuse this agent because of another token. Only the agent's core thread uses it.
 #pragma once
 
 #include <map>
@@ -22,16 +22,17 @@ class MemberWatch {
               const Log& log)
       : job_(std::move(job)), hook_(hook, log), peers_(peers), core_(core), event_log_(event_log) {}
 
-  // Tells people and the hook about the change. If the node is lost, probes its listener first, because the operator
-  // needs to know whether the machine answers. Changes that come meanwhile wait for the probe.
+  // Tells people and the hook about a change of a member. If the member is lost, probes its listener first, because the
+  // operator needs to know whether the machine answers. Further changes of this member wait until the probe has ended.
   void carry_out(const core::MemberChanged& changed);
 
-  // Probes the listeners of nodes that this agent does not hear, unless it did so a moment ago.
+  // Probes the listeners of nodes that this agent does not hear, unless the last probes began a moment ago.
   void probe_silent();
   // Nodes whose listeners said that they have another token.
   const std::set<core::NodeId>& distrusted() const { return distrusted_; }
 
-  // The lost members, and what the probe found. Empty unless this agent led in `epoch` when it lost them.
+  // The members that this agent found lost while it led in `epoch` and that are still lost. Each with what its probe
+  // found.
   std::map<core::NodeId, net::Reach> lost(std::uint64_t epoch) const;
 
  private:
@@ -43,9 +44,9 @@ class MemberWatch {
   Peers& peers_;
   const core::Node& core_;
   EventLog& event_log_;
-  std::map<core::NodeId, net::Reach> lost_;  // if this agent leads in lost_epoch_
+  std::map<core::NodeId, net::Reach> lost_;  // lost while this agent led in lost_epoch_
   std::uint64_t lost_epoch_ = 0;
-  // The nodes that are being probed, with the changes that came meanwhile.
+  // The lost members that are being probed, each with its changes that wait for the probe.
   std::map<core::NodeId, std::vector<core::MemberChanged>> probing_;
   Clock::time_point probe_again_at_ = {};
   std::set<core::NodeId> distrusted_;

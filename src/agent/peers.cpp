@@ -21,7 +21,7 @@ std::optional<std::string> Peers::take(const std::vector<coord::NodeEntry>& node
 std::optional<std::string> Peers::conflict(const coord::NodeEntry& node) const {
   if (node.id != own_.node) return std::nullopt;
   if (node.name != own_.name) {
-    // The store forgot who has this number, and two nodes took it. The later one gives way.
+    // The store lost the record of this number, and two nodes took the number. The agent that started later gives way.
     if (node.agent_id > own_.agent_id) return std::nullopt;
     return "node " + node.name + " has the number of this node, " + std::to_string(own_.node) +
            ", and had that number before; this agent ends, and gets another number when it is started again";

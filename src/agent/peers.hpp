@@ -29,12 +29,12 @@ class Peers {
   // Call this first. `transport` must outlive all use of this object.
   void use(net::Transport& transport) { transport_ = &transport; }
 
-  // Takes what the store lists: all nodes, or those that changed. Returns a sentence, and takes no more, if another
-  // agent serves this node or has its number.
+  // Takes entries from the store: of all nodes, or of those that changed. If an entry says that another agent serves
+  // this node or has its number, returns a sentence about that and takes no further entry.
   std::optional<std::string> take(const std::vector<coord::NodeEntry>& nodes);
 
   core::NodeId own_node() const { return own_.node; }
-  const std::map<core::NodeId, coord::NodeEntry>& all() const { return nodes_; }  // without this one
+  const std::map<core::NodeId, coord::NodeEntry>& all() const { return nodes_; }  // all but this node
   std::string name(core::NodeId node) const;
 
   // Sends a message. If the message gets lost, nobody repeats it.

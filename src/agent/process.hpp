@@ -12,7 +12,7 @@
 
 namespace ckpt::agent {
 
-// Refers to another process by a pidfd. So it never means a later process with the same pid.
+// Process refers to another process by a pidfd. So it never means a later process with the same pid.
 class Process {
  public:
   // Returns nothing if no process has this pid.
@@ -43,9 +43,9 @@ class Process {
 // Returns whether SIGSTOP or a debugger has stopped the process. False if there is no such process.
 bool is_process_stopped(std::int64_t pid);
 
-// Asks the kernel's OOM killer to kill this process last. Killing it would free no memory, since the arena stays, and
-// nobody could use the node's checkpoints until the next agent starts. Logs it if the kernel refuses. `path` is for
-// tests.
+// Asks the kernel's OOM killer to kill this process, the agent, last. The agent's death would free no memory, since the
+// arena stays. And nobody could use the node's checkpoints until the next agent starts. If the kernel refuses, logs a
+// warning. Tests give another `path`.
 void be_ended_last(const Log& log, const std::string& path = "/proc/self/oom_score_adj");
 
 }  // namespace ckpt::agent

@@ -11,10 +11,12 @@
 namespace ckpt::agent {
 
 std::string to_text(const schedule::Profile& profile);
-// Returns nothing if the text is not a valid profile. Do not trust the file: anybody could have written it.
+// Returns nothing if the text is not a valid profile. The text is not trusted, because any process of the user can
+// write the file.
 std::optional<schedule::Profile> profile_from(const std::string& text);
 
-// The file is <directory>/rank-<rank>.profile. If writing or reading fails, the scheduler learns the profile again.
+// Write and read the file <directory>/rank-<rank>.profile. A failure to write is ignored. load_profile() returns
+// nothing if there is no valid file: then the scheduler learns the profile again.
 void save_profile(const std::string& directory, core::Rank rank, const schedule::Profile& profile);
 std::optional<schedule::Profile> load_profile(const std::string& directory, core::Rank rank);
 

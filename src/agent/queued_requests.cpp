@@ -54,7 +54,7 @@ void QueuedRequests::stop(Respond respond) {
       event_log_.note(failure.what());  // trainers will start another agent
     }
     respond({});
-    agent_.stop(EndReason::asked, "it was asked to");
+    agent_.stop(EndReason::asked, "somebody asked it to, as ckptctl stop does");
   });
 }
 

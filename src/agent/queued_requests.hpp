@@ -12,10 +12,10 @@
 
 namespace ckpt::agent {
 
-// Any thread may call its functions.
+// Any thread may call the functions of TrainerRequests.
 class QueuedRequests : public TrainerRequests {
  public:
-  // All outlive the tasks that this object posts.
+  // All arguments outlive this object and the tasks that it posts.
   QueuedRequests(CoreQueue& queue, TrainerManager& trainers, arena::NodeArena& arena, EventLog& event_log,
                  AgentControl& agent, const StatusSources& status)
       : queue_(queue), trainers_(trainers), arena_(arena), event_log_(event_log), agent_(agent), status_(status) {}

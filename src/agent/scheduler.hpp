@@ -1,6 +1,6 @@
 // Scheduler says when this node may send chunks to other nodes, so that they do not slow down training. It learns from
-// the trainers' hooks (arena/comm_log.hpp) when each rank leaves the network idle. Chunks may leave while all of the
-// node's ranks leave it idle.
+// the trainers' communication hooks (arena/comm_log.hpp) when each rank leaves the network idle. The node may send
+// while all its ranks leave the network idle.
 //
 // Thread-safe. The agent's core thread adds and removes trainers and asks for the status. The transport's thread asks
 // whether it may send.
@@ -27,23 +27,25 @@ namespace ckpt::agent {
 
 class Scheduler : public net::ChunkPacer {
  public:
-  // `directory`: of the arena; profiles are kept there. `trace` outlives the scheduler.
+  // `directory`: that of the arena. The scheduler keeps there what it learns of each rank. `trace` outlives the
+  // scheduler.
   Scheduler(const Options& options, std::string directory, TraceBuffer& trace);
 
-  // Adds a trainer that may communicate from now on. It replaces an earlier trainer of this rank.
+  // Adds the rank's trainer, which may communicate from now on. Forgets an earlier trainer of the rank.
   void add(core::Rank rank, std::shared_ptr<const arena::Control> control);
   // Removes the rank's trainer, which no longer uses the network.
   void remove(core::Rank rank);
-  // Reads the hooks' events. Call this often enough that their logs do not overflow.
+  // Reads the events that the communication hooks have logged. Call this often, so that no log overflows.
   void listen();
-  // When the rank's current iteration began, in microseconds. None if its hooks have not reported it.
+  // When the rank's current iteration began, in microseconds of the monotonic clock. Nothing if its hooks have not
+  // reported an iteration.
   std::optional<std::int64_t> iteration_began_us(core::Rank rank) const;
 
   std::size_t allow(std::size_t left_bytes, std::size_t under_way) override;
   void received(const net::SentChunk& chunk) override;
   std::int64_t ask_again_us() const override;
 
-  // For `ckptctl status`. Null while no hook has reported anything.
+  // The field "schedule" of `ckptctl status`. Null while no hook has reported anything.
   nlohmann::json status() const;
 
  private:
@@ -74,7 +76,8 @@ class Scheduler : public net::ChunkPacer {
   mutable std::mutex mutex_;  // for all below
   std::map<core::Rank, Hooked> ranks_;
   schedule::Pacer pacer_;
-  // How many communications had begun when the last chunk was sent. Set if that chunk was alone in an idle network.
+  // How many communications of training had begun when the last chunk was sent. Nothing if other chunks were under way
+  // then, or training may have been using the network.
   std::optional<std::uint64_t> undisturbed_since_;
   std::uint64_t chunks_ = 0;
   std::map<std::uint64_t, std::uint64_t> sent_bytes_;  // by checkpoint; only the newest are kept

@@ -22,7 +22,7 @@ namespace ckpt::agent {
 
 class StorePoller;
 
-// The parts of the agent that the answers come from.
+// The parts of the agent from which the answers are made.
 struct StatusSources {
   const Options& options;
   const arena::NodeArena& arena;
@@ -40,21 +40,21 @@ struct StatusSources {
   const ArenaWatch& arena_watch;
   const net::Transport& transport;
   const StorePoller& store;
-  const std::string& local_store;  // the coordination directory's file system if no other machine sees it
+  const std::string& local_store;  // file system of the coordination directory, if no other machine sees it; else ""
   const std::optional<Clock::time_point>& committed_at;  // when this agent learned of the newest commit
 };
 
 nlohmann::json status_json(const StatusSources& sources);
 nlohmann::json trace_json(const StatusSources& sources);
 
-// A sentence for people if the coordination directory may be the wrong one. That is so if ranks are missing, no other
-// node has ever registered, and the directory lies in `local_store`, a file system that no other machine sees.
-// Otherwise "".
+// Returns a sentence for people if the coordination directory may be the wrong one: ranks are missing, no other node
+// has ever registered, and the directory lies in `local_store`, a file system that no other machine sees. Otherwise "".
 std::string coordination_doubt(const core::NodeStatus& status, const Peers& peers, const Options& options,
                                const std::string& local_store);
 
-// A sentence for people why a restore may take long. `store_trouble`: the trouble with the coordination store, "" if
-// none. `doubt`: coordination_doubt().
+// Returns, for people, what a restore that takes long is waiting for. `store_trouble`: the trouble with the
+// coordination store; "" if there is none. `doubt`: the result of coordination_doubt(). `has_storage`: the agent has
+// storage.
 std::string what_is_missing(const core::NodeStatus& status, const Peers& peers, const std::string& store_trouble,
                             const std::string& doubt, bool has_storage);
 

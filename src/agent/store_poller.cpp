@@ -143,7 +143,7 @@ StorePoller::Work StorePoller::next_work() {
   return next;
 }
 
-// A swap that failed is not answered, so that the core does not ask again at once. It asks again after a while.
+// Begins the work. A swap that fails is not answered: the core then repeats it after a while, not at once.
 void StorePoller::begin(const Work& work) {
   if (work.leader)
     attempt(writing, [&] {
@@ -168,13 +168,13 @@ void StorePoller::begin(const Work& work) {
                  }};
 }
 
-// If it fails, the following ones are not taken. The trouble ends only after the last one.
+// Takes one step of work. If the step fails, the work ends there. The trouble ends only after the last step.
 void StorePoller::take_step() {
   if (const auto step = std::exchange(step_, std::nullopt)) attempt(step->access, step->take);
 }
 
-// Rank assignments first, so that no incarnation's record names any that are not there. Writing existing ones again
-// changes nothing.
+// Writes the rank assignments first, so that no incarnation's record names assignments that are not in the store.
+// Writing existing ones again changes nothing.
 void StorePoller::write_incarnation_record(const std::shared_ptr<const core::SwapIncarnationRecord>& swap,
                                            std::size_t number) {
   if (number == 0 && !swap->assignments.empty()) assignments_ = {swap->record.assignments, swap->assignments};
@@ -187,7 +187,7 @@ void StorePoller::write_incarnation_record(const std::shared_ptr<const core::Swa
   step_ = Step{assignment_access, [this, swap, number] { write_incarnation_record(swap, number + 1); }};
 }
 
-// Reads one of their records.
+// Writes one record of these rank assignments, unless the store has it.
 void StorePoller::put_assignments(const core::AssignmentsRead& assignments, std::size_t number) {
   const std::size_t begin = number * core::assignments_per_record;
   const std::size_t count = std::min(core::assignments_per_record, assignments.assignments.size() - begin);
@@ -209,7 +209,7 @@ void StorePoller::read_assignments(const std::shared_ptr<core::AssignmentsRead>&
     read_incarnation_record();  // a later incarnation may have begun and removed them
     if (incarnation_record_.record.assignments != read->name) return;
     if (assignments_.name != read->name) {
-      handlers_.assignments({read->name, {}});  // in the end a leader does without them
+      handlers_.assignments({read->name, {}});  // nothing was found; after some time a leader goes on without them
       throw_unusable(key, "has vanished");
     }
     put_assignments(assignments_, number);

@@ -1,10 +1,11 @@
 // StorePoller reads the coordination store for the agent, and writes what the protocol's core wants to store there. It
-// calls callbacks with the results.
+// calls handlers with the results.
 //
 // All this runs on a thread of its own, because the store may be slow or gone. After the start, only that thread calls
-// the store. If the store notifies of changes, the thread reads it only now and then, in case a notice was lost.
-// Otherwise, or when notices stay away, it polls. (A living leader renews its record all the time, so notices must come
-// often.) The poller logs when an outage begins and ends, separately for reading and writing.
+// the store. A store may report changes by itself (a watch). Then the thread reads only now and then, in case a report
+// was lost. A living leader renews its record all the time, so reports must come often. If none comes for a while, or
+// the store has no watch, the thread polls. It logs when an outage begins and when it ends, separately for reading and
+// writing.
 #pragma once
 
 #include <array>
@@ -28,6 +29,7 @@ namespace ckpt::agent {
 
 class StorePoller {
  public:
+  // Called on the poller's thread.
   struct Handlers {
     std::function<void(const core::LeaderRecordRead&)> leader;
     std::function<void(const core::IncarnationRecordRead&)> incarnation_record;
@@ -35,36 +37,36 @@ class StorePoller {
     std::function<void(const std::vector<coord::NodeEntry>&)> nodes;  // all nodes, or those that changed
     std::function<void(const std::string&)> notice = {};              // a sentence for people
   };
-  // The record of this agent's node. If the store loses the record, the poller writes it again.
+  // The records of this agent's node. If the store loses them, the poller writes them again.
   struct Own {
     coord::NodeEntry node;
-    std::string token;  // "": the token is not in the store
+    std::string token;  // "": the job's token is in a file, not in the store
   };
-  struct Intervals {  // between two reads
+  struct Intervals {  // between two polls: of the leader's and the incarnation's record, and of all nodes
     std::chrono::milliseconds records, nodes;
   };
-  // `store` outlives this object. The leader renews its record four times in each `lease_ms`.
+  // `store` outlives this object. A leader renews its record four times in each `lease_ms`.
   StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers handlers, Log log, std::optional<Own> own = {});
   ~StorePoller();
   StorePoller(const StorePoller&) = delete;
   StorePoller& operator=(const StorePoller&) = delete;
 
-  // [any thread] Compare-and-swap. The answer is the record as it is afterwards. If several swaps wait for one record,
-  // only the last one is made. Work that takes many calls, such as a swap with rank assignments, lets the leader renew
-  // its record after each call.
+  // [any thread] Compare-and-swap of a record. The record's handler then gets the record as it is afterwards. If the
+  // store fails, no handler is called. If several swaps wait for one record, only the last one is made. A swap with
+  // rank assignments takes many calls of the store. The leader can renew its record between them.
   void carry_out(const core::SwapLeaderRecord& swap);
   void carry_out(core::SwapIncarnationRecord swap);
-  // [any thread]
+  // [any thread] Read rank assignments, and remove those of earlier incarnations.
   void carry_out(const core::ReadAssignments& read);
   void carry_out(const core::RemoveAssignments& removal);
 
-  // [any thread] A sentence about the trouble with the store; "" if there is none.
+  // [any thread] A sentence about the present trouble with the store; "" if there is none.
   std::string trouble() const;
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Each kind of access has its own trouble. A swap counts as writing. A swap of an incarnation with its rank
-  // assignments counts as assignment_access.
+  // The poller remembers the trouble with each kind of access. A swap counts as writing, except that a swap of the
+  // incarnation's record counts as assignment_access, because it writes rank assignments first.
   enum Access { reading, writing, assignment_access, listing };
   struct Work {  // what is to be done next
     std::optional<core::SwapLeaderRecord> leader;
@@ -122,17 +124,17 @@ class StorePoller {
   const Handlers handlers_;
   const Log log_;
   const std::optional<Own> own_;
-  std::string rival_;                      // the rival that was reported
-  const std::chrono::milliseconds trust_;  // how long a watch is trusted after its last notice
-  const double pace_;                      // factor on all intervals of this agent
-  const Intervals silent_;                 // while no watch is trusted
+  std::string rival_;                      // the machine reported last whose agent tried to serve this node, too
+  const std::chrono::milliseconds trust_;  // how long a watch is trusted after its last report
+  const double pace_;                      // factor on this agent's intervals, so that agents do not read all at once
+  const Intervals silent_;                 // for a watch that is not trusted
   CachedRecord<core::LeaderRecord> leader_record_;
   CachedRecord<core::IncarnationRecord> incarnation_record_;
-  core::AssignmentsRead assignments_;  // written or read last, in case the store loses them
+  core::AssignmentsRead assignments_;  // those written or read last, in case the store loses them
   bool incarnation_seen_ = false;
-  std::optional<Step> step_;                                      // the next step of work that takes several
-  std::optional<Clock::time_point> polled_at_, nodes_polled_at_;  // used by the thread alone
-  std::size_t nodes_listed_ = 0;                                  // likewise: how many the last listing had
+  std::optional<Step> step_;                                      // the next step of work that takes several steps
+  std::optional<Clock::time_point> polled_at_, nodes_polled_at_;  // only the poller's thread uses these
+  std::size_t nodes_listed_ = 0;                                  // how many nodes the last poll found
 
   mutable std::mutex mutex_;  // for all below
   std::condition_variable wake_;

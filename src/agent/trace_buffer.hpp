@@ -18,11 +18,11 @@ struct TraceEvent {
   Kind kind = Kind::commit;
   std::int64_t begin_us = 0;  // on the monotonic clock
   std::int64_t end_us = 0;
-  core::Rank rank = 0;      // communication, iteration, capture
-  CheckpointId checkpoint;  // chunk, commit; for a capture only its iteration is set
-  core::NodeId peer = 0;    // chunk, as are the fields below
-  std::string shard;
-  std::uint64_t size_bytes = 0;
+  core::Rank rank = 0;           // only for communication, iteration and capture
+  CheckpointId checkpoint;       // only for capture, chunk and commit
+  core::NodeId peer = 0;         // only for chunk: where it was sent
+  std::string shard;             // only for chunk
+  std::uint64_t size_bytes = 0;  // only for chunk
 };
 
 inline std::int64_t microseconds(Clock::time_point at) {

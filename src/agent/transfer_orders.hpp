@@ -1,5 +1,5 @@
-// TransferOrders carries out the orders of the protocol's core to get pieces for this node and to write pieces to
-// storage. If it cannot, it tells the core that the order failed. Only the agent's core thread uses it.
+// TransferOrders carries out the orders of the protocol's core that get pieces for this node or write pieces to
+// storage. If an order fails, it tells the core. Only the agent's core thread uses it.
 #pragma once
 
 #include <optional>
@@ -48,7 +48,7 @@ class TransferOrders {
 
   // Call this before the first order. `transport` must live until close().
   void use(net::Transport& transport);
-  // When it returns, nothing uses the transport any more.
+  // Cancels all fetches. When it returns, nothing uses the transport any more.
   void close();
 
   void carry_out(const core::StartFetch& fetch);
@@ -58,6 +58,7 @@ class TransferOrders {
   void carry_out(const core::StartWrite& write) { storage_->write(write); }
   void carry_out(const core::FinalizeCheckpoint& commit) { storage_->commit(commit); }
 
+  // Tell the core that carry_out() threw an exception for this order. `why` is the exception's text.
   void failed(const core::StartFetch& fetch, const std::string& why);
   void failed(const core::ListStorage& list, const std::string& why);
   void failed(const core::StartWrite& write, const std::string& why);

@@ -1,19 +1,19 @@
-// The layout of the shared memory that the agent and its trainers use. That memory outlives both. docs/arena.md
-// specifies every field.
+// The layout of the shared memory through which the agent and its trainers work together. The memory outlives both.
+// docs/arena.md specifies every field.
 //
 // A node's arena is a directory <arena_dir>/<job>/<node>/ of files in tmpfs. The agent creates all of them:
 //    node              NodeHeader: who owns this arena. The one agent that uses it holds the file's flock
-//    rank-<r>.control  RankControl: the words that trainer r and the agent exchange in each iteration; then CommWords:
-//                      when the trainer communicates
-//    rank-<r>.receive_buffer  ReceiveBufferHeader, then the pieces that other GPUs sent to rank r
-//    <n>.segment       SegmentHeader, then slots: the slots of one shard, with one writer
+//    rank-<r>.control  RankControl: the words that the trainer of rank r and the agent exchange in each iteration; then
+//                      CommWords: when the trainer communicates
+//    rank-<r>.receive_buffer  ReceiveBufferHeader, ReplicationWords, and the pieces that other GPUs sent to rank r
+//    <n>.segment       SegmentHeader, then the slots of one shard, with one writer
 //
 // Rules of the shared words:
 // - Each word has one writer. Words of different writers share no cache line.
 // - A writer first stores plain fields, then the word that publishes them (release). A reader first loads that word
 //   (acquire).
-// - A reader trusts nothing that a trainer wrote. It checks all bounds, and believes a piece only under a valid seal.
-// - Either side may die after any store. Whoever attaches then finds a valid state.
+// - A reader trusts nothing that a trainer wrote. It checks all bounds, and uses a piece only if its seal is valid.
+// - Either side may die after any store. The process that attaches next still finds a valid state.
 // - All integers are little endian.
 #pragma once
 
@@ -35,7 +35,8 @@ inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;         // 
 inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;         // "CKPTNG1"
 inline constexpr std::uint64_t receive_buffer_magic = 0x31474c5450'4b43ull;  // "CKPTLG1"
 inline constexpr std::size_t page_bytes = 4096;
-inline constexpr std::uint64_t fenced_without_incarnation = ~std::uint64_t{0};  // in RankControl::fenced
+// In RankControl::fenced: the agent takes no more snapshots from this trainer, but no incarnation superseded it.
+inline constexpr std::uint64_t fenced_without_incarnation = ~std::uint64_t{0};
 inline constexpr std::size_t name_bytes_max = 256;
 // Advice for errors when the arena's file system is full.
 inline constexpr const char* room_advice =
@@ -45,17 +46,17 @@ inline constexpr const char* room_advice =
 inline constexpr std::uint32_t segment_format_version = 5;  // of SegmentHeader. Format 4 had all slots from the start
 inline constexpr std::uint32_t node_format_version = 4;     // of NodeHeader. Format 3 used `format_3` alone
 
-// What a node must not forget when its agent restarts. NodeHeader has two copies, and the agent writes one after the
-// other. So one copy is always whole, even if the agent dies while it writes. Readers ignore a copy whose `check` is
-// wrong.
+// What a node must not forget when its agent restarts. NodeHeader has these words twice, and the agent writes them one
+// after the other. So one of the two is always complete, even if the agent dies while it writes. Readers ignore words
+// whose `check` is wrong.
 struct NodeWords {
   alignas(64) Word64 arena_id;  // random: distinguishes a fresh arena from an earlier one of the same name
   Word64 number;                // the node's number in the job, plus 1; 0: not known
   Word64 highest_commit;        // newest commit (checkpoint word) that this node was told of
-  Word64 newest_seen;           // newest checkpoint ever captured or received here
-  Word64 highest_epoch;         // newest epoch obeyed; older ones are refused for ever
-  Word64 newest_damaged;        // newest checkpoint of which a piece was lost to damage here
-  Word64 token[4];              // the job's, if it came from the coordination store; else 0
+  Word64 newest_seen;           // newest checkpoint that was ever captured or received here
+  Word64 highest_epoch;         // newest epoch whose leader this node obeyed; it refuses older ones for ever
+  Word64 newest_damaged;        // newest checkpoint that lost a piece here because the piece was damaged
+  Word64 token[4];              // the job's token, if it came from the coordination store; otherwise 0
   Word64 check;                 // XXH3 of the words before it, the job's and the node's name
 };
 inline constexpr std::size_t node_words_checked = offsetof(NodeWords, check) / sizeof(Word64);
@@ -64,10 +65,10 @@ struct NodeHeader {
   std::uint64_t magic;
   std::uint32_t format;
   std::uint32_t reserved;
-  std::uint64_t arena_id;  // as in `copies`, for people who look at the file
+  std::uint64_t arena_id;  // the same as in `copies`, for people who look at the file
   char job[name_bytes_max];
   char node[name_bytes_max];
-  alignas(64) std::uint64_t format_3[8];  // highest commit, newest seen, highest epoch, newest damaged
+  alignas(64) std::uint64_t format_3[8];  // of format 3: highest commit, newest seen, highest epoch, newest damaged
   NodeWords copies[2];                    // written by the agent
 };
 static_assert(sizeof(NodeHeader) <= page_bytes);
@@ -77,7 +78,7 @@ inline constexpr std::size_t health_words = 168;
 // The agent's verdict on the job's health, for one trainer. HealthPage reads and writes it.
 struct HealthWords {
   // Written by the agent.
-  alignas(64) Word64 heartbeats;  // +1 at each of the agent's ticks, so the trainer knows that it lives
+  alignas(64) Word64 heartbeats;  // +1 at each of the agent's ticks: it tells the trainer that the agent lives
   Word64 sequence;                // odd while words are stored; 0: nothing published yet
   Word64 words[health_words];
 };
@@ -93,10 +94,10 @@ struct RankControl {
       64) Word64 grant;    // sequence << 16 | a slot for each segment, 4 bits each, first one lowest; sequence 0: none
   SignedWord64 resume_at;  // snapshots of iterations below are skipped, on all ranks
   Word64 committed;        // newest committed checkpoint of this incarnation
-  Word64 share;            // of the main shard: first part << 32 | parts << 16 | parts stored; before any grant
-  Word64 fenced;           // the incarnation that superseded this trainer, 0, or fenced_without_incarnation
-  Word64 writer_pid;       // the trainer that may write here, and its start time (field 22 of /proc/PID/stat),
-  Word64 writer_start_ticks;  //   since pids are reused: a restarted agent finds it again, dead or alive
+  Word64 share;            // of the main shard: first part << 32 | parts << 16 | parts stored; set before any grant
+  Word64 fenced;           // the incarnation that superseded this trainer, or fenced_without_incarnation; 0: none
+  Word64 writer_pid;       // the trainer that may write here, and its start time (field 22 of /proc/PID/stat). With
+  Word64 writer_start_ticks;  //   both, a restarted agent recognizes the process, although pids are used again
   Word32 agent_doorbell;      // futex: +1 after any change above
 
   // Written by the trainer.
@@ -104,7 +105,7 @@ struct RankControl {
   SignedWord64 attempted;         // last iteration offered to snapshot(), taken or not; -1: none
   Word64 capturing;               // checkpoint being captured, 0: none
   Word32 trainer_doorbell;        // futex: +1 after any change above
-  Word64 not_taken;               // newest snapshot that failed: iteration << 8 | ckpt_status; 0: none; before a ring
+  Word64 not_taken;               // newest snapshot that failed: iteration << 8 | ckpt_status; 0: none
 
   HealthWords health;
 
@@ -118,31 +119,31 @@ inline constexpr std::size_t comm_events_max = 4096;
 inline constexpr std::uint32_t comm_gpu_max = 1024;
 inline constexpr std::size_t pause_name_words = 4;
 
-// When a trainer communicates. Follows the control page in the same file. Any thread of the trainer writes it, and so
-// does the trainer's GPU. CommWriter and CommReader (comm_log.hpp) are the interface.
+// Tells when a trainer communicates. Follows the control page in the same file. All threads of the trainer may write
+// here, and so may the trainer's GPU. CommWriter and CommReader (comm_log.hpp) write and read it.
 struct CommWords {
   struct Channel {
-    Word32 begun;  // communications begun and ended, modulo 2^32. Equal: the channel is idle
-    Word32 ended;
+    Word32 begun;  // communications that have begun, modulo 2^32
+    Word32 ended;  // communications that have ended, modulo 2^32. Equal to `begun`: the channel is idle
   };
-  alignas(64) Word64 written;  // events, ever; counted before they are stored
+  alignas(64) Word64 written;  // number of all events so far; counts an event before the event is stored
   alignas(64) Channel channels[comm_channels_max];
   // Event i is at i % comm_events_max: lap << 56 | channel << 52 | kind << 50 | microseconds on CLOCK_MONOTONIC. The
   // lap, (i / comm_events_max + 1) mod 256, distinguishes a stored event from an older one in its place.
   alignas(64) Word64 events[comm_events_max];
-  // Communications on the GPU's timeline. The GPU writes number n, modulo 2^32, to `begun` and later to `ended` of
-  // place n % comm_gpu_max. The host uses a place again only when both hold its last number.
+  // Communications on the GPU's streams. For communication n, the GPU writes n, modulo 2^32, to `begun` and later to
+  // `ended` of place n % comm_gpu_max. The host uses a place again only when both have the number that it last used.
   alignas(64) Channel on_gpu[comm_gpu_max];
-  // Pauses of training (ckpt_pause), modulo 2^32. Equal: there is none. The name of the newest is stored before it is
-  // counted, padded with zero bytes.
+  // Pauses of training (ckpt_pause) that have begun and ended, modulo 2^32. If the numbers are equal, training does not
+  // pause. The name of the newest pause, padded with zero bytes, is stored before `begun` counts the pause.
   struct Pauses {
     alignas(64) Word32 begun;
     Word32 ended;
     Word64 name[pause_name_words];
   };
   Pauses pauses;
-  // The last iteration offered to snapshot(), plus 1; 0: none. Stored before the event of that iteration. A capture may
-  // begin later, and RankControl::attempted changes only then.
+  // The last iteration offered to snapshot(), plus 1; 0: none. Stored before the event of that iteration.
+  // RankControl::attempted may change later than this word: only when the capture begins.
   alignas(64) Word64 offered;
 };
 inline constexpr std::size_t control_file_bytes =
@@ -150,22 +151,22 @@ inline constexpr std::size_t control_file_bytes =
 
 inline constexpr std::uint32_t receive_buffer_places_max = 32;
 
-// The first page of a rank's receive buffer file. ReplicationWords follow it, then a place for each member of the
-// replication group, also for the rank itself. Each place begins at a page boundary. The places exist once the sizes of
-// the members' pieces are known.
+// The first page of a rank's receive buffer file. ReplicationWords follow it, and then a place for each rank of the
+// replication group, this rank included. Each place begins at a page boundary. The places exist once the sizes of the
+// ranks' pieces are known.
 struct ReceiveBufferHeader {
   std::uint64_t magic;
   std::uint32_t format;
-  std::uint32_t places;
+  std::uint32_t places;  // ranks in the group
   std::uint64_t capacity_bytes[receive_buffer_places_max];
   std::uint64_t incarnation;  // the job's incarnation that the file belongs to
-  std::uint32_t member;       // the rank's own number in the group
-  alignas(8) Word64 ready;    // agent: 1 once the places exist, with their capacities
+  std::uint32_t member;       // this rank's number in the group
+  alignas(8) Word64 ready;    // the agent stores 1 here once the places and their capacities exist
 
-  // The place of one member: what has arrived from it. The trainer writes it.
+  // What has arrived from one rank of the group. The trainer writes it.
   struct Place {
-    alignas(64) Word64 checkpoint;  // the checkpoint that arrives there; 0: none
-    Word64 gpu_received_bytes;      // how many of its first bytes have arrived
+    alignas(64) Word64 checkpoint;  // the checkpoint whose piece arrives in this place; 0: none
+    Word64 gpu_received_bytes;      // how many of the piece's first bytes have arrived
   };
   Place place[receive_buffer_places_max];
 };
@@ -174,7 +175,8 @@ static_assert(sizeof(ReceiveBufferHeader) <= page_bytes);
 inline constexpr std::size_t communicator_id_bytes = 128;  // of an NCCL unique id
 inline constexpr std::size_t replication_state_words = 6 + communicator_id_bytes / 8;
 
-// What a trainer and its agent tell each other about GPU replication. Follows ReceiveBufferHeader in the same file.
+// What a trainer and its agent tell each other about replication from GPU to GPU. Follows ReceiveBufferHeader in the
+// same file.
 struct ReplicationWords {
   struct ReplicationSlot {
     alignas(64) Word64 sequence;  // odd while words are stored; 0: nothing published yet
@@ -182,16 +184,17 @@ struct ReplicationWords {
   };
   // Written by the trainer.
   ReplicationSlot own;
-  alignas(64) Word64 has_failed;  // 1: the GPU replication is over, and `failure` is complete
+  alignas(64) Word64 has_failed;  // 1: replication from GPU to GPU has failed for good, and `failure` is complete
   char failure[248];              // a sentence, ending in a zero byte
 
   // Written by the agent.
-  alignas(64) Word64 taken[receive_buffer_places_max];  // newest checkpoint that it has taken, or will never take
+  alignas(64) Word64 taken[receive_buffer_places_max];  // newest checkpoint that the agent has taken or will never take
   ReplicationSlot members[receive_buffer_places_max];
 };
 inline constexpr std::size_t replication_words_bytes =
     (sizeof(ReplicationWords) + page_bytes - 1) / page_bytes * page_bytes;
 
+// local: pieces that a rank of this node captures. held: pieces that the agent receives or computes.
 enum class SegmentKind : std::uint32_t { local = 1, held = 2 };
 
 // The first page of a segment file. Slot i begins at page_bytes + i * slot_stride(header). A slot has three areas:
@@ -202,31 +205,32 @@ struct SegmentHeader {
   std::uint64_t magic;
   std::uint32_t format;
   SegmentKind kind;
-  std::uint32_t rank;  // of the writer, for kind local
+  std::uint32_t rank;  // for kind local: the rank that writes the segment
   std::uint32_t slots_max;
   std::uint64_t data_capacity_bytes;
   std::uint64_t manifest_capacity_bytes;
   char shard[name_bytes_max];
-  alignas(64) Word64 ready;  // agent: 1 once every page is reserved and touched. Otherwise nobody uses the segment
-  Word64 slots_reserved;     // agent: the number of slots that have memory, reserved and touched. Never decreases
+  // Written by the agent.
+  alignas(64) Word64 ready;  // 1 once the first slots have memory; before, nobody uses the segment
+  Word64 slots_reserved;     // the number of slots that have memory (reserved and touched); never decreases
 };
 
-// The first page of a slot: what is in the slot, and the seal. In a segment of kind `local` the rank's trainer writes
-// it, in one of kind `held` the agent.
+// The first page of a slot: what is in the slot, and the seal. Its writer is the rank's trainer in a segment of kind
+// `local`, and the agent in a segment of kind `held`.
 struct SlotHeader {
-  // Written by the writer. Valid only if seal == seal_of(fields), which is never 0. Order of stores: seal = 0; fields,
-  // data, digests, layout in any order; fence; seal.
+  // Written by the writer. Valid only if seal == seal_of(fields), which is never 0. The writer first stores seal = 0.
+  // Then it stores fields, data, digests and layout in any order. Last, after a fence, it stores the seal.
   alignas(64) Word64 seal;
-  std::uint64_t checkpoint;    // Checkpoint word
+  std::uint64_t checkpoint;    // CheckpointId::word()
   std::uint64_t length_bytes;  // of the data
   std::uint64_t root_digest;   // over the leaf digests and the length
   std::uint64_t layout_bytes;  // of the layout text
   std::uint64_t layout_hash;   // XXH3 of the layout text
-  std::uint32_t world_size;    // of the job that captured it
+  std::uint32_t world_size;    // ranks of the job when the piece was captured
   std::uint32_t reserved;
 
   // Written by the agent.
-  alignas(64) Word64 dropped;  // the checkpoint that the agent dropped; attaching again must not find it
+  alignas(64) Word64 dropped;  // the checkpoint that the agent dropped; readers ignore a piece of this checkpoint
 };
 static_assert(sizeof(SlotHeader) <= page_bytes);
 

@@ -93,7 +93,7 @@ bool CommReader::read(std::vector<CommEvent>& to) {
     next_ = written;
     return false;
   };
-  if (written - next_ > comm_events_max) return lose();  // also if it went backwards
+  if (written - next_ > comm_events_max) return lose();  // also true if `written` went backwards
   for (; next_ != written; ++next_) {
     const std::uint64_t word = words_->events[next_ % comm_events_max].load(std::memory_order_acquire);
     const auto laps_ahead = static_cast<std::int8_t>(static_cast<std::uint8_t>(word >> lap_shift) - lap_of(next_));
@@ -106,7 +106,8 @@ bool CommReader::read(std::vector<CommEvent>& to) {
 }
 
 namespace {
-// Load in this order. `ended` never passes `begun`, so equal values mean that nothing ran in between.
+// Loads `ended` before `begun`. `ended` never exceeds `begun`, so equal values mean that the channel was idle between
+// the two loads.
 bool is_busy(const CommWords::Channel& channel) {
   const std::uint32_t ended = channel.ended.load(std::memory_order_acquire);
   return channel.begun.load(std::memory_order_acquire) != ended;

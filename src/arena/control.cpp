@@ -17,7 +17,9 @@ std::string control_path(const std::string& directory, std::uint32_t rank) {
   return directory + "/rank-" + std::to_string(rank) + ".control";
 }
 
-[[noreturn]] void refuse_page() { throw Failure(CKPT_ERR_CORRUPT, "a rank's control page is malformed"); }
+[[noreturn]] void refuse_page() {
+  throw Failure(CKPT_ERR_CORRUPT, "a rank's control page is damaged or of another version");
+}
 
 struct stat stat_of(int fd) {
   struct stat file {};
@@ -93,7 +95,7 @@ Control Control::attach(UniqueFd fd, std::uint32_t rank) {
 Control Control::attach(const std::string& directory, std::uint32_t rank) {
   const std::string path = control_path(directory, rank);
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd && errno == ENOENT) throw Failure(CKPT_ERR_CORRUPT, path + " is gone");
+  if (!fd && errno == ENOENT) throw Failure(CKPT_ERR_CORRUPT, path + " is missing");
   if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + path);
   return attach(std::move(fd), rank);
 }

@@ -1,8 +1,8 @@
-// Control is the file through which a trainer and its agent tell each other in each iteration what they did: grants,
-// captures, commits. The file also records when the trainer communicates (comm_log.hpp).
+// Control is a rank's control file, through which a trainer and its agent tell each other in each iteration what they
+// did: grants, captures, commits. The file also records when the trainer communicates (comm_log.hpp).
 //
-// It owns the mapping. Some functions are for the agent and some for the trainer. Any thread may call getters. Only one
-// thread at a time may call setters. Only the functions wait_*() block.
+// A Control owns its mapping of the file. Some functions are for the agent and some for the trainer. Any thread may
+// call getters. Only one thread at a time may call setters. Only the functions wait_*() block.
 #pragma once
 
 #include <array>
@@ -19,16 +19,16 @@
 
 namespace ckpt::arena {
 
-// Identifies a process for good. A later process with the same pid has another start time.
+// Identifies a process: a later process with the same pid has another start time.
 struct WriterId {
   std::uint64_t pid = 0;
-  std::uint64_t start_ticks = 0;
+  std::uint64_t start_ticks = 0;  // field 22 of /proc/PID/stat
 };
 
-// Permission for one capture: the slots that the trainer may write. There is one slot for each segment: first for the
-// parts of the rank's share in order, then for its private shard. Sequences count from 1.
+// Permission for one capture: the slots that the trainer may write, one in each of its segments. First come the slots
+// for the parts of the main shard that the rank stores, in order, and then the slot for its private shard.
 struct Grant {
-  std::uint64_t sequence = 0;
+  std::uint64_t sequence = 0;                            // grants are numbered from 1; 0: no grant
   std::array<std::uint8_t, core::captures_max> slots{};  // each below segment_slots_max
 
   std::uint64_t word() const;
@@ -37,11 +37,12 @@ struct Grant {
 
 class Control {
  public:
-  // Agent: creates a fresh page for a new incarnation of the rank. It replaces the file, so an earlier trainer's
-  // mapping is cut off from it. Throws Failure.
+  // Agent: creates a new file for a new incarnation of the rank. The new file replaces the old one, so an earlier
+  // trainer of the rank, which has mapped the old one, cannot write to it. Throws Failure.
   static Control create(const std::string& directory, std::uint32_t rank);
-  // Agent: maps the page that an earlier agent left. Trainer: maps the page behind a descriptor that the agent sent.
-  // Checks everything. Throws Failure (CKPT_ERR_CORRUPT), also if the page is gone or has another format version.
+  // Agent: maps the file that an earlier agent left in `directory`. Trainer: maps the file of a descriptor that the
+  // agent sent. Both check everything, and throw Failure (CKPT_ERR_CORRUPT) if the file is missing, malformed, or of
+  // another format version.
   static Control attach(const std::string& directory, std::uint32_t rank);
   static Control attach(UniqueFd fd, std::uint32_t rank);
 
@@ -53,13 +54,13 @@ class Control {
   CommWords& comm() { return *comm_; }
   const CommWords& comm() const { return *comm_; }
 
-  // Agent's words. Each setter rings the trainer.
+  // The words that the agent writes. Each setter rings the trainer's doorbell, unless its comment says otherwise.
   void grant(Grant grant) { set(words_->grant, grant.word()); }
   void resume_at(std::int64_t iteration);
   void committed(CheckpointId checkpoint) { set(words_->committed, checkpoint.word()); }
   void stored(CheckpointId checkpoint) { set(words_->stored, checkpoint.word()); }
   void fence(std::uint64_t incarnation) { set(words_->fenced, incarnation); }
-  // Tells the trainer that something else has changed.
+  // Wakes the trainer after a change outside these words.
   void ring_trainer() { ring(words_->agent_doorbell, FutexScope::shared); }
   // Does not ring. Call it before the trainer gets the page.
   void writer(WriterId id) {
@@ -70,7 +71,7 @@ class Control {
     return {words_->writer_pid.load(std::memory_order_acquire),
             words_->writer_start_ticks.load(std::memory_order_acquire)};
   }
-  void share(const core::Share& share);  // does not ring; call it before the grants that it belongs to
+  void share(const core::Share& share);  // does not ring; call it before the first grant for this share
   core::Share share() const;
   Grant grant() const { return Grant::from_word(words_->grant.load(std::memory_order_acquire)); }
   std::int64_t resume_at() const { return words_->resume_at.load(std::memory_order_acquire); }
@@ -78,15 +79,15 @@ class Control {
   CheckpointId stored() const { return CheckpointId::from_word(words_->stored.load(std::memory_order_acquire)); }
   std::uint64_t fenced() const { return words_->fenced.load(std::memory_order_acquire); }
   std::uint32_t agent_doorbell() const { return words_->agent_doorbell.load(std::memory_order_acquire); }
-  // Trainer: waits until the doorbell differs from `seen`, or the deadline passes.
+  // Trainer: waits until the doorbell differs from `seen`, or the deadline passes. The agent's setters wake it.
   void wait_agent_doorbell(std::uint32_t seen, Deadline deadline) const {
     futex_wait(words_->agent_doorbell, seen, deadline, FutexScope::shared);
   }
 
-  // Written by the agent, read by the trainer.
+  // Where the agent writes its verdict on the job's health, and the trainer reads it.
   HealthPage health() const { return HealthPage(words_->health); }
 
-  // Trainer's words. The setters do not ring. ring_agent() makes the agent look.
+  // The words that the trainer writes. The setters do not wake the agent; ring_agent() does.
   void not_taken(std::int64_t iteration, std::uint8_t status) {
     words_->not_taken.store(static_cast<std::uint64_t>(iteration) << 8 | status, std::memory_order_release);
   }

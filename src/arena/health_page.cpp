@@ -73,16 +73,18 @@ HealthNews from_words(const Record& words) {
 
 }  // namespace
 
-// Works as ReplicationPage: the sequence is odd while words are stored, and each store releases the stores before it.
+// The sequence is odd while words are stored. Each store releases the stores before it.
 void HealthPage::publish(const HealthNews& news) {
   const Record words = to_words(news);
-  const std::uint64_t sequence = words_->sequence.load(std::memory_order_relaxed) | 1;  // already odd: the writer died
+  // The sequence is odd already if an earlier agent died while it wrote.
+  const std::uint64_t sequence = words_->sequence.load(std::memory_order_relaxed) | 1;
   words_->sequence.store(sequence, std::memory_order_relaxed);
   for (std::size_t i = 0; i < words.size(); ++i) words_->words[i].store(words[i], std::memory_order_release);
   words_->sequence.store(sequence + 1, std::memory_order_release);
 }
 
-// Nothing if the writer keeps storing, or died. Then the last verdict read still holds.
+// Returns nothing if the agent stores at every attempt, or died while it stored. Then the verdict that the trainer read
+// last still holds.
 std::optional<HealthNews> HealthPage::read() const {
   constexpr int attempts = 64;
   for (int attempt = 0; attempt < attempts; ++attempt) {

@@ -37,7 +37,7 @@ std::string type_text(const LayoutEntry& entry) {
   throw Failure(CKPT_ERR_CORRUPT, "a stored layout is malformed: " + reason);
 }
 
-// Reads only integers: a number with a decimal point may be larger than any of them.
+// Accepts only integers, because a number with a decimal point may not fit into any integer.
 template <class T>
 T integer(const nlohmann::json& json) {
   if (!json.is_number_integer()) refuse("an extent or offset is not an integer");
@@ -57,7 +57,7 @@ LayoutEntry parse_entry(const std::string& name, const nlohmann::json& json) {
   entry.offset_bytes = integer<std::uint64_t>(offsets.at(0));
   if (entry.shape.size() > extents_max || !size_bytes || offsets.size() != 2 || entry.offset_bytes > size_max_bytes ||
       entry.offset_bytes + *size_bytes != integer<std::uint64_t>(offsets.at(1)))
-    refuse("shape and offsets of tensor " + quoted(name) + " do not fit");
+    refuse("shape and offsets of tensor " + quoted(name) + " do not fit each other");
   entry.size_bytes = *size_bytes;
   return entry;
 }
@@ -127,7 +127,7 @@ Layout parse_layout(std::string_view text) {
   } catch (const nlohmann::json::exception& error) {
     refuse(error.what());
   }
-  // Headers are built around the text unchanged.
+  // The text must have this exact form, because it becomes part of safetensors headers unchanged.
   if (layout_text(layout) != text) refuse("it differs from the form that ckptengine writes");
   return layout;
 }

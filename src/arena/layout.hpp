@@ -1,5 +1,5 @@
-// Layout says where each tensor of a shard lies in the shard's bytes. Tensors lie without gaps, those with the largest
-// element size first, then by name. So each tensor is aligned to its element size. As text, a layout is the header of a
+// Layout says where each tensor lies in the bytes of a shard. The tensors lie without gaps, sorted by element size, the
+// largest first, and then by name. So each tensor is aligned to its element size. As text, a layout is the header of a
 // safetensors file, and the shard's bytes are that file's data (docs/arena.md).
 //
 // Plain values and pure functions; thread-safe.
@@ -27,7 +27,7 @@ struct LayoutEntry {
 };
 
 struct Layout {
-  std::vector<LayoutEntry> entries;  // by offset
+  std::vector<LayoutEntry> entries;  // sorted by offset
   std::uint64_t length_bytes = 0;
 };
 
@@ -37,7 +37,7 @@ std::optional<std::uint64_t> tensor_bytes(ckpt_dtype dtype, const std::vector<st
 // True for a valid tensor name: 1 to 4096 bytes of UTF-8, and not safetensors' "__metadata__".
 bool is_tensor_name(std::string_view name);
 
-// Sorts tensors and assigns their offsets. Name, dtype and shape must be set and valid.
+// Sorts tensors and sets their offsets and sizes. Their names, dtypes and shapes must be set and valid.
 Layout pack(std::vector<LayoutEntry> tensors);
 
 std::string layout_text(const Layout& layout);
@@ -46,12 +46,12 @@ Layout parse_layout(std::string_view text);
 // XXH3-64 of the text.
 std::uint64_t layout_hash(std::string_view text);
 
-// Returns a sentence about the first tensor, by name, that differs between `registered` and `stored`, or nothing if
-// none does.
+// Returns a sentence about the first tensor, in order of names, that differs between `registered` and `stored`. Returns
+// nothing if none differs.
 std::optional<std::string> first_difference(const Layout& stored, const Layout& registered);
 
-// The range of a part in the packed bytes of its shard. Parts are cut at digest leaves, so their leaves are those of
-// the whole shard.
+// The byte range of a part in its shard, which has `shard_bytes` bytes. Parts begin and end at leaves, so the leaves of
+// the parts are the leaves of the whole shard.
 inline placement::ByteRange range_of(const core::ShardPart& part, std::uint64_t shard_bytes) {
   return placement::bytes_of({part.index, part.of}, shard_bytes, kernels::leaf_size_bytes);
 }

@@ -16,13 +16,12 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "manifests are little endian");
 
-// The head of a manifest on the wire. It has its own format version, because nodes may have arenas of different
-// formats.
+// The format of a manifest on the network. It has its own version, because nodes may have arenas of different formats.
 constexpr std::uint32_t wire_format_version = 1;
 
-// After it come the shard's name, the leaf digests and the layout text.
+// The beginning of a manifest on the network. After it come the piece's name, the leaf digests and the layout text.
 struct Head {
-  std::uint64_t check;  // XXH3-64 of all bytes after it
+  std::uint64_t check;  // XXH3-64 of all bytes of the manifest after this field
   std::uint32_t format;
   std::uint32_t world_size;
   std::uint64_t checkpoint;
@@ -36,7 +35,7 @@ static_assert(sizeof(Head) == 64);
 
 [[noreturn]] void refuse() { throw Failure(CKPT_ERR_CORRUPT, "a received manifest is malformed"); }
 
-// Copies to `to` and returns the place after the copy.
+// Copies `data` to `to` and returns the address after the copied bytes.
 std::byte* put(std::byte* to, const void* data, std::size_t size_bytes) {
   if (size_bytes != 0) std::memcpy(to, data, size_bytes);
   return to + size_bytes;
@@ -91,7 +90,7 @@ Manifest decode_manifest(std::span<const std::byte> bytes) {
   std::memcpy(&head, bytes.data(), sizeof(head));
   const std::uint64_t rest = bytes.size() - sizeof(head);
   const std::uint64_t leaves = kernels::leaf_count(head.length_bytes);
-  // Bounds each part by the bytes that are there before adding the parts, so that no sum overflows.
+  // Checks that each part alone fits into the received bytes before it adds them up. So the sum cannot overflow.
   if (head.check != check_of(bytes) || head.format != wire_format_version || head.shard_bytes > rest ||
       head.layout_bytes > rest || leaves > rest / sizeof(std::uint64_t) ||
       head.shard_bytes + head.layout_bytes + leaves * sizeof(std::uint64_t) != rest)

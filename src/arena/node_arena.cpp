@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The number of a file "<prefix><n><suffix>".
+// The number n in a file name "<prefix><n><suffix>"; nothing if the name does not have this form.
 std::optional<std::uint64_t> number_in(std::string_view name, std::string_view prefix, std::string_view suffix) {
   if (!name.starts_with(prefix) || !name.ends_with(suffix) || name.size() <= prefix.size() + suffix.size())
     return std::nullopt;
@@ -111,7 +111,7 @@ void raise(T& state, const T& value) {
 }  // namespace
 
 void make_node_directory(const std::string& path) {
-  make_own_directory(path, "arena_dir", 2);  // the job's directory, and the one of all arenas above it
+  make_own_directory(path, "arena_dir", 2);  // also checks the job's directory and `arena_dir`, which are above it
   struct stat directory {};
   if (::stat(path.c_str(), &directory) != 0 || directory.st_uid != ::geteuid())
     throw Failure(
@@ -137,7 +137,7 @@ NodeArena::NodeArena(std::string directory, const std::string& job, const std::s
   recall();
 }
 
-// The magic makes it a header. Without the magic, an attaching agent begins again.
+// Stores the magic last. If this agent dies before that, the next agent initializes the header again.
 void NodeArena::initialize(const std::string& job, const std::string& node) {
   std::strncpy(header()->job, job.c_str(), name_bytes_max - 1);
   std::strncpy(header()->node, node.c_str(), name_bytes_max - 1);
@@ -172,7 +172,7 @@ std::optional<NodeArena::NodeState> NodeArena::read(const NodeHeader& header, co
                    {words[6], words[7], words[8], words[9]}};
 }
 
-// Read the second copy first: an agent that died between the two writes left the newer one there.
+// Prefers the second copy. store() writes it first, so it is the newer one if an agent died in between.
 void NodeArena::recall() {
   NodeHeader& head = *header();
   const auto first = read(head, head.copies[0]), second = read(head, head.copies[1]);
@@ -192,7 +192,7 @@ void NodeArena::recall() {
   std::atomic_ref(head.format).store(node_format_version, std::memory_order_release);
 }
 
-// Writes one copy after the other, so that one is whole at each moment.
+// Writes one copy after the other, so that one of them is complete at each moment.
 void NodeArena::store() {
   const auto words = words_of(state_);
   const std::uint64_t check = check_of(*header(), words);

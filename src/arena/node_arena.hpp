@@ -1,8 +1,8 @@
-// NodeArena is the arena of one node, as the node's agent uses it: a directory with segments and with all that the node
-// must not forget.
+// NodeArena is the arena of one node, as the node's agent uses it: a directory with the segments, and with all that the
+// node must not forget.
 //
-// It holds the arena's lock while it lives, so a node has one agent. Any thread may call create_segment(); only one
-// thread at a time may call the other functions.
+// A NodeArena holds the arena's lock while it exists, so that a node has only one agent. Any thread may call
+// create_segment(); only one thread at a time may call the other functions.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace ckpt::arena {
 
-// What a node must not forget when its agent restarts.
+// What a node must not forget when its agent restarts. NodeWords explains the values.
 struct NodeMemory {
   CheckpointId highest_commit;
   CheckpointId newest_seen;
@@ -28,50 +28,49 @@ struct NodeMemory {
   CheckpointId newest_damaged;
 };
 
-// Creates the arena's directory and those above it if they are missing. Throws Failure if one cannot be made or belongs
-// to another user.
+// Creates the directory of the arena, and the directories above it, if they are missing. Throws Failure if one cannot
+// be made or belongs to another user.
 void make_node_directory(const std::string& path);
 
 struct ArenaSummary;
 
 class NodeArena {
  public:
-  // Creates the directory, or attaches to what an earlier agent left in it. Throws Failure: CKPT_ERR_CLAIMED if another
-  // agent holds it, CKPT_ERR_INVALID if it belongs to another job or node.
+  // Creates the arena in `directory`, or attaches to the arena that an earlier agent left there. Throws Failure:
+  // CKPT_ERR_CLAIMED if another agent holds its lock, CKPT_ERR_INVALID if it belongs to another job or node.
   NodeArena(std::string directory, const std::string& job, const std::string& node);
 
   const std::string& directory() const { return directory_; }
   std::uint64_t arena_id() const { return state_.arena_id; }
-  // Describes damage to what the node must not forget, and how it was repaired. "" if there was none.
+  // A sentence about damage to what the node must not forget, and how it was repaired; "" if there was none.
   const std::string& damage() const { return damage_; }
 
-  // Records that somebody stopped this agent on purpose, so running trainers do not start another. The next NodeArena
-  // here clears it.
+  // Records that somebody stopped this agent on purpose, so that running trainers do not start another one. The next
+  // NodeArena in this directory clears the record.
   void mark_stopped() const;
 
   // True if somebody removed the arena's directory or its file `node` while this agent holds it.
   bool is_removed() const;
-  // Creates both again, with all that the node remembers. Segments whose names are lost do not get them back. Throws
-  // Failure: CKPT_ERR_CLAIMED if another agent was faster.
+  // Creates the directory and the file `node` again, with all that the node remembers. The files of segments that were
+  // removed, too, stay removed. Throws Failure: CKPT_ERR_CLAIMED if another agent has made the arena again already.
   void make_again();
 
   NodeMemory memory() const;
-  // Values only ever grow: smaller ones are ignored.
+  // Stores those values that are larger than the present ones, and ignores the others.
   void remember(const NodeMemory& memory);
-  // number() returns the node's number in the job, or nothing before the first remember_place(). token() returns the
-  // job's token from the coordination store, or "" if there was none. The arena keeps both even if the store loses
-  // them.
+  // number() is the node's number in the job, or nothing before the first remember_place(). token() is the job's token
+  // that the coordination store had, or "" if it had none. The arena keeps both even if the store loses them.
   std::optional<std::uint32_t> number() const;
   std::string token() const;
   void remember_place(std::uint32_t number, const std::string& token);
 
-  // Call this at the agent's start. It maps every whole segment in the directory for writing. It removes files that are
-  // no whole segment of this format, and adds them to `removed` with the reason.
+  // Maps every valid segment in the directory for writing. Removes segment files that are not valid, and adds a
+  // sentence for each to `removed`. Call this when the agent starts.
   std::vector<Segment> attach_segments(std::vector<std::string>& removed);
 
-  // Creates the next segment. See Segment::create().
+  // Creates a segment under the next free number. See Segment::create().
   Segment create_segment(const SegmentSpec& spec, unsigned threads);
-  // Removes the segment's file. The memory is free once everyone has unmapped it.
+  // Removes the segment's file. Its memory is free once the trainer and the agent have unmapped it.
   static void remove_segment(Segment segment);
 
  private:
@@ -91,7 +90,7 @@ class NodeArena {
   void store();
 
   std::string directory_;
-  NodeState state_;  // as in both copies
+  NodeState state_;  // the same as in both copies of the file
   std::string damage_;
   UniqueFd lock_;
   Mapping mapping_;
@@ -106,15 +105,15 @@ struct ArenaSummary {
   std::string job;
   std::string node;
   NodeMemory memory;
-  bool in_use = false;  // an agent holds it
+  bool in_use = false;  // an agent holds the arena's lock
 };
 std::optional<ArenaSummary> inspect_arena(const std::string& directory);
 
-// Locks an arena through its file `node`, as its agent does. Returns false if another process holds the lock. Tools
-// that inspect an arena hold it for a moment, so this keeps trying for `wait_limit_ms`.
+// Locks an arena as its agent does; `fd` is open on the arena's file `node`. Returns false if another process holds the
+// lock for `wait_limit_ms`. It keeps trying so long because tools that inspect an arena hold the lock for a moment.
 bool lock_alone(int fd, const std::string& directory, std::int64_t wait_limit_ms);
 
-// True if an agent of any version made this directory, or began to. Tools that remove arenas ask this.
+// True if an agent of any version made an arena in this directory, or began to. For tools that remove arenas.
 bool is_arena(const std::string& directory);
 
 }  // namespace ckpt::arena

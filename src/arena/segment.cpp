@@ -15,19 +15,19 @@
 namespace ckpt::arena {
 namespace {
 
-// Keeps sums of capacities far below overflow.
+// The largest capacity. Sums of capacities within it are far from an overflow.
 constexpr std::uint64_t capacity_max_bytes = std::uint64_t{1} << 53;
 
 std::uint64_t whole_pages(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
 
-// Of the whole file, with the slots that have no memory yet.
+// Size of the whole file, including the slots that have no memory yet.
 std::uint64_t file_bytes(const SegmentSpec& spec) { return page_bytes + spec.slots_max * slot_bytes(spec); }
 
 [[noreturn]] void not_a_segment(const std::string& path, const char* reason) {
   throw Failure(CKPT_ERR_CORRUPT, path + " is not a usable segment: " + reason);
 }
 
-// Without reservation, a full file system would cause SIGBUS in the middle of a capture.
+// Reserves memory for a range of the file. Otherwise a full file system would cause SIGBUS in the middle of a capture.
 void reserve(int fd, std::uint64_t first_byte, std::uint64_t size_bytes, const std::string& path) {
   int error = 0;
   do error = ::posix_fallocate(fd, static_cast<off_t>(first_byte), static_cast<off_t>(size_bytes));
@@ -39,7 +39,7 @@ void reserve(int fd, std::uint64_t first_byte, std::uint64_t size_bytes, const s
 }
 
 SegmentSpec checked_spec(const SegmentHeader& header, const struct stat& file, const std::string& path) {
-  if (header.magic != segment_magic) not_a_segment(path, "it does not begin as one");
+  if (header.magic != segment_magic) not_a_segment(path, "it does not begin like a segment");
   const bool is_format_4 = header.format == 4;
   if (header.format != segment_format_version && !is_format_4) not_a_segment(path, "it has another format version");
   if (header.ready.load(std::memory_order_acquire) != 1) not_a_segment(path, "it was never finished");

@@ -1,7 +1,7 @@
-// Segment is one file of the arena. It has the slots of one shard, and one process writes them. The agent creates it;
-// the agent and the trainer map it.
+// Segment is one file of the arena. It has the slots of one shard, which only one process writes. The agent creates the
+// file; the agent and the trainer map it.
 //
-// It owns its mapping and its descriptor. Slots point into the mapping. Thread-safe.
+// A Segment owns its mapping and its descriptor. Its slots point into the mapping. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -19,12 +19,12 @@ namespace ckpt::arena {
 
 struct SegmentSpec {
   SegmentKind kind = SegmentKind::local;
-  std::uint32_t rank = 0;   // of the writer, for kind local
-  std::uint32_t slots = 0;  // with memory from the start
+  std::uint32_t rank = 0;   // for kind local: the rank that writes the segment
+  std::uint32_t slots = 0;  // number of slots that have memory from the start
   std::string shard;
-  std::uint64_t data_capacity_bytes = 0;      // of a slot; rounded up to pages
-  std::uint64_t manifest_capacity_bytes = 0;  // likewise; see manifest_bytes()
-  std::uint32_t slots_max = 0;                // up to which grow() may add slots; at least `slots`
+  std::uint64_t data_capacity_bytes = 0;      // for the data of each slot; rounded up to pages
+  std::uint64_t manifest_capacity_bytes = 0;  // for the manifest of each slot; rounded up to pages (manifest_bytes())
+  std::uint32_t slots_max = 0;                // number of slots up to which grow() may go; at least `slots`
 };
 inline constexpr std::uint32_t segment_slots_max = 16;
 
@@ -37,42 +37,44 @@ class Segment {
  public:
   using Access = Mapping::Access;
 
-  // Creates the file `path`, reserves and touches the pages of its slots on up to `threads` threads, and marks it
-  // ready. The caller checks `spec`. Throws Failure, CKPT_ERR_NO_SPACE if there is not enough memory, and then leaves
-  // no file behind.
+  // Creates the file `path`, reserves the memory of its first slots, touches their pages on up to `threads` threads,
+  // and marks the segment ready. The caller must have checked `spec`. Throws Failure (CKPT_ERR_NO_SPACE if there is not
+  // enough memory), and then leaves no file behind.
   static Segment create(const std::string& path, const SegmentSpec& spec, unsigned threads);
 
-  // Maps an existing segment and checks everything in it. Throws Failure (CKPT_ERR_CORRUPT) if it is not a whole, ready
-  // segment of this format. `path` is for messages.
+  // Maps an existing segment and checks its header. Throws Failure (CKPT_ERR_CORRUPT) if it is not a complete, ready
+  // segment of a known format. With `fd`, `path` is only for messages.
   static Segment attach(UniqueFd fd, Access access, const std::string& path);
   static Segment attach(const std::string& path, Access access);
 
-  // Its `slots` is the number of slots when this object was made.
+  // What the segment was created with. `slots` is the number of slots when this object was made; see slots().
   const SegmentSpec& spec() const { return shape_->spec; }
-  // The number of slots that can be used: those with memory, as far as this object knows.
+  // The number of slots that can be used: those that have memory, as far as this object has noticed.
   std::uint32_t slots() const { return shape_->slots.load(std::memory_order_acquire); }
-  // Trainer: takes notice of slots that the agent has added. True if there are any.
+  // Trainer: notices slots that the agent has added. Returns true if there are any.
   bool notice_growth();
   const std::string& path() const { return path_; }
   int fd() const { return fd_.get(); }
-  // Memory that it takes.
+  // Memory that the segment takes: its header page and the slots that can be used.
   std::uint64_t size_bytes() const { return page_bytes + slots() * slot_bytes(spec()); }
   // False if somebody truncated the file. Touching the missing pages would kill the process.
   bool is_whole_file() const;
-  // Of the whole file. Touching what lies behind the slots takes memory that nobody counts.
+  // The mapping of the whole file. Do not touch what lies after the usable slots: it would take memory that nobody
+  // counts.
   const Mapping& mapping() const { return mapping_; }
 
-  // Agent: reserves and touches memory for so many slots in all, then counts them. Throws Failure,
-  // CKPT_ERR_NO_SPACE if there is not enough memory, and then leaves the segment as it was.
+  // Agent: enlarges the segment to `slots_wanted` slots. Reserves their memory and touches their pages on up to
+  // `threads` threads, and then counts them as usable. Throws Failure (CKPT_ERR_NO_SPACE if there is not enough
+  // memory), and then leaves the segment as it was.
   void grow(std::uint32_t slots_wanted, unsigned threads);
-  // Agent: gives back memory of slots that are not counted. An agent that dies in grow() leaves some.
+  // Agent: gives back memory after the usable slots, which an agent leaves if it dies in grow().
   void release_uncounted();
-  // Brings the slots that can be used into this process's page tables.
+  // Touches the pages of the usable slots on up to `threads` threads, so that later accesses cause no page faults.
   void populate(unsigned threads) const;
   // All bytes of one slot.
   std::span<std::byte> slot_memory(std::uint32_t index) const;
 
-  // slot < slots(): both throw Failure if it is not. A writable slot needs Access::write.
+  // `index` must be below slots(); otherwise both throw Failure. writable_slot() needs Access::write.
   Slot slot(std::uint32_t index) const { return Slot(slot_header(index), bounds()); }
   WritableSlot writable_slot(std::uint32_t index) { return WritableSlot(slot_header(index), bounds()); }
 

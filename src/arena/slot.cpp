@@ -12,8 +12,8 @@
 namespace ckpt::arena {
 namespace {
 
-// The writer may be storing while we read (a frozen trainer that woke). The seal reveals a torn value, so each load
-// need only be single.
+// A reader may load fields while a writer stores them, such as a frozen trainer that has woken. The seal reveals a mix
+// of old and new fields, so only each single load and store must be atomic.
 template <class T>
 T load(const T& field) {
   return __atomic_load_n(&field, __ATOMIC_RELAXED);
@@ -76,7 +76,7 @@ std::optional<Manifest> Slot::read() const {
 }
 
 void WritableSlot::begin() {
-  // An exchange is a full barrier. It is needed because the non-temporal stores that follow may pass a plain store.
+  // The exchange is a full barrier. A plain store would not do, because later non-temporal stores may overtake it.
   header_->seal.exchange(0, std::memory_order_seq_cst);
   begun_ = true;
 }
@@ -106,7 +106,7 @@ void WritableSlot::publish(SealedFields fields) {
 }
 
 void WritableSlot::seal(const Manifest& manifest) {
-  // Do not ask the seal in memory: other processes may write to some of the agent's slots.
+  // Checks `begun_`, not the seal in memory, because other processes may write to some of the agent's slots.
   check(begun_, "a slot is sealed without being emptied first");
   check(fits(manifest.length_bytes, manifest.layout.size()), "a sealed piece is larger than its slot");
   if (!manifest.leaves.empty())

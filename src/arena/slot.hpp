@@ -15,15 +15,15 @@
 
 namespace ckpt::arena {
 
-// The capacity of a slot. It is checked and copied from the segment's header once, and the header is never read again.
-// So nobody can change it later.
+// The capacity of a slot. Segment::attach() checks it and copies it from the segment's header. The header is not read
+// again, so nobody can change the capacity later.
 struct SlotBounds {
-  std::string_view shard;  // of the segment
+  std::string_view shard;  // the segment's shard
   std::uint64_t data_capacity_bytes = 0;
   std::uint64_t manifest_capacity_bytes = 0;
 };
 
-// The fields of a slot that the seal is computed from.
+// The fields of a slot from which the seal is computed. SlotHeader explains them.
 struct SealedFields {
   std::uint64_t checkpoint = 0;
   std::uint64_t length_bytes = 0;
@@ -38,17 +38,18 @@ class Slot {
  public:
   Slot(SlotHeader* header, const SlotBounds& bounds);
 
-  // Returns the piece's manifest if the slot holds a whole piece that was not dropped. Checks the manifest's fields
-  // against each other and against the slot's bounds, but does not read the data. Returns nothing if the slot is empty,
-  // being written, dropped or malformed.
+  // Returns the manifest of the piece in the slot. Checks the manifest's fields against each other and against the
+  // slot's capacity, but does not read the data. Returns nothing if the slot is empty, is being written or is
+  // malformed, or if its piece was dropped.
   std::optional<Manifest> read() const;
-  // Returns the piece's checkpoint. Checks only the seal, so read() may still refuse the piece.
+  // Returns the checkpoint of the piece, or an empty id if there is no piece. Checks only the seal, so read() may still
+  // return nothing.
   CheckpointId checkpoint() const;
 
   const std::byte* data() const { return data_; }
   std::uint64_t data_capacity_bytes() const { return bounds_.data_capacity_bytes; }
   std::uint64_t manifest_capacity_bytes() const { return bounds_.manifest_capacity_bytes; }
-  // True if a piece of this size fits.
+  // True if a piece of this length, with a layout text of this length, fits into the slot.
   bool fits(std::uint64_t length_bytes, std::uint64_t layout_bytes) const;
 
  protected:
@@ -64,32 +65,35 @@ class WritableSlot : public Slot {
  public:
   using Slot::Slot;
 
-  // Empties the slot, for all readers, until seal().
+  // Empties the slot: until seal(), all readers find no piece in it.
   void begin();
-  // Valid between begin() and seal(): data_capacity_bytes() bytes, and the digests of as many leaves as fit().
+  // Where to write between begin() and seal(). data() has room for data_capacity_bytes(), digests() for the digests of
+  // every piece that fits().
   std::byte* data() { return data_; }
   std::uint64_t* digests() { return reinterpret_cast<std::uint64_t*>(manifest_); }
-  // True if the piece last sealed here had this length and layout. Then its layout text is still in place.
+  // True if the piece that was last sealed in this slot had this length and layout. Then its layout text is still there
+  // and need not be written again.
   bool holds_layout(std::uint64_t length_bytes, std::uint64_t layout_hash) const {
     return header_->length_bytes == length_bytes && header_->layout_hash == layout_hash;
   }
-  // Writes the layout text after the digests of a piece of `length_bytes`. It stays there until it is written again.
+  // Writes the layout text to its place after the digests of a piece of `length_bytes`.
   void write_layout(std::uint64_t length_bytes, std::string_view text);
-  // Publishes a piece whose data, digests and layout are written. Computes `fields.root_digest` itself. Throws Failure
-  // if the slot was not emptied before, or if the piece does not fit().
+  // Publishes a piece whose data, digests and layout text are written. Computes `fields.root_digest` itself. Throws
+  // Failure if begin() has not emptied the slot, or if the piece does not fit().
   void seal(SealedFields fields);
 
-  // Publishes a piece whose data is written and verified, with a manifest that came from elsewhere and fits(). Throws
-  // Failure if it does not, or if this object did not begin().
+  // Publishes a piece whose data is written and verified, with a manifest that came from elsewhere. Writes the digests
+  // and the layout text. Throws Failure if begin() of this object was not called, or if the piece does not fit().
   void seal(const Manifest& manifest);
 
-  // Agent: from now on nobody finds this checkpoint's piece here, not even after attaching again.
+  // Agent: drops the piece if it is of this checkpoint. From now on nobody finds it in this slot, not even an agent
+  // that attaches later.
   void drop(CheckpointId checkpoint) { header_->dropped.store(checkpoint.word(), std::memory_order_release); }
 
  private:
   void publish(SealedFields fields);
 
-  bool begun_ = false;  // by this object
+  bool begun_ = false;  // this object has called begin() and not sealed since
 };
 
 }  // namespace ckpt::arena

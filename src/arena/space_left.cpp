@@ -17,13 +17,13 @@ namespace {
 struct Names {
   const char* limit;
   const char* used;
-  const char* droppable;  // in memory.stat: page cache that is not in use
+  const char* droppable;  // the entry in memory.stat for page cache that is not in use
 };
 constexpr Names version_1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 constexpr Names version_2{"memory.max", "memory.current", "inactive_file"};
 
 struct Mount {
-  std::string root;   // the group at the top of the mount
+  std::string root;   // the control group at the top of the mount
   std::string point;  // the mount point
 };
 
@@ -34,7 +34,7 @@ bool has_word(const std::string& list, std::string_view word) {
   return false;
 }
 
-// The kernel writes blanks and backslashes as octal numbers; this decodes them.
+// Decodes the octal numbers as which the kernel writes blanks and backslashes.
 std::string unescaped(const std::string& text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -45,7 +45,8 @@ std::string unescaped(const std::string& text) {
   return plain;
 }
 
-// The process's group of the memory controller: "0::/path" in version 2, "N:memory,...:/path" in version 1.
+// The path of the process's control group for memory, from a line "0::/path" (version 2) or "N:memory,...:/path"
+// (version 1).
 std::optional<std::string> group_path(const MemoryGroupFiles& files, const Names& names) {
   std::ifstream file(files.groups);
   for (std::string line; std::getline(file, line);) {
@@ -74,7 +75,8 @@ std::vector<Mount> mounts(const MemoryGroupFiles& files, const Names& names) {
   return found;
 }
 
-// The folder of the process's group below the mount. The top of the mount if the group cannot be seen from here.
+// The folder of the process's group, relative to the mount point. "", which is the top of the mount, if the group is
+// not visible in this mount.
 std::string below(const Mount& mount, const std::string& group) {
   const std::string top = mount.root == "/" ? "" : mount.root;
   if (group.find("/..") != group.npos || !group.starts_with(top)) return "";
@@ -90,7 +92,8 @@ std::uint64_t droppable_bytes(const std::string& folder, const Names& names) {
   return 0;
 }
 
-// "max" means no limit. The root group has no such file.
+// What the group in this folder has left. unlimited_bytes if its limit is "max", or if it has no such file, as the root
+// group.
 std::uint64_t left_bytes(const std::string& folder, const Names& names) {
   std::ifstream limit_file(folder + "/" + names.limit), used_file(folder + "/" + names.used);
   std::uint64_t limit = 0, used = 0;

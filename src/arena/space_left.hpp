@@ -7,18 +7,18 @@
 
 namespace ckpt::arena {
 
-// The files in which the kernel describes memory limits (control groups). Tests pass their own.
+// The files in which the kernel describes the memory limits of control groups. Tests pass other files.
 struct MemoryGroupFiles {
   std::string groups = "/proc/self/cgroup";
   std::string mounts = "/proc/self/mountinfo";
-  std::string root = {};  // prefix of every mount point
+  std::string root = {};  // is put before every mount point
 };
 
 inline constexpr std::uint64_t unlimited_bytes = std::numeric_limits<std::uint64_t>::max();
 
-// Returns how much the tightest memory limit leaves. It looks at this process's group and all groups above it up to the
-// root of the mount. Memory that the kernel can simply drop counts as free. Supports versions 1 and 2. Returns
-// unlimited_bytes if it sees no limit.
+// Returns how many bytes the memory limits of control groups leave to this process: the least that its group, or any
+// group above it up to the root of the mount, has left. Page cache that the kernel can drop counts as free. Supports
+// control groups of version 1 and 2. Returns unlimited_bytes if there is no limit.
 std::uint64_t memory_groups_left_bytes(const MemoryGroupFiles& files = {});
 
 // Returns how many bytes new segments in `directory` may take: the least of what the file system, the machine and the

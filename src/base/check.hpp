@@ -1,16 +1,17 @@
-// check() throws Failure if an invariant does not hold. All builds have it. Only a bug of this project can break an
-// invariant. The bug would corrupt data, lose data, or let memory grow without bound. Do not use check() for input from
-// others: validate such input, and report an error.
+// check() throws Failure if an invariant does not hold. It is active in every build. Use it where only a bug of this
+// project can break the invariant, and where going on would corrupt data, lose data, or let memory grow without bound.
+// Do not use it for input from users, peers or files: validate that input, and report an error.
 #pragma once
 
 #include "base/error.hpp"
 
 namespace ckpt {
 
+// Throws what check() throws.
 [[noreturn]] void invariant_broken(const char* sentence);
 
-// Throws Failure (CKPT_ERR_INTERNAL) if `holds` is false. `sentence` says what is wrong. Never aborts. A check that
-// holds costs one branch and no allocation, so it is cheap enough for snapshot().
+// Throws Failure (CKPT_ERR_INTERNAL) if `holds` is false. `sentence` says what is wrong then. Never aborts the process.
+// If `holds` is true, the call costs one branch and no allocation, so it is cheap enough for snapshot().
 inline void check(bool holds, const char* sentence) {
   if (!holds) [[unlikely]]
     invariant_broken(sentence);

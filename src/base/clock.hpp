@@ -1,4 +1,4 @@
-// Deadline is a point on the monotonic clock. Every wait of the project takes one.
+// Deadline is the point on the monotonic clock at which a wait gives up. Every wait of the project takes one.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +18,7 @@ inline double milliseconds_between(Clock::time_point begin, Clock::time_point en
 
 class Deadline {
  public:
+  // The deadline that is `timeout_ms` milliseconds from now: at least 0, at most a day.
   static Deadline in_ms(std::int64_t timeout_ms) {
     return Deadline(Clock::now() + std::chrono::milliseconds(std::clamp<std::int64_t>(timeout_ms, 0, longest_ms)));
   }

@@ -1,6 +1,6 @@
-// Failure is the one exception type of the project. Set-up and slow paths throw it. The message says what happened,
-// why, and what to do. Each thread, socket handler and function of the C interface catches it, so it never ends a
-// thread.
+// Failure is the exception that the project throws to report an error. Only set-up and slow paths throw it. Its message
+// says what happened, why, and what to do. Each thread, socket handler and function of the C interface catches it. So
+// it never ends a thread and never crosses the C interface.
 #pragma once
 
 #include <stdexcept>
@@ -19,9 +19,9 @@ class Failure : public std::runtime_error {
   ckpt_status status_;
 };
 
-// Throws Failure with the text of errno appended: "cannot map /dev/shm/x: Cannot allocate memory".
+// Throws Failure whose message is `what` and the text of errno: "cannot map /dev/shm/x: Cannot allocate memory".
 [[noreturn]] void throw_errno(ckpt_status status, const std::string& what);
-// Appends the advice, too: "cannot map /dev/shm/x: Cannot allocate memory; enlarge /dev/shm".
+// The same with `advice` appended: "cannot map /dev/shm/x: Cannot allocate memory; enlarge /dev/shm".
 [[noreturn]] void throw_errno(ckpt_status status, const std::string& what, const std::string& advice);
 
 }  // namespace ckpt

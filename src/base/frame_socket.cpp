@@ -22,7 +22,8 @@ UniqueFd new_socket() {
   return socket;
 }
 
-// A unix socket's address holds only 107 characters. Going through the opened directory avoids that limit.
+// The address of the socket at `path`. A unix socket's address holds only 107 characters. Naming the opened directory
+// instead (/proc/self/fd/N) leaves room for paths of any length.
 struct Address {
   UniqueFd directory;
   sockaddr_un name{};
@@ -35,7 +36,7 @@ struct Address {
     const std::string through = "/proc/self/fd/" + std::to_string(directory.get()) + "/" + path.substr(slash + 1);
     name.sun_family = AF_UNIX;
     if (through.size() >= sizeof(name.sun_path))
-      throw Failure(CKPT_ERR_INVALID, "the socket's name is too long: " + path);
+      throw Failure(CKPT_ERR_INVALID, "the socket's file name is too long: " + path + "; use a shorter one");
     std::memcpy(name.sun_path, through.c_str(), through.size() + 1);
   }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&name); }
@@ -79,7 +80,7 @@ FrameSocket::FrameSocket(UniqueFd socket) : socket_(std::move(socket)) {
 FrameSocket FrameSocket::connect(const std::string& path) {
   UniqueFd socket = new_socket();
   const Address address(path);
-  // EAGAIN: the listener's queue is full. So a listener exists, but does not answer now.
+  // errno EAGAIN means that the listener's queue is full: a listener exists, but does not accept connections now.
   if (!address.directory || ::connect(socket.get(), address.get(), sizeof(address.name)) != 0)
     throw_errno(CKPT_ERR_NO_AGENT, "no agent answers at " + path);
   FrameSocket connected(std::move(socket));
@@ -94,7 +95,7 @@ PeerIdentity FrameSocket::peer() const {
   ucred credentials{};
   socklen_t size = sizeof(credentials);
   if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot find out who is at the other end of a socket");
+    throw_errno(CKPT_ERR_SYSTEM, "cannot find out which process is at the other end of a socket");
   return {credentials.pid, credentials.uid};
 }
 
@@ -106,7 +107,7 @@ void FrameSocket::wait(short events, Deadline deadline, const char* what) const 
   throw Failure(CKPT_ERR_TIMEOUT, what);
 }
 
-// Returns what sendmsg() accepted; -1 if the socket is full.
+// Returns how many bytes sendmsg() accepted; -1 if the socket is full.
 ssize_t FrameSocket::write_some(Outgoing& frame) {
   iovec part{frame.bytes.data() + frame.written, frame.bytes.size() - frame.written};
   msghdr message{};
@@ -132,7 +133,7 @@ ssize_t FrameSocket::write_some(Outgoing& frame) {
   }
   if (would_block()) return -1;
   closed_ = true;
-  throw_errno(CKPT_ERR_NO_AGENT, "the other side of the socket is gone");
+  throw_errno(CKPT_ERR_NO_AGENT, "the process at the other end of the socket has closed it or ended");
 }
 
 bool FrameSocket::queue(const nlohmann::json& body, std::span<const int> fds) {
@@ -159,10 +160,11 @@ void FrameSocket::flush() {
 void FrameSocket::send(const nlohmann::json& body, std::span<const int> fds, Deadline deadline) {
   if (!queue(body, fds)) throw Failure(CKPT_ERR_INTERNAL, "too many messages wait to be sent");
   for (flush(); wants_write(); flush())
-    wait(POLLOUT, deadline, "the other side of the socket does not read; is it stopped?");
+    wait(POLLOUT, deadline, "the process at the other end of the socket does not read; is it stopped?");
 }
 
-// Reads at most to the end of the current frame, so the descriptors surely belong to it. Returns false if nothing came.
+// Reads at most to the end of the current frame. So descriptors that arrive belong to this frame. Returns false if
+// nothing came.
 bool FrameSocket::read_some() {
   iovec part{incoming_.data() + received_, incoming_.size() - received_};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(frame_fds_max * sizeof(int))> control{};
@@ -203,15 +205,15 @@ std::optional<Frame> FrameSocket::try_receive() {
 Frame FrameSocket::receive(Deadline deadline) {
   while (true) {
     if (auto frame = try_receive()) return std::move(*frame);
-    if (closed_) throw Failure(CKPT_ERR_NO_AGENT, "the other side of the socket has closed it");
-    wait(POLLIN, deadline, "no answer came over the socket in time");
+    if (closed_) throw Failure(CKPT_ERR_NO_AGENT, "the process at the other end of the socket has closed it or ended");
+    wait(POLLIN, deadline, "the process at the other end of the socket did not answer in time; is it stopped?");
   }
 }
 
 FrameListener::FrameListener(std::string path) : path_(std::move(path)), socket_(new_socket()) {
   ::unlink(path_.c_str());
   const Address address(path_);
-  // Sets the mode before anyone can connect: connecting fails until listen().
+  // Sets the mode before listen(), because nobody can connect until listen().
   if (!address.directory || ::bind(socket_.get(), address.get(), sizeof(address.name)) != 0 ||
       ::chmod(path_.c_str(), 0600) != 0 || ::lstat(path_.c_str(), &made_) != 0 ||
       ::listen(socket_.get(), SOMAXCONN) != 0)

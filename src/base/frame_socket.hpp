@@ -1,9 +1,10 @@
-// FrameSocket sends and receives JSON frames over a unix socket, between trainer, agent and tools. A frame is its
-// length (32 bits, little-endian) and JSON text. File descriptors travel with its first byte (SCM_RIGHTS).
+// FrameSocket sends and receives JSON frames over a unix socket, between trainer, agent and tools. A frame on the
+// socket is the length of a JSON text (32 bits, little-endian) and then the text. The frame's file descriptors travel
+// with its first byte (SCM_RIGHTS).
 //
-// send() and receive() wait with a deadline. try_receive(), queue() and flush() never wait, for poll loops. Nothing
-// that arrives is trusted: if a frame is too long, is not JSON or has too many descriptors, the connection ends with a
-// Failure (CKPT_ERR_INVALID). Only one thread at a time may use a socket.
+// send() and receive() wait, each until a deadline. try_receive(), queue() and flush() never wait; poll loops use them.
+// Nothing that arrives is trusted. If a frame is too long, is not a JSON object or has too many descriptors, receiving
+// throws Failure (CKPT_ERR_INVALID), and the caller must close the socket. Only one thread at a time may use a socket.
 #pragma once
 
 #include <sys/stat.h>
@@ -23,7 +24,8 @@
 
 namespace ckpt {
 
-inline constexpr int request_version = 2;  // of the JSON between trainer and agent; both refuse others
+// The version of the requests between trainer and agent. Each side refuses any other version.
+inline constexpr int request_version = 2;
 inline constexpr std::size_t frame_bytes_max = 16u << 20;
 inline constexpr std::size_t frame_fds_max = 16;
 inline constexpr std::size_t frames_queued_max = 64;
@@ -47,22 +49,23 @@ class FrameSocket {
   static FrameSocket connect(const std::string& path);
 
   int fd() const { return socket_.get(); }
-  PeerIdentity peer() const;  // as the kernel recorded it when the connection was made
+  // The process at the other end, as the kernel recorded it when the connection was made.
+  PeerIdentity peer() const;
 
-  // Both throw Failure: CKPT_ERR_NO_AGENT if the other side has closed, CKPT_ERR_TIMEOUT if the deadline passes. After
-  // a time-out the connection is unusable.
+  // Send or receive one frame. Both throw Failure: CKPT_ERR_NO_AGENT if the other side has closed the connection,
+  // CKPT_ERR_TIMEOUT if the deadline passes. After a time-out the connection is unusable.
   void send(const nlohmann::json& body, std::span<const int> fds, Deadline deadline);
   Frame receive(Deadline deadline);
 
-  // Returns the next frame if all of it has arrived. If it returns nothing, check closed(). Throws Failure for a bad
-  // frame.
+  // Returns the next frame if all of it has arrived. If it returns nothing, check closed(). Throws Failure for an
+  // invalid frame.
   std::optional<Frame> try_receive();
-  // The other side has closed and nothing more will come.
+  // True once the other side has closed the connection and no further frame will come.
   bool closed() const { return closed_; }
 
-  // Queues a frame and duplicates its descriptors. Returns false if the queue is full. flush() writes what the socket
-  // accepts.
+  // Queues a frame for flush(). Duplicates `fds`, so the caller may close its own. Returns false if the queue is full.
   bool queue(const nlohmann::json& body, std::span<const int> fds);
+  // Writes as much of the queue as the socket accepts now.
   void flush();
   bool wants_write() const { return !outgoing_.empty(); }
 
@@ -79,15 +82,16 @@ class FrameSocket {
   UniqueFd socket_;
   bool closed_ = false;
   std::deque<Outgoing> outgoing_;
-  std::string incoming_ = std::string(4, '\0');  // the frame that is arriving; grows to its size once that is known
+  std::string incoming_ = std::string(4, '\0');  // the arriving frame; at first only its length
   std::size_t received_ = 0;                     // bytes of that frame received so far
   std::vector<UniqueFd> incoming_fds_;
 };
 
+// FrameListener is a unix socket that accepts connections of this user's processes.
 class FrameListener {
  public:
-  // Binds `path` (mode 0600) and listens. Removes a socket file that is left there. The caller must hold a lock, so
-  // that nobody else serves it.
+  // Binds `path` (mode 0600) and listens. First removes a file of that name. So the caller must hold a lock that keeps
+  // other processes from listening at `path`.
   explicit FrameListener(std::string path);
   ~FrameListener();  // removes the socket's file, unless another listener has replaced it
   FrameListener(const FrameListener&) = delete;

@@ -1,7 +1,7 @@
 // Waits until a 32-bit word changes, within a process or between processes that map the same file.
 //
-// A writer changes the word first, and then wakes. A waiter reads the word, looks whether it must wait, and then waits
-// for the word to differ from the value that it read. So it misses no change. Thread-safe.
+// A writer changes the word first, and then wakes the waiters. A waiter reads the word, checks whether it must wait,
+// and then waits until the word differs from the value that it read. So a waiter misses no change. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -11,10 +11,11 @@
 
 namespace ckpt {
 
+// process: all waiters are in this process. shared: waiters may be in other processes that map the same file.
 enum class FutexScope { process, shared };
 
-// Returns when woken, when the word is not `seen`, when the deadline has passed, or spuriously. So check the word
-// again.
+// Waits while the word equals `seen`. Returns when woken, when the word differs from `seen`, when the deadline has
+// passed, or without a reason. So check the word again afterwards.
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, Deadline deadline, FutexScope scope);
 void futex_wake_all(const std::atomic<std::uint32_t>& word, FutexScope scope);
 

@@ -1,5 +1,5 @@
-// LeavableThread is a thread that may hang for ever in another library. Its owner waits for its end until a deadline,
-// and then leaves it alone.
+// LeavableThread is a thread that may hang for ever in another library or in the kernel. Its owner waits until a
+// deadline for the thread to end, and then goes on without it.
 #pragma once
 
 #include <condition_variable>
@@ -16,13 +16,13 @@ namespace ckpt {
 
 class LeavableThread {
  public:
-  // `body` must not throw. It must own all that it uses, because the thread may outlive this object. Throws
-  // std::system_error.
+  // Starts the thread, which calls `body`. `body` must not throw. It must own all that it uses, because the thread may
+  // outlive this object. Throws std::system_error if the thread cannot start.
   template <class Body>
   LeavableThread(const char* name, Body body) : end_(std::make_shared<End>()) {
     thread_ = start_thread(name, [own = std::optional<Body>(std::move(body)), end = end_]() mutable {
       (*own)();
-      own.reset();  // destroy what the body owns before anybody learns of the end
+      own.reset();  // destroy what the body owns before join() learns of the end
       end->notify();
     });
   }

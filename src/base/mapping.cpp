@@ -21,7 +21,8 @@ constexpr int MADV_POPULATE_WRITE = 23;
 
 void populate_chunk(std::byte* begin, std::size_t size_bytes) {
   if (::madvise(begin, size_bytes, MADV_POPULATE_WRITE) == 0) return;
-  // Kernels before 5.14 do not know this advice. Then read each page: it exists afterwards, and a write only marks it.
+  // Kernels before 5.14 do not know this advice. Then read each page. Afterwards the page exists, and the first write
+  // to it only marks it as dirty.
   for (std::size_t offset = 0; offset < size_bytes; offset += page_bytes)
     static_cast<void>(*static_cast<volatile std::byte*>(begin + offset));
 }

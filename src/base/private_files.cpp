@@ -17,7 +17,7 @@
 namespace ckpt {
 namespace {
 
-constexpr int links_max = 40;  // on the way to a directory, as in the kernel
+constexpr int links_max = 40;  // most symbolic links on the way to a directory; the kernel has the same limit
 
 bool is_ours(const struct stat& info) { return info.st_uid == ::geteuid() || info.st_uid == 0; }
 
@@ -56,7 +56,7 @@ class Walk {
     bool is_checked = false;  // the directory must belong to us
   };
 
-  // Puts the parts of `path` ahead. The last one comes first in `ahead_`.
+  // Adds the components of `path` to those that are still ahead. They come next.
   void push(const std::string& path) {
     std::vector<PathComponent> parts;
     for (std::size_t begin = 0; begin < path.size();) {
@@ -125,10 +125,10 @@ class Walk {
   }
 
   const char* const option_;
-  std::vector<PathComponent> ahead_;  // the next one last
-  UniqueFd here_;
-  std::string so_far_;           // the path of that directory, ending in a slash
-  std::string link_of_another_;  // a link of another user that the walk has followed
+  std::vector<PathComponent> ahead_;  // in reverse order: the next component is the last element
+  UniqueFd here_;                     // the directory that the walk has reached
+  std::string so_far_;                // path of `here_`, ending in a slash
+  std::string link_of_another_;       // a link of another user that the walk has followed; "": none
   int links_ = 0;
 };
 

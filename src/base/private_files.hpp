@@ -7,15 +7,16 @@
 
 namespace ckpt {
 
-// Makes `path` and the missing directories above it, with mode 0700. Throws Failure if another user made or could
-// change `path` or one of the `parents` directories above it. Each of these must belong to this user or to root. None
-// may be writable for everybody, unless it is sticky as /tmp is. Stops at the first directory that fails this check,
-// and never follows another user's link. Opens each directory through its opened parent, so that nobody can exchange
-// one in between. `option` names the option that gave the path, for the message.
+// Makes `path` and the missing directories above it, with mode 0700. Checks `path` and the `parents` directories
+// directly above it. Each of these must belong to this user or to root. None may be writable for everybody, unless it
+// is sticky as /tmp is. Throws Failure at the first one for which this is not so. Makes nothing through a link that
+// belongs to another user. Opens each directory through its opened parent, so that nobody can exchange one meanwhile.
+// `option` is the name of the option that gave the path; messages name it.
 void make_own_directory(const std::string& path, const char* option, std::size_t parents);
 
-// Returns the file's text without the newline at its end. The file must belong to this user or to root, and nobody else
-// may have any access to it. `option` names the file in messages. Throws Failure (CKPT_ERR_INVALID).
+// Returns the file's text without the newlines at its end. The file must belong to this user or to root, and its mode
+// must give no access to group and others. `option` is the name of the option that gave `path`; messages name both.
+// Throws Failure (CKPT_ERR_INVALID) if the file cannot be read, is not private, or is empty or longer than 4096 bytes.
 std::string read_secret_file(const std::string& path, const std::string& option);
 
 }  // namespace ckpt

@@ -62,12 +62,14 @@ Answer ask(const Arena& arena, const nlohmann::json& request, std::int64_t timeo
     answer.body = socket.receive(deadline).body;
   } catch (const Failure& failure) {
     if (failure.status() != CKPT_ERR_TIMEOUT) throw;
-    throw Failure(CKPT_ERR_TIMEOUT, "the agent of node " + arena.node + " of job " + arena.job + " (process " +
-                                        std::to_string(answer.pid) +
-                                        ") does not answer; is it stopped? SIGKILL ends it, and its arena stays");
+    throw Failure(CKPT_ERR_TIMEOUT,
+                  "the agent of node " + arena.node + " of job " + arena.job + " (process " +
+                      std::to_string(answer.pid) +
+                      ") does not answer; resume it (SIGCONT) if it is stopped, or end it (SIGKILL): its arena stays");
   }
   if (const int status = answer.body.value("status", static_cast<int>(CKPT_ERR_INTERNAL)); status != CKPT_OK)
-    throw Failure(static_cast<ckpt_status>(status), answer.body.value("message", "the agent refused"));
+    throw Failure(static_cast<ckpt_status>(status),
+                  answer.body.value("message", "the agent refused without a reason; see its log"));
   return answer;
 }
 

@@ -36,7 +36,9 @@ Finding shared_memory(const Scope& scope) {
   const std::string subject = "shared memory", where = existing_part(scope.arena_dir);
   struct statfs info {};
   if (::statfs(where.c_str(), &info) != 0)
-    return {Health::bad, subject, "cannot look at " + where + ": " + std::strerror(errno)};
+    return {Health::bad, subject,
+            "cannot look at " + where + ": " + std::strerror(errno) +
+                "; set the option arena_dir to a directory in /dev/shm"};
   if (info.f_type != tmpfs_magic)
     return {Health::bad, subject,
             scope.arena_dir + " does not lie in memory (tmpfs); set the option arena_dir to a directory in /dev/shm"};
@@ -51,7 +53,9 @@ Finding shared_memory(const Scope& scope) {
 Finding coordination_directory(const std::string& at) {
   const std::string where = existing_part(at);
   if (::access(where.c_str(), R_OK | W_OK | X_OK) != 0)
-    return {Health::bad, "coordination", "cannot write in " + where + ": " + std::strerror(errno)};
+    return {Health::bad, "coordination",
+            "cannot write in " + where + ": " + std::strerror(errno) +
+                "; make it writable for this user, or set the option coordination to another directory"};
   if (const std::string failure = coord::what_fails_in(where); !failure.empty())
     return {Health::bad, "coordination", failure};
   const std::string local = coord::local_file_system(where);

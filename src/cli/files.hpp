@@ -9,7 +9,7 @@
 
 namespace ckpt::cli {
 
-// Throws Failure.
+// Returns the content of the file. Throws Failure (CKPT_ERR_INVALID) if it cannot be read.
 inline std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;

@@ -1,4 +1,4 @@
-// Finding is one result of a check by `ckptctl doctor`. storage_findings() makes its checks of storage.
+// Finding is the result of one check by `ckptctl doctor`. storage_findings() makes the checks of storage.
 #pragma once
 
 #include <string>
@@ -12,11 +12,12 @@ enum class Health { good, warning, bad };
 
 struct Finding {
   Health health;
-  std::string subject;
-  std::string text;
+  std::string subject;  // what was checked, e.g. "shared memory"
+  std::string text;     // what was found and, unless it is good, what to do
 };
 
-// Checks storage: writes and reads a small file there, and checks the checkpoints of the scope's job, or of all jobs.
+// Checks storage: writes and reads a small file there, and checks the checkpoints of the scope's job. If the scope
+// names no job, checks the checkpoints of all jobs.
 std::vector<Finding> storage_findings(const StorageScope& scope);
 
 }  // namespace ckpt::cli

@@ -38,7 +38,8 @@ int exit_status_of_gnuplot(const std::string& script_path) {
   if (!in_time) kill(pid, SIGKILL);
   int status = 0;
   waitpid(pid, &status, 0);
-  if (!in_time) throw Failure(CKPT_ERR_TIMEOUT, "gnuplot did not end within 60 s and was stopped");
+  if (!in_time)
+    throw Failure(CKPT_ERR_TIMEOUT, "gnuplot did not end within 60 s and was killed; try again with less to draw");
   return status;
 }
 
@@ -80,7 +81,7 @@ std::string gnuplot_output(const std::string& path, int width_px, int height_px)
   else if (path.size() > 4 && path.ends_with(".png"))
     terminal = "pngcairo noenhanced size " + size;
   else
-    throw Failure(CKPT_ERR_INVALID, "a plot is written as .png or .svg, and '" + path + "' is neither");
+    throw Failure(CKPT_ERR_INVALID, "cannot plot to '" + path + "': name a file that ends in .png or .svg");
   return "set terminal " + terminal + "\nset output " + gnuplot_quoted(path) + "\n";
 }
 
@@ -91,7 +92,7 @@ void run_gnuplot(const std::string& script, const std::string& path) {
   const TemporaryScript file(script);
   const int status = exit_status_of_gnuplot(file.path());
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    throw Failure(CKPT_ERR_SYSTEM, "gnuplot could not draw " + path + "; it said why above");
+    throw Failure(CKPT_ERR_SYSTEM, "gnuplot could not draw " + path + "; its message above says why");
 }
 
 }  // namespace ckpt::cli

@@ -84,7 +84,7 @@ CLI::App* add_hook_command(CLI::App& app, CommandLine& line, cli::HookRequest& r
       ->check(CLI::IsMember({"lost", "replaced", "returned", "released"}));
   command->add_option("NODE", request.node, "The node's name")->required();
   command->add_option("--replacement", request.replacement, "The node that replaces it, if it was replaced");
-  command->add_option("--reason", request.reason, "In what state the lost node was found")
+  command->add_option("--reason", request.reason, "What the probe of a lost node found")
       ->check(
           CLI::IsMember({"ended", "silent", "unreachable", "answers", "wrong_token", "unauthenticated", "unknown"}));
   command->add_flag("--dry-run", request.dry_run, "Only print what it would call");
@@ -135,7 +135,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", cli::versions_text(CKPT_VERSION));
   app.require_subcommand(0, 1);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return "ckptctl: " + std::string(error.what()) + " (--help shows what there is)\n";
+    return "ckptctl: " + std::string(error.what()) + " (--help lists commands and options)\n";
   });
   app.footer(
       "Options may also come from the environment: CKPTENGINE_JOB, CKPTENGINE_ARENA_DIR and so on.\n"

@@ -1,4 +1,4 @@
-// Tests which addresses accept a connection. ckptctl uses it to find agents on other machines.
+// Finds out which addresses accept a connection. `ckptctl gc` uses this to find agents on other machines.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace ckpt::cli {
 
-// Returns the `addresses` ("host:port") that accept a connection within `timeout_ms`. Ignores what is not an address. A
-// stopped process also answers, because the kernel accepts for it.
+// Returns those of the `addresses` ("host:port") that accept a connection within `timeout_ms`. Ignores malformed ones.
+// The address of a stopped process also accepts, because the kernel does that for the process.
 std::set<std::string> who_answers(const std::set<std::string>& addresses, std::int64_t timeout_ms);
 
 }  // namespace ckpt::cli

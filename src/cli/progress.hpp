@@ -1,5 +1,5 @@
-// Progress shows how far a long command of ckptctl is. On a terminal it draws a bar, once the command has taken a
-// moment. Elsewhere it prints a line when an item begins. Only one thread may use it.
+// Progress shows how far a long command of ckptctl has come. On a terminal it draws a bar, but not for items that take
+// less than half a second. Elsewhere it prints a line when an item begins. Only one thread may use it.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Begins an item, and ends the one before.
+  // Ends the previous item and begins one, e.g. "reading checkpoint 7".
   void begin(const std::string& what, std::uint64_t total_bytes);
-  void advance(std::uint64_t bytes);
-  // Removes the bar.
+  void advance(std::uint64_t bytes);  // so many more bytes of the item are done
+  // Ends the item and removes its bar.
   void end();
 
  private:
@@ -38,7 +38,7 @@ class Progress {
   bool on_screen_ = false;
 };
 
-// "reading checkpoint 7  [#######-------------]  35 %  1.2 GiB/s  4.0 s left"
+// Returns e.g. "reading checkpoint 7  [#######-------------]  35 %  1.2 GiB/s  4.0 s left"
 std::string bar_text(const std::string& what, std::uint64_t done_bytes, std::uint64_t total_bytes, double elapsed_ms);
 
 }  // namespace ckpt::cli

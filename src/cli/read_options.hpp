@@ -9,7 +9,8 @@
 
 namespace ckpt::cli {
 
-// Throws Failure. Warnings go to standard error, once.
+// `pairs`: the options on the command line. Throws Failure if an option is not valid. Writes warnings to standard error
+// at the first call only.
 inline Options read_options(const OptionPairs& pairs) {
   Options options = parse_options(Reader::tool, pairs, environ);
   static bool has_warned = false;

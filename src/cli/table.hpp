@@ -9,8 +9,8 @@ namespace ckpt::cli {
 
 using Row = std::vector<std::string>;
 
-// Formats rows as a table. Each column is as wide as its widest cell, two spaces apart. Each line begins with `indent`.
-// The first row is the head.
+// Formats rows as a table. The first row is the head. Each column is as wide as its widest cell, and two spaces
+// separate columns. Each line begins with `indent`.
 std::string table(const std::vector<Row>& rows, const std::string& indent = "");
 
 // "1.5 GiB"

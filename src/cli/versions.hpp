@@ -7,7 +7,7 @@
 
 namespace ckpt::cli {
 
-// One `NAME VERSION` per line. The library's comes first.
+// Returns one `NAME VERSION` per line. `library` is the library's version, which comes first.
 std::string versions_text(std::string_view library);
 
 }  // namespace ckpt::cli

@@ -58,7 +58,7 @@ class Capture {
   // active, and `sealed` is not called.
   using Sealed = std::function<void(bool whole)>;
   bool release(std::span<const device::Stream> streams, Deadline deadline, Sealed sealed);
-  // Why the newest capture was not sealed although its copy was whole; "" if it was sealed.
+  // Why the newest capture was not sealed although all its bytes were copied; "" if it was sealed or is not copied.
   const std::string& failure() const { return failure_; }
   // Gives up the active capture. The grant stays unused.
   void cancel();

@@ -1,4 +1,4 @@
-// Base64 (RFC 4648), in which etcd's JSON has keys and values. Pure functions.
+// Base64 (RFC 4648). etcd's JSON encodes keys and values with it. Pure functions.
 #pragma once
 
 #include <optional>

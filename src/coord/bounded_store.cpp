@@ -28,7 +28,7 @@ struct BoundedStore::Shared {
   int left_behind = 0;  // hanging threads
 };
 
-// One thread and its present call.
+// A thread and the call that it runs now.
 struct BoundedStore::Lane {
   struct Call {
     std::function<void()> body;
@@ -150,7 +150,7 @@ void BoundedStore::remove(const std::string& key) {
   });
 }
 
-// The watch reports on its own thread, so this returns at once.
+// Needs no deadline: it returns at once, because the watch works on a thread of its own.
 std::unique_ptr<Watch> BoundedStore::watch(std::function<void(const Entry&)> on_change) {
   return store_->watch(std::move(on_change));
 }

@@ -1,8 +1,10 @@
-// BoundedStore gives each call to a coordination store a deadline. The deadline holds even if the store never answers,
-// like a mount whose server is gone.
+// BoundedStore is a Store that gives each call to another Store a deadline. The deadline holds even if that store never
+// answers, such as a directory on a mount whose server is gone.
 //
-// Calls run on a separate thread. If that thread hangs, it is left alone and ends when the store answers; the next call
-// uses a new thread. While several threads hang, calls fail at once, and a new thread is tried only now and then.
+// Calls run on a separate thread. If that thread hangs, it ends whenever the store answers, and the next call uses a
+// new thread. While several threads hang, calls fail at once, and only now and then one call starts a new thread.
+//
+// Thread-safe. Calls from several threads run one after the other.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +27,11 @@ namespace ckpt::coord {
 inline constexpr std::int64_t directory_timeout_ms = 5000;
 inline constexpr std::int64_t etcd_timeout_ms = 20'000;
 
+// The failure to throw if `store`, the store's name in messages, did not answer for `timeout_ms`.
 Failure no_answer(const std::string& store, std::int64_t timeout_ms);
 
-// Runs `body` on a thread of its own and returns its result. If that takes too long, it throws and leaves the thread
-// alone. So `body` must own all that it uses. `store` is the store's name in messages.
+// Runs `body` on a new thread and returns its result. Throws what `body` throws, or no_answer() after `timeout_ms`. The
+// thread may then still run, so `body` must own all that it uses. `store` is the store's name in messages.
 template <class Body>
 auto within(std::int64_t timeout_ms, const std::string& store, Body body) {
   using Result = std::invoke_result_t<Body&>;
@@ -51,6 +54,7 @@ auto within(std::int64_t timeout_ms, const std::string& store, Body body) {
 
 class BoundedStore : public Store {
  public:
+  // `name` is the name of `store` in messages. `timeout_ms` is the limit for one call.
   BoundedStore(std::shared_ptr<Store> store, std::string name, std::int64_t timeout_ms);
   ~BoundedStore() override;
   BoundedStore(const BoundedStore&) = delete;
@@ -64,7 +68,7 @@ class BoundedStore : public Store {
   void remove(const std::string& key) override;
   std::unique_ptr<Watch> watch(std::function<void(const Entry&)> on_change) override;
 
-  // [any thread] From now on all calls fail, including those that wait.
+  // [any thread] Makes all calls fail from now on, also those under way.
   void give_up();
 
  private:

@@ -22,7 +22,7 @@ std::uint64_t random_number() {
 }
 
 void make_private_directory(const fs::path& directory) {
-  std::error_code unknown;  // a directory that cannot be looked at cannot be made either, and that error says why
+  std::error_code unknown;  // ignored: if exists() fails, mkdir() fails, too, and its error says why
   if (directory.has_parent_path() && !fs::exists(directory.parent_path(), unknown) && !unknown)
     make_private_directory(directory.parent_path());
   if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
@@ -46,7 +46,7 @@ bool is_key(std::string_view key) {
 
 DirectoryStore::DirectoryStore(std::string directory, RevisionHooks hooks)
     : directory_(std::move(directory)), hooks_(std::move(hooks)), writer_(random_number()) {
-  // Somebody who could put records there, or replace the directory, could have chosen the token.
+  // Anybody who could put records there, or replace the directory, could choose the job's token.
   make_own_directory(directory_, "coordination", 1);
 }
 
@@ -119,9 +119,9 @@ void DirectoryStore::reached(RevisionHooks::Step step) const {
   if (hooks_.reached) hooks_.reached(step);
 }
 
-// Moves the directory aside, and then compares its records a second time. A writer that opens the directory by its name
-// now finds nothing. A writer that opened it earlier checks at the end whether the directory has moved, and fails if it
-// has (RevisionFiles::put). So the second comparison sees every record whose writer was told that it is written.
+// Moves the directory aside, and then compares its records with `seen` a second time. After the move, a writer that
+// opens the directory by its name finds nothing. A writer that opened it earlier checks at the end whether it has
+// moved, and fails if it has (RevisionFiles::put). So the second comparison sees every record whose write succeeded.
 bool DirectoryStore::remove_all(const std::vector<Entry>& seen) {
   if (undamaged() != seen) return false;
   reached(RevisionHooks::Step::compared);
@@ -138,7 +138,8 @@ bool DirectoryStore::remove_all(const std::vector<Entry>& seen) {
   }
   if (::rename(aside.c_str(), here.c_str()) != 0)
     throw_errno(CKPT_ERR_SYSTEM, "records in " + directory_ + " changed while they were removed, and new ones " +
-                                     "took their place; the removed ones are in " + aside.string());
+                                     "took their place; the old ones are in " + aside.string() +
+                                     "; remove that directory if no agent of this job needs them");
   return false;
 }
 
@@ -151,7 +152,7 @@ std::vector<std::string> DirectoryStore::keys(const std::string& prefix) {
   return found;
 }
 
-// Lists a directory once for all of its records.
+// Lists each directory only once, for all of its records.
 void DirectoryStore::each_record(const std::string& prefix, const TakeRecord& take) const {
   std::vector<std::string> folders = {prefix.substr(0, prefix.rfind('/') + 1)};  // "" if there is no slash
   while (!folders.empty()) {

@@ -1,9 +1,9 @@
 // DirectoryStore is a coordination store in a directory that all nodes mount. Each revision of a record is a file
 // (revision_files.hpp).
 //
-// Whoever can read the files can join the job. So directories are 0700 and files 0600. The store refuses a directory
-// that belongs to another user, or that everybody can write to. No call waits for another process, only for the file
-// system.
+// Whoever can read the files can join the job. So directories have mode 0700 and files 0600, and the store refuses a
+// directory that belongs to another user or is writable for everybody. A call may wait for the file system, but never
+// for another process.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace ckpt::coord {
 
 class DirectoryStore : public Store {
  public:
-  // Makes `directory` if it does not exist.
+  // Makes `directory` if it does not exist. `hooks` are for tests.
   explicit DirectoryStore(std::string directory, RevisionHooks hooks = {});
 
   std::optional<Entry> get(const std::string& key) override;
@@ -27,10 +27,10 @@ class DirectoryStore : public Store {
   std::vector<Entry> list(const std::string& prefix) override;
   std::vector<std::string> keys(const std::string& prefix) override;
   void remove(const std::string& key) override;
-  // All records except damaged ones.
+  // All records except damaged ones, by key.
   std::vector<Entry> undamaged();
-  // Removes all records if they still equal `seen`, a result of undamaged(). Returns whether it did. If somebody writes
-  // a record meanwhile, either that is noticed and all records stay, or the writer fails.
+  // Removes all records if they still equal `seen`, a result of undamaged(). Returns whether it removed them. If a
+  // writer changes a record meanwhile, either all records stay or the writer's call fails.
   bool remove_all(const std::vector<Entry>& seen);
 
  private:

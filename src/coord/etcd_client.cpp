@@ -14,12 +14,12 @@ namespace {
 
 using nlohmann::json;
 
-// A member that hangs must not use up the time of the others.
+// Limit for one server of several, so that a server that hangs leaves time to ask the others.
 constexpr std::int64_t member_timeout_ms = 1500;
 constexpr std::int64_t stream_silence_ms = 10'000;
 constexpr std::chrono::milliseconds between_rounds{100};
 
-// 0 would mean no limit.
+// At least 1, because libcurl takes 0 for no limit.
 std::int64_t time_left_ms(const Deadline& deadline) { return std::max<std::int64_t>(deadline.remaining_ms(), 1); }
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
@@ -42,9 +42,10 @@ struct EtcdClient::Refused : std::runtime_error {
   }
 
   bool is(const char* part) const { return contains(what(), part); }
-  // About the token, not the user: a token ends with the server that gave it, and with every change of users.
+  // True if the token is refused, not the user. A token ends with the server that gave it, and with every change of
+  // etcd's users.
   bool token_is_over() const { return is("invalid auth token") || is("revision of auth store is old"); }
-  // This member cannot serve now. Another one, or the same one later, can.
+  // True if this server cannot serve now. Another server may, or this one later.
   bool is_passing() const { return status >= 500 || is("leader"); }
 
   const long status;
@@ -190,7 +191,7 @@ Failure EtcdClient::failure_of(std::size_t member, const Refused& refused) const
   if (refused.status == 404)
     return {CKPT_ERR_SYSTEM,
             who + " is not etcd 3.4 or newer with a JSON gateway" + why + "; correct the option coordination"};
-  return {CKPT_ERR_SYSTEM, who + " refuses" + why};
+  return {CKPT_ERR_SYSTEM, who + " refuses a request" + why + "; look into etcd's log"};
 }
 
 }  // namespace ckpt::coord

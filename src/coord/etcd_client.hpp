@@ -1,7 +1,7 @@
 // EtcdClient calls etcd v3 (3.4 or newer), through the JSON gateway that each etcd server has.
 //
-// It asks one server until that fails, then the next one. Every call ends within its time limit. An error is a Failure,
-// whose sentence names the server and says what to do. Thread-safe.
+// It sends calls to one server until that fails, and then to the next one. Every call ends within its time limit. An
+// error is a Failure, whose sentence names the server and says what to do. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -21,27 +21,30 @@ namespace ckpt::coord {
 struct EtcdAccess {
   std::vector<std::string> endpoints;  // "http://host:port"
   TlsFiles tls;
-  std::string user;  // empty: none
-  std::string password;
-  std::int64_t timeout_ms = 5000;  // of one call
+  std::string user;                // empty: calls need no user
+  std::string password;            // the user's password
+  std::int64_t timeout_ms = 5000;  // limit of one call, whichever servers it asks
 };
 
 class EtcdClient {
  public:
+  // Whether a call changes something in etcd. Only reads may be sent twice.
   enum class Effect { read, write };
 
   explicit EtcdClient(EtcdAccess access);
   const TlsFiles& tls() const { return access_.tls; }
 
-  // `path` as in "/v3/kv/range". After a Failure a write may or may not have happened. It is never sent twice.
+  // Makes one call and returns the reply. `path` is as in "/v3/kv/range". After a Failure it is unknown whether a write
+  // took place.
   nlohmann::json call(const char* path, const nlohmann::json& request, Effect effect);
 
-  // Passes on the lines of a streaming call until `goes_on` returns false, or calls have moved on to another member.
+  // Makes a streaming call through `stream`, and passes the messages of the reply to `on_message`. Returns when
+  // `goes_on` returns false, when the server ends the stream, or when calls have moved on to another server.
   void stream(HttpStream& stream, const char* path, const nlohmann::json& request, const std::function<bool()>& goes_on,
               const std::function<void(const nlohmann::json&)>& on_message);
 
  private:
-  struct Refused;  // refused by the server, with its reason
+  struct Refused;  // thrown if the server refuses a call; has the server's reason
 
   nlohmann::json call_member(std::size_t member, const char* path, const std::string& body, Effect effect,
                              Deadline deadline);
@@ -56,7 +59,7 @@ class EtcdClient {
   Http http_;
   std::atomic<std::size_t> member_{0};
   std::mutex mutex_;
-  std::string token_;  // exchanged for the user's password; valid until the server forgets it
+  std::string token_;  // etcd gives it for user and password; valid until the server forgets it; empty: none
 };
 
 }  // namespace ckpt::coord

@@ -68,7 +68,7 @@ json keys_between(const std::string& from, const std::string& to) {
 
 json keys_from(const std::string& prefix) {
   std::string end = prefix;
-  ++end.back();  // does not overflow: prefixes end in characters of keys
+  ++end.back();  // cannot overflow, because a prefix ends in a character that keys may have
   return keys_between(prefix, end);
 }
 

@@ -1,4 +1,5 @@
-// Reads keys, values and numbers out of etcd's JSON. Pure functions. They throw Failure for invalid data.
+// Reads keys, values and numbers from etcd's replies in JSON, and makes parts of requests. Pure functions. They throw
+// Failure (CKPT_ERR_CORRUPT) for invalid data.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +10,23 @@
 
 namespace ckpt::coord {
 
-// A field, or null if it is missing.
+// The field `name`, or a JSON null if it is missing.
 const nlohmann::json& field(const nlohmann::json& object, const char* name);
-bool flag_field(const nlohmann::json& object, const char* name);         // false where it is missing
-std::string text_field(const nlohmann::json& object, const char* name);  // "" where it is missing
-// A number of 64 bits, which comes as text; 0 if it is missing.
+bool flag_field(const nlohmann::json& object, const char* name);         // false if it is missing
+std::string text_field(const nlohmann::json& object, const char* name);  // "" if it is missing
+// A 64-bit number, which etcd writes as text; 0 if it is missing.
 std::uint64_t number_field(const nlohmann::json& object, const char* name);
 
-// The store's revision, which every reply has. A reply without it does not come from etcd.
+// The store's revision, which every reply of etcd has. Throws if it is missing.
 std::uint64_t revision_of(const nlohmann::json& reply);
 
-// Fields of a request for one key; for all keys that begin with a prefix; or for the keys from `from` up to, but
-// without, `to`.
+// The fields of a request that select keys: one key; all keys that begin with a prefix; or all keys from `from` up to
+// but not including `to`.
 nlohmann::json one_key(const std::string& key);
 nlohmann::json keys_from(const std::string& prefix);
 nlohmann::json keys_between(const std::string& from, const std::string& to);
 
-// Parses an entry of "kvs" in a reply, or "kv" in an event. Removes the prefix from its key.
+// Parses an element of "kvs" in a reply, or the "kv" of an event. Removes the prefix from its key.
 Entry entry_of(const nlohmann::json& key_value, const std::string& prefix);
 
 }  // namespace ckpt::coord

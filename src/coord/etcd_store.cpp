@@ -99,7 +99,7 @@ void EtcdStore::remove(const std::string& key) {
 }
 
 bool EtcdStore::remove_all(std::uint64_t unchanged_since) {
-  json compare = keys_from(prefix_);  // for each of these keys
+  json compare = keys_from(prefix_);  // the comparison must hold for each of these keys
   compare.update({{"target", "MOD"}, {"result", "LESS"}, {"mod_revision", std::to_string(unchanged_since + 1)}});
   const json removal = {{"request_delete_range", keys_from(prefix_)}};
   return transact(compare, removal);

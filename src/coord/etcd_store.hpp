@@ -1,8 +1,8 @@
 // EtcdStore is a coordination store in etcd v3: one key per record, under a prefix for the job.
 //
-// put_if() is a transaction that compares the key's mod revision. Revisions are etcd's: they grow across all keys, and
-// even when a job's records are removed. Reads are linearizable. Leases of etcd are not used: agents judge who is
-// alive, by records that stay unchanged (docs/coordination.md).
+// put_if() is a transaction that compares the key's mod revision. The revisions are etcd's own: one number for all
+// keys, which also grows when records are removed. Reads are linearizable. EtcdStore does not use etcd's leases: agents
+// themselves judge who is alive, from how long a record has not changed (docs/coordination.md).
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace ckpt::coord {
 
 class EtcdStore : public Store {
  public:
-  // `prefix` of the keys ends with a slash, as in "/ckptengine/job/".
+  // Every key of the job begins with `prefix`, which ends with a slash, as in "/ckptengine/job/".
   EtcdStore(std::shared_ptr<EtcdClient> client, std::string prefix);
 
   std::optional<Entry> get(const std::string& key) override;
@@ -26,8 +26,8 @@ class EtcdStore : public Store {
   std::vector<Entry> list(const std::string& prefix) override;
   std::vector<std::string> keys(const std::string& prefix) override;
   void remove(const std::string& key) override;
-  // First reports all existing records. Reports all again if it was cut off for so long that etcd forgot the changes in
-  // between.
+  // The watch first reports all existing records. It reports all of them again after an interruption for which etcd no
+  // longer has the changes.
   std::unique_ptr<Watch> watch(std::function<void(const Entry&)> on_change) override;
 
   // The records under the prefix, and the store's revision at that moment.
@@ -36,9 +36,10 @@ class EtcdStore : public Store {
     std::uint64_t revision = 0;
   };
   Content content();
-  Content notified_content();  // the content that a watch reports
+  Content notified_content();  // only the records that a watch reports
 
-  // Removes all records at once, unless one has changed after this revision of the store. Returns whether it did.
+  // Removes all records at once, unless one has changed after the store had the revision `unchanged_since`. Returns
+  // whether it removed them.
   bool remove_all(std::uint64_t unchanged_since);
 
  private:

@@ -39,7 +39,7 @@ void EtcdWatch::run() {
       if (next_revision_ == 0) notify_all();
       follow();
     } catch (const std::exception&) {
-      // The owner of the watch also reads now and then, and learns of the trouble there.
+      // Not reported: the owner of the watch also reads the store now and then, and that call reports the error.
     }
     if (has_received_) pause_ms = first_pause_ms;
     if (!stop_) stream_.pause(pause_ms);
@@ -76,10 +76,10 @@ void EtcdWatch::follow() {
 
 void EtcdWatch::take(const json& message) {
   if (flag_field(message, "canceled")) {
-    if (number_field(message, "compact_revision") != 0) next_revision_ = 0;  // etcd forgot the changes in between
+    if (number_field(message, "compact_revision") != 0) next_revision_ = 0;  // etcd has dropped the next change
     throw Failure(CKPT_ERR_SYSTEM, "etcd ended the watch: " + text_field(message, "cancel_reason"));
   }
-  // For a future revision, etcd would stay silent until that revision exists.
+  // etcd's revision is lower than one that it reported before. It would report nothing until it reaches that one again.
   if (flag_field(message, "created") && number_field(field(message, "header"), "revision") + 1 < next_revision_) {
     next_revision_ = 0;
     throw Failure(CKPT_ERR_SYSTEM, "etcd's revisions went back, because it was restored from an older state");

@@ -1,10 +1,10 @@
-// EtcdWatch reports changes of a job's records in etcd. It has a thread that reads from one streaming call at a time
-// and reports.
+// EtcdWatch reports changes of a job's records in etcd. It has one thread, which reads from one streaming call at a
+// time and calls `on_change`.
 //
-// When the stream ends, the next one begins where it stopped, with another server if necessary. So the last change of a
-// key is never missed. etcd may be unable to go on from there: it forgets old changes, and may be restored from an
-// older state. Then the watch reports all records again, and missing ones as removed. While no server answers, it tries
-// less and less often.
+// When a stream ends, the next one begins with the first change not yet reported, at another server if necessary. So
+// the last change of a key is never missed. etcd may no longer have that change, because it drops old changes and may
+// be restored from an older state. Then the watch reports all records again, and reports missing ones as removed. While
+// no server answers, the watch tries less and less often.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ namespace ckpt::coord {
 class EtcdWatch : public Watch {
  public:
   EtcdWatch(std::shared_ptr<EtcdClient> client, std::string prefix, std::function<void(const Entry&)> on_change);
-  ~EtcdWatch() override;  // waits for a callback under way
+  ~EtcdWatch() override;  // waits until `on_change` returns, if it is being called
   EtcdWatch(const EtcdWatch&) = delete;
   EtcdWatch& operator=(const EtcdWatch&) = delete;
 
@@ -37,9 +37,9 @@ class EtcdWatch : public Watch {
   const std::string prefix_;
   const std::function<void(const Entry&)> on_change_;
   HttpStream stream_;
-  std::uint64_t next_revision_ = 0;  // of the first change not reported yet; 0: report everything
-  std::set<std::string> there_;      // keys that were reported to exist
-  bool has_received_ = false;        // whether anything came since the last pause
+  std::uint64_t next_revision_ = 0;  // revision of the first change not reported yet; 0: report all records
+  std::set<std::string> there_;      // keys that were last reported to exist
+  bool has_received_ = false;        // whether etcd has sent anything since the last pause
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

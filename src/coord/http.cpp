@@ -32,10 +32,10 @@ void add(Headers& headers, const std::string& line) {
   headers.reset(curl_slist_append(headers.release(), line.c_str()));
 }
 
-// A request under way. Holds what libcurl uses until the request has ended.
+// A request under way. Holds all that libcurl uses until the request has ended.
 struct Transfer {
   Transfer(CURL* easy, const TlsFiles& tls, const HttpRequest& http_request);
-  ~Transfer() { curl_easy_reset(handle); }  // libcurl then no longer uses it
+  ~Transfer() { curl_easy_reset(handle); }  // afterwards libcurl no longer uses this object
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
   HttpTrouble trouble(CURLcode code) const;
@@ -61,7 +61,7 @@ std::size_t receive_bytes(char* bytes, std::size_t, std::size_t count, void* tra
   return to.received.size() > reply_bytes_max ? 0 : count;
 }
 
-// Gives up a connection whose other end has vanished after some five seconds, even if nothing is sent on it.
+// Makes the kernel end a connection some five seconds after its other end has vanished, even if nothing is sent on it.
 int keep_alive(void*, curl_socket_t socket, curlsocktype) {
   for (const auto& [option, value] :
        {std::pair(TCP_KEEPIDLE, 2), std::pair(TCP_KEEPINTVL, 1), std::pair(TCP_KEEPCNT, 3)})
@@ -73,7 +73,7 @@ Transfer::Transfer(CURL* easy, const TlsFiles& tls, const HttpRequest& http_requ
     : handle(easy), request(http_request) {
   add(headers, "Content-Type: application/json");
   add(headers, "Expect:");                        // send large bodies at once
-  add(headers, "Grpc-Metadata-Hasleader: true");  // a member that lost its cluster refuses at once
+  add(headers, "Grpc-Metadata-Hasleader: true");  // a server without etcd's leader refuses at once
   if (!request.authorization.empty()) add(headers, "Authorization: " + request.authorization);
   curl_easy_reset(handle);
   curl_easy_setopt(handle, CURLOPT_URL, request.url.c_str());
@@ -92,7 +92,7 @@ Transfer::Transfer(CURL* easy, const TlsFiles& tls, const HttpRequest& http_requ
   curl_easy_setopt(handle, CURLOPT_TCP_KEEPALIVE, 1L);
   curl_easy_setopt(handle, CURLOPT_SOCKOPTFUNCTION, &keep_alive);
   curl_easy_setopt(handle, CURLOPT_SSLVERSION, static_cast<long>(CURL_SSLVERSION_TLSv1_2));
-  if (!tls.ca.empty()) {  // and trust no other authority
+  if (!tls.ca.empty()) {  // trust these authorities and no others
     curl_easy_setopt(handle, CURLOPT_CAINFO, tls.ca.c_str());
     curl_easy_setopt(handle, CURLOPT_CAPATH, nullptr);
   }
@@ -116,7 +116,8 @@ HttpTrouble Transfer::trouble(CURLcode code) const {
     default:
       break;
   }
-  // With TLS 1.3 the server checks a certificate after its handshake, perhaps even after the request.
+  // With TLS 1.3 the server may refuse this side's certificate after the handshake, even after the request. libcurl
+  // then reports an alert.
   if (text.find(" alert ") != std::string::npos) return {Kind::tls, text, was_sent};
   return {was_sent ? Kind::broken : Kind::unreachable, text, was_sent};
 }

@@ -1,8 +1,8 @@
 // Http makes HTTP/1.1 requests to etcd's gateway, through libcurl. It posts a JSON text and returns the reply.
-// HttpStream is for a watch: its reply comes line by line for as long as both sides live.
+// HttpStream makes a request whose reply never ends by itself, for a watch. It passes the reply on line by line.
 //
-// Several threads may use an Http, which keeps connections open for the next request. One thread uses an HttpStream;
-// any thread may call wake(). Neither follows redirects or uses proxies from the environment.
+// Several threads may use an Http. It keeps connections open for later requests. Only one thread may use an HttpStream,
+// but any thread may call wake(). Neither class follows redirects or uses proxies from the environment.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 namespace ckpt::coord {
 
 struct TlsFiles {                // paths of PEM files
-  std::string ca;                // empty: the system's
+  std::string ca;                // authorities to trust; empty: the system's
   std::string certificate, key;  // empty: this side shows no certificate
 };
 
 struct HttpRequest {
   std::string url;
   std::string body;           // JSON
-  std::string authorization;  // header of that name; empty: none
+  std::string authorization;  // value of the Authorization header; empty: no such header
 };
 
 struct HttpReply {
@@ -35,14 +35,15 @@ struct HttpReply {
 class HttpTrouble : public std::runtime_error {
  public:
   enum class Kind {
-    unreachable,  // nothing was sent
-    tls,          // the two sides do not accept each other
+    unreachable,  // no connection, so nothing was sent
+    tls,          // one side does not accept the other's certificate, or the TLS handshake failed
     broken        // a request was sent, but no complete reply came
   };
   HttpTrouble(Kind kind, const std::string& why, bool was_sent)
       : std::runtime_error(why), kind_(kind), was_sent_(was_sent) {}
   Kind kind() const { return kind_; }
-  bool was_sent() const { return was_sent_; }  // some of the request was sent: it may have been carried out
+  // True if part of the request was sent, so that the server may have carried it out.
+  bool was_sent() const { return was_sent_; }
 
  private:
   Kind kind_;
@@ -58,8 +59,8 @@ class Http {
  public:
   explicit Http(TlsFiles tls);
 
-  // `sent_once`: sends the request at most once, over a new connection. Over an old connection that turns out to be
-  // dead, libcurl would send it again.
+  // With `sent_once`, sends the request over a new connection and at most once. Otherwise libcurl uses an open
+  // connection, and sends the request again if that connection turns out to be dead. Throws HttpTrouble.
   HttpReply post(const HttpRequest& request, std::int64_t timeout_ms, bool sent_once);
 
  private:
@@ -77,13 +78,13 @@ class HttpStream {
   HttpStream(const HttpStream&) = delete;
   HttpStream& operator=(const HttpStream&) = delete;
 
-  // Passes on every line of a reply with status 200, and returns any other reply whole. Ends when the server ends it,
-  // when `goes_on` returns false (asked at least once a second, and after wake()), or with HttpTrouble after
-  // `silence_ms` without a byte.
+  // Passes each line of a reply with status 200 to `on_line`; returns any other reply whole. Returns when the server
+  // ends the reply, or when `goes_on` returns false. Calls `goes_on` at least once a second, and after wake(). Throws
+  // HttpTrouble if no byte arrives for `silence_ms`.
   HttpReply run(const HttpRequest& request, std::int64_t silence_ms, const std::function<bool()>& goes_on,
                 const std::function<void(const std::string&)>& on_line);
 
-  // Returns after wake(), or when the time has passed.
+  // Waits so many milliseconds, or until wake().
   void pause(int milliseconds);
   void wake();  // [any thread]
 

@@ -23,8 +23,8 @@ namespace {
 constexpr std::uint64_t rounds = 20;
 constexpr const char* contested = "contest";
 
-// One of two writers that want the same revision. Both link at the same time. Neither continues before both have
-// linked.
+// One of two writers that try to write the same revision. Both link at the same time, and each waits until the other
+// has linked, too.
 struct Contender {
   std::set<std::uint64_t> won;
   std::string failure;
@@ -87,7 +87,8 @@ std::string what_fails_in(const std::string& directory, const RevisionHooks& hoo
 std::string local_file_system(const std::string& directory) {
   struct statfs info {};
   if (::statfs(directory.c_str(), &info) != 0) return "";
-  // File system numbers of statfs(2). A file system that is not listed may be shared: NFS, Lustre, FUSE and others.
+  // The numbers of file systems that only one machine sees, as in statfs(2). Any other may be shared: NFS, Lustre, FUSE
+  // and so on.
   switch (static_cast<std::uint32_t>(info.f_type)) {
     case 0x0000EF53:
       return "ext4";

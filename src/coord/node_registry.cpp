@@ -61,8 +61,9 @@ std::string to_text(const NodeEntry& node) {
       .dump();
 }
 
-// The numbers that a name tries, one after the other. They are always the same: two out of one, two, four and so on. So
-// a few nodes get small numbers, and many find a free one soon.
+// The number that a name tries at an attempt. Always the same for a name and an attempt. Attempts 0 and 1 choose below
+// 1, the next two below 2, the next two below 4 and so on. So few nodes get small numbers, and many nodes soon find a
+// free one.
 std::uint32_t candidate(const std::string& name, int attempt) {
   constexpr int tries = 2, doublings_max = 24;
   static_assert(1u << doublings_max == ids_max);
@@ -79,7 +80,8 @@ bool is_used_by_another(Store& store, const std::string& name, std::uint32_t id)
                      [&](const NodeEntry& node) { return node.id == id && node.name != name; });
 }
 
-// Whether the store says, or can be made to say, that the number belongs to this name.
+// Whether the store says that the number belongs to this name. If the store has no record of the number and no other
+// node uses it, first writes the record.
 bool has_back(Store& store, const std::string& name, std::uint32_t id) {
   auto entry = store.get(number_key(id));
   if (!entry && !is_used_by_another(store, name, id) && store.put_if(number_key(id), name, 0)) return true;
@@ -87,7 +89,7 @@ bool has_back(Store& store, const std::string& name, std::uint32_t id) {
   return entry && entry->value == name;
 }
 
-// Returns nothing if it would have to be cut to fit.
+// The field `name`. Returns nothing unless it is a whole number from 0 to `most`.
 std::optional<std::uint64_t> number(const json& body, const char* name, std::uint64_t most) {
   const json& value = body.at(name);
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > most) return std::nullopt;
@@ -99,22 +101,24 @@ std::optional<std::uint64_t> number(const json& body, const char* name, std::uin
 std::string node_key(const std::string& name) { return "nodes/" + name; }
 std::string rival_key(const std::string& name) { return "rivals/" + name; }
 
-// A hash table in the store, from which nothing is ever removed. A name is found where it was put, or put where it was
-// not found. Only the nodes that try a number compete for it, however many nodes start at once.
+// The numbers are a hash table in the store, from which nothing is ever removed. A name tries its numbers in order
+// until it finds one that it has or can take. So a node competes only with those that try the same number, however many
+// nodes start at once.
 std::uint32_t node_id(Store& store, const std::string& name, std::optional<std::uint32_t> remembered) {
   if (remembered && has_back(store, name, *remembered)) return *remembered;
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
     const std::uint32_t id = candidate(name, attempt);
     const std::string key = number_key(id);
     auto entry = store.get(key);
-    // A node that remembers another number knows that the store forgot some. Other nodes may not have restored theirs
-    // yet.
+    // If the node remembers another number, the store has lost some records. Do not take a number that another node
+    // uses and has not written again yet.
     if (!entry && remembered && is_used_by_another(store, name, id)) continue;
     if (!entry && store.put_if(key, name, 0)) return id;
-    if (!entry) entry = store.get(key);  // somebody was first: another agent, or an unanswered earlier call
+    if (!entry) entry = store.get(key);  // another agent was first, or an earlier call of ours that failed
     if (entry && entry->value == name) return id;
   }
-  throw Failure(CKPT_ERR_SYSTEM, "the coordination store has no number left for the node " + name);
+  throw Failure(CKPT_ERR_SYSTEM, "the coordination store has no number left for the node " + name +
+                                     "; stop the job's agents and remove its records with ckptctl gc --records");
 }
 
 std::optional<NodeEntry> node_entry(const Entry& entry) {
@@ -170,7 +174,7 @@ std::vector<NodeEntry> registered_nodes(Store& store, std::vector<std::string>* 
   } catch (const Failure& failure) {
     if (failure.status() != CKPT_ERR_CORRUPT) throw;
   }
-  // A damaged entry does not hide the others.
+  // Some record is damaged. Read the records one by one, to get the others.
   nodes.clear();
   for (const std::string& key : store.keys("nodes/")) try {
       if (const auto entry = store.get(key)) take(*entry);

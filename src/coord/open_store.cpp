@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view first_record = taken_prefix;  // every job has it
+constexpr std::string_view first_record = taken_prefix;  // every job has a record with this prefix
 
 bool is_port(std::string_view text) {
   int port = 0;
@@ -31,7 +31,7 @@ bool is_host(std::string_view text) {
   constexpr std::string_view digits = "0123456789abcdefABCDEF:.";
   if (text.starts_with('[') && text.ends_with(']') && text.size() > 2)
     return text.substr(1, text.size() - 2).find_first_not_of(digits) == text.npos;
-  constexpr std::size_t name_bytes_max = 253;  // DNS's
+  constexpr std::size_t name_bytes_max = 253;  // the limit of DNS
   constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   return !text.empty() && text.size() <= name_bytes_max && text.find_first_not_of(letters) == text.npos;
 }
@@ -90,7 +90,7 @@ EtcdAddress parse_etcd_address(const std::string& at) {
   std::string_view rest = at;
   const bool is_secure = rest.starts_with(secure);
   const auto refuse = [&] {
-    // The text before an '@' may be a password.
+    // The message leaves out the text before an '@', which may be a password.
     const auto secret = at.rfind('@');
     throw Failure(CKPT_ERR_INVALID, "the option coordination has the value \"" +
                                         (secret == at.npos ? at : "..." + at.substr(secret)) +
@@ -152,7 +152,7 @@ JobRecords look(const StoreLocation& location, const std::string& job) {
     return {std::move(content.entries), content.revision};
   }
   const std::string directory = location.at + "/" + job;
-  if (!fs::exists(directory)) return {};  // looking for it must not create it
+  if (!fs::exists(directory)) return {};  // a DirectoryStore would create it
   return {DirectoryStore(directory).undamaged(), 0};
 }
 

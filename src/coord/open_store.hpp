@@ -1,6 +1,6 @@
 // Opens the coordination store that the options name. For tools, it also lists and removes the records of jobs.
 //
-// Thread-safe. The functions throw Failure, also if the store does not answer in time.
+// Thread-safe. The functions throw Failure, also if the store does not answer within timeout_ms().
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,20 @@ namespace ckpt::coord {
 
 struct StoreLocation {
   StoreLocation() = default;
-  // For a directory, or an etcd without authentication, this text is enough.
+  // For a directory, or for an etcd without users and without TLS files, this text is enough.
   StoreLocation(std::string coordination) : at(std::move(coordination)) {}  // NOLINT(google-explicit-constructor)
   explicit StoreLocation(const Options& options);
   bool is_etcd() const { return !at.starts_with('/'); }
-  std::int64_t timeout_ms() const;  // limit of a call; no function below takes longer, whatever the mount does
+  // The time limit for each function below, even if the mount hangs.
+  std::int64_t timeout_ms() const;
 
   std::string at;  // "/directory", or "etcd[s]://host:port[,host:port...][/prefix]"
   std::string user, password_file;
   TlsFiles tls;
 };
 
-// What an "etcd://" or "etcds://" address contains. Endpoints are "http://host:port" or "https://host:port". The prefix
-// of the keys begins and ends with a slash.
+// What an "etcd://" or "etcds://" address contains. Endpoints are "http://host:port" or "https://host:port". The keys
+// of all jobs begin with `prefix`, which begins and ends with a slash.
 struct EtcdAddress {
   std::vector<std::string> endpoints;
   std::string prefix;
@@ -41,13 +42,13 @@ std::unique_ptr<Store> open_store(const StoreLocation& location, const std::stri
 // The jobs that have records, by name.
 std::vector<std::string> jobs_with_records(const StoreLocation& location);
 
-// A job's records at one moment. Damaged ones are left out.
+// A job's records at one moment, without damaged ones.
 struct JobRecords {
   std::vector<Entry> entries;
-  std::uint64_t revision = 0;  // etcd's revision
+  std::uint64_t revision = 0;  // etcd's revision at that moment; 0 for a directory
 };
 JobRecords look_at_records(const StoreLocation& location, const std::string& job);
-// Removes all records of a job, unless any has changed since `seen`. Returns whether it did.
+// Removes all records of a job, unless any has changed since `seen`. Returns whether it removed them.
 bool remove_records(const StoreLocation& location, const std::string& job, const JobRecords& seen);
 
 }  // namespace ckpt::coord

@@ -46,7 +46,7 @@ std::optional<Entry> decode(const std::string& key, std::string_view text) {
   return entry;
 }
 
-// Most records are short, and all are read again and again.
+// Reads into a small buffer, because most records are short and are read again and again.
 std::string read_all(int fd, const std::string& path) {
   constexpr std::size_t text_bytes_max = value_bytes_max + first_line_bytes_max + 1;
   std::array<char, 4096> part;
@@ -79,7 +79,7 @@ std::string encode_record(const std::string& value, std::uint64_t revision) {
 std::optional<Entry> read_record(int at, const std::string& name, const std::string& key, const std::string& path) {
   constexpr const char* remedy = "; stop the job's agents and remove its records with ckptctl gc --records";
   const UniqueFd file(::openat(at, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
-  // It was removed after the directory was listed. Network file systems then say ESTALE.
+  // Somebody has removed the file since the directory was listed. Network file systems then report ESTALE.
   if (!file && (errno == ENOENT || errno == ESTALE)) return std::nullopt;
   if (!file && errno != ELOOP && errno != ENXIO)
     throw_errno(CKPT_ERR_SYSTEM, "cannot open the coordination record " + path);

@@ -1,9 +1,9 @@
 // Reads and writes one record of a coordination store as a file in a directory.
 //
-// The first line reveals damage:
-//    ckptengine record 1 <revision> <length in bytes> <XXH3 of value and revision, hex>
-// The functions throw Failure. They refuse anything but a regular file. So they never wait for another process, as they
-// would on a FIFO.
+// The file has a first line, which reveals damage, and then the record's value:
+//    ckptengine record 1 <revision> <length of the value in bytes> <XXH3 of value and revision, hex>
+// The functions throw Failure. They refuse anything but a regular file, because opening a FIFO would wait for another
+// process.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ namespace ckpt::coord {
 
 std::string encode_record(const std::string& value, std::uint64_t revision);
 
-// Reads the record in the file `name` of the directory `at`. Nothing if the file does not exist. `path` is its name in
-// messages.
+// Reads the record `key` from the file `name` in the directory that `at` is open on. Returns nothing if the file does
+// not exist. Throws CKPT_ERR_CORRUPT if it is damaged. `path` is the file's name in messages.
 std::optional<Entry> read_record(int at, const std::string& name, const std::string& key, const std::string& path);
 
-// Makes the file and syncs it.
+// Makes the file `name` with this text and syncs it. Returns it, open.
 UniqueFd write_record(int at, const std::string& name, const std::string& text, const std::string& path);
 
 }  // namespace ckpt::coord

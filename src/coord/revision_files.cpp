@@ -20,7 +20,7 @@ namespace {
 
 using Step = RevisionHooks::Step;
 
-// Each failed attempt means that another writer has won meanwhile.
+// Attempts to read a record. Each failed one means that another writer has replaced the record meanwhile.
 constexpr int reads_max = 1000;
 // A listing may find incarnation@0 and no revision this many times in a row. After that, somebody has removed the
 // newest revision by hand.
@@ -35,7 +35,8 @@ std::string revision_file(const std::string& name, std::uint64_t revision) {
   return name + "@" + std::to_string(revision);
 }
 
-// The number after `prefix`, up to `end` characters before the end.
+// The number that follows `prefix` in `file`; `rest` gets what follows the number. Returns nothing if there is no such
+// prefix or number.
 std::optional<std::uint64_t> number_after(std::string_view file, const std::string& prefix, std::string_view& rest) {
   if (!file.starts_with(prefix)) return std::nullopt;
   file.remove_prefix(prefix.size());
@@ -60,8 +61,8 @@ std::optional<RevisionFiles> RevisionFiles::open(const std::string& path, const 
   throw_errno(CKPT_ERR_SYSTEM, "cannot open the coordination directory " + path);
 }
 
-// Opens the directory by its path, because that makes an NFS client ask the server for changes. Nothing if the
-// directory is gone, or another one has taken its place.
+// Opens the directory again by its path, because this makes an NFS client ask the server for changes. Returns nothing
+// if the directory is gone, or if another one has taken its place.
 UniqueFd RevisionFiles::reopened() const {
   const auto fail = [this] { throw_errno(CKPT_ERR_SYSTEM, "cannot list the coordination directory " + path_); };
   UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -89,7 +90,7 @@ void RevisionFiles::each_file(const std::function<void(const std::string&, bool)
   }
 }
 
-// Adds a file if it belongs to the record `name`.
+// Notes the file `file` if it belongs to the record `name`.
 void RevisionFiles::Files::take(const std::string& name, const std::string& file) {
   std::string_view rest;
   if (file == name) plain = true;
@@ -167,7 +168,7 @@ std::optional<std::uint64_t> RevisionFiles::put(const std::string& name, const s
   reached(Step::read);
   const std::uint64_t revision = expected + 1;
   const std::string draft = "." + revision_file(name, revision) + "." + writer + ".new";
-  struct Draft {  // removed at the end in any case
+  struct Draft {  // removes the draft's name, however this function ends
     const RevisionFiles& files;
     const std::string& name;
     ~Draft() { files.unlink(name); }
@@ -213,13 +214,13 @@ bool RevisionFiles::is_same(int draft_fd, const std::string& target) const {
          is_same_file(own, there);
 }
 
-// Whether the file is gone.
+// Removes the file. Returns whether it is gone now.
 bool RevisionFiles::unlink(const std::string& file) const {
   return ::unlinkat(fd_.get(), file.c_str(), 0) == 0 || errno == ENOENT;
 }
 
-// Each step waits for the one before it: the proof at the top of the header depends on this order. The next sweep
-// removes what stays.
+// Ends at the first step that fails, because the proof at the top of the header depends on the order of the steps. The
+// next sweep removes what this one leaves.
 void RevisionFiles::sweep(const std::string& name, std::uint64_t won) const {
   const Files files = look(name);
   reached(Step::listed);

@@ -1,12 +1,13 @@
 // RevisionFiles changes the records of DirectoryStore by compare-and-swap. Each revision of a record is a file in one
-// directory, and link(2) decides who wins. It uses no locks: some network file systems keep locks per machine (NFS with
-// nolock or local_lock, Lustre with localflock, BeeGFS).
+// directory, and link(2) decides which writer wins. It uses no locks, because on some network file systems a lock holds
+// only on one machine (NFS with nolock or local_lock, Lustre with localflock, BeeGFS).
 //
 // Files of the record "incarnation":
 //   incarnation@17            revision 17. It is complete from the moment it has this name, and never changes
-//   incarnation@0             an empty file that stays: revisions were removed, so a reader that finds none lists again
+//   incarnation@0             an empty file that stays. It says that revisions were removed: a reader that finds no
+//                             revision must list again
 //   .incarnation@18.<id>.new  a draft of revision 18; <id> is unique
-//   incarnation               the record as written by earlier versions of this store; its first line has the revision
+//   incarnation               the record as earlier versions of this store wrote it; its first line has the revision
 // The revision with the largest number is the record.
 //
 // How revision n+1 is written (put):
@@ -25,19 +26,19 @@
 // have failed with ENOENT. Therefore each of those sweeps began to list before W's draft existed. Take the sweep with
 // the largest M. Revision M existed before its sweep began, and so before step 3 of W. No sweep had removed M by then,
 // because only a sweep of a larger revision does. So W saw M in step 3. M is larger than r, so W gave up in step 3: a
-// contradiction. This needs no more of readdir() than POSIX promises: an entry that
-// exists from before the listing until after it is listed.
+// contradiction. The proof relies only on what POSIX promises of readdir(): a listing contains an entry that exists
+// before it begins and still exists when it ends.
 //
 // Why a reader gets the newest revision. It lists the directory, opens the newest revision n, finds that n+1 does not
 // exist, and then finds that n still exists. Had n+1 been made before and removed since, the sweep that removed it
 // would have removed n first. A listing may find no revision at all while writers replace one by another. It then finds
 // incarnation@0, and the reader lists again.
 //
-// Crashes: if a writer dies, the sweep of the same or a later revision unlinks the draft that it left. If a sweep dies,
-// the next one removes the revisions that it left. At each moment the newest revision is complete. NFS may say that a
-// link failed although it was made: the inode of the new name decides whether it is the draft. All steps use one open
-// directory. A writer that slept while the job's records were removed and made again therefore cannot touch the new
-// ones.
+// Crashes. If a writer dies, the sweep of the same or a later revision unlinks its draft. If a writer dies in a sweep,
+// the next sweep removes the revisions that are left. At each moment the newest revision is complete. NFS may report
+// that link() failed although it made the name. So the writer compares inodes: if the new name has the draft's inode,
+// the writer has won. All steps use one open directory. So a writer that slept while the job's records were removed and
+// made again cannot change the new ones.
 //
 // Safe to use from several threads and processes. Throws Failure.
 #pragma once
@@ -57,7 +58,7 @@
 
 namespace ckpt::coord {
 
-// Lets tests replace a system call, and halt a writer at a step.
+// Hooks with which tests replace link(2) and halt a writer after a step.
 struct RevisionHooks {
   enum class Step { read, drafted, looked, placed, synced, listed, cleared, swept, compared, moved };
   std::function<void(Step)> reached = {};
@@ -67,7 +68,7 @@ struct RevisionHooks {
 class RevisionFiles {
  public:
   struct Files {                         // the files of one record
-    bool plain = false, marked = false;  // the file of an older version; incarnation@0
+    bool plain = false, marked = false;  // has the file of an earlier version; has incarnation@0
     std::set<std::uint64_t> revisions;
     std::vector<std::pair<std::uint64_t, std::string>> drafts;  // revision, file name
     bool is_record() const { return plain || !revisions.empty(); }
@@ -81,14 +82,18 @@ class RevisionFiles {
     std::vector<std::string> directories;
   };
 
-  // Nothing if the directory does not exist.
+  // Opens the directory `path`. Returns nothing if it does not exist. `hooks` may be null; else they must outlive the
+  // result.
   static std::optional<RevisionFiles> open(const std::string& path, const RevisionHooks* hooks);
 
   Content content() const;
   Files look(const std::string& name) const;
-  // `files`: in, as they were listed; out, as they were when the record was read.
+  // Reads the newest revision of the record `name`; nothing if there is none. `key` is for the returned Entry. The
+  // caller passes in `files` what look() returned; on return it has the files as they were when the record was read.
   std::optional<Entry> read(const std::string& name, const std::string& key, Files& files) const;
-  // `writer` is different for every writer and every call.
+  // Writes revision `expected` + 1 if the record has the revision `expected` (0: it does not exist). Returns the new
+  // revision, or nothing if the record has another revision. `writer` must be different for every writer and every
+  // call.
   std::optional<std::uint64_t> put(const std::string& name, const std::string& key, const std::string& value,
                                    std::uint64_t expected, const std::string& writer);
   void remove(const std::string& name);

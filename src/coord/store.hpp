@@ -1,10 +1,10 @@
 // Store is the coordination store of a job: a few small records that change by compare-and-swap. All agents of a job
 // see the same store. Implementations: etcd and a directory.
 //
-// The interface has only what both can offer: key, value and a revision that grows with each change. Do not remove a
-// record that is written again and again: its revisions would begin anew. `ckptctl gc` removes all records of a job at
-// once. Several threads and processes may use a store. Every call has a deadline. If the store cannot be reached or
-// holds a damaged record, the call throws Failure, and you may repeat it.
+// The interface has only what etcd and a directory both offer: key, value, and a revision that grows with each change.
+// Do not remove a record that is written again and again, because its revisions may begin anew. `ckptctl gc` removes
+// all records of a job at once. Several threads and processes may use a store. Every call has a deadline. If the store
+// cannot be reached or holds a damaged record, the call throws Failure. The caller may repeat it.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Entry {
   bool operator==(const Entry&) const = default;
 };
 
-// Reports changes of records until it is destroyed.
+// Store::watch() returns one. It reports changes of records until it is destroyed.
 class Watch {
  public:
   virtual ~Watch() = default;
@@ -38,11 +38,11 @@ class Store {
   virtual std::optional<Entry> get(const std::string& key) = 0;
 
   // Writes the record if its revision still is `expected` (0: it does not exist), and returns the new revision. Returns
-  // nothing if somebody else was first. After a Failure it may or may not have been written.
+  // nothing if the record has another revision. After a Failure the record may or may not have been written.
   virtual std::optional<std::uint64_t> put_if(const std::string& key, const std::string& value,
                                               std::uint64_t expected) = 0;
 
-  // The records whose keys begin with `prefix`, by key.
+  // The records whose keys begin with `prefix`, sorted by key.
   virtual std::vector<Entry> list(const std::string& prefix) = 0;
 
   // The keys that begin with `prefix`, in order.
@@ -51,19 +51,20 @@ class Store {
   // Removes the record, if there is one.
   virtual void remove(const std::string& key) = 0;
 
-  // Reports every change of a key that sorts before unwatched_from, whoever made it. The calls come on a thread of the
-  // store. `on_change` gets the record as it is then, or revision 0 if it was removed. Several changes of a key may
-  // come as one. The last one always comes, once the store can be reached again. Returns null if the store cannot
-  // watch; then read it. The store must outlive the result.
+  // Calls `on_change` after each change of a key that sorts before unwatched_from, whichever process made it, on a
+  // thread of the store. `on_change` gets the record as it is then, or revision 0 if it was removed. Several changes of
+  // a key may be reported as one. The last change is always reported, if necessary once the store can be reached again.
+  // Returns null if the store cannot watch; then the caller must read the records again and again. The store must
+  // outlive the result.
   virtual std::unique_ptr<Watch> watch(std::function<void(const Entry&)> /*on_change*/) { return nullptr; }
 };
 
 inline constexpr std::size_t value_bytes_max = 1u << 20;
 
-// Keys from here on are for records that are long or many and that few agents read.
+// A watch does not report keys from this one on. They are for long or numerous records that few agents read.
 inline constexpr std::string_view unwatched_from = "rank_assignments/";
 
-// Parts of [A-Za-z0-9._-]{1,64} that do not begin with a dot, joined by '/', e.g. "nodes/a".
+// True for parts of [A-Za-z0-9._-]{1,64} that do not begin with a dot, joined by '/', e.g. "nodes/a".
 bool is_key(std::string_view key);
 
 }  // namespace ckpt::coord

@@ -18,7 +18,7 @@ namespace ckpt::core {
 
 // ---- Events ----
 
-struct Tick {};  // at least every report_ms / 2
+struct Tick {};  // time has passed; the driver posts it at least every report_ms / 2
 
 // The leader's record, as the store has it. The driver posts it after each read of the store, and after each
 // SwapLeaderRecord, whether that succeeded or not. Revision 0: the store has no such record.
@@ -30,7 +30,7 @@ struct IncarnationRecordRead {
   std::uint64_t revision = 0;
   IncarnationRecord record;
 };
-// The answer to ReadAssignments: the rank assignments that the store has under `name`. Empty: it has none.
+// The answer to ReadAssignments: the rank assignments that the store has under `name`. Empty if it has none.
 struct AssignmentsRead {
   AssignmentsName name;
   std::vector<RankAssignment> assignments;
@@ -44,26 +44,29 @@ struct MessageArrived {
 // A trainer claims a rank. The driver has already proven that every earlier writer of that rank on this node is dead.
 struct TrainerHello {
   Rank rank = 0;
-  std::uint64_t instance = 0;
-  std::uint64_t incarnation = 0;  // 0: a new trainer; otherwise it attaches again after its agent restarted
-  std::uint32_t world_size = 0;
+  std::uint64_t instance = 0;     // names the process
+  std::uint64_t incarnation = 0;  // 0: a new trainer; otherwise it connects again, because its agent has restarted
+  std::uint32_t world_size = 0;   // how many ranks the job has
   std::string main_shard;
   std::string private_shard;
 };
+// A trainer's process has ended. The driver knows that from its pidfd.
 struct TrainerExited {
   Rank rank = 0;
   std::uint64_t instance = 0;
-};  // proven by its pidfd
+};
 
+// A trainer has called restore(). Answered by RestoreReady or RestoreFailed.
 struct RestoreAsked {
   Rank rank = 0;
   bool wants_gpu_replication = false;  // see RankReport
-};                                     // answered by RestoreReady or RestoreFailed
+};
+// The rank's tensors have the restored checkpoint, or the rank starts fresh.
 struct RestoreDone {
   Rank rank = 0;
-};  // its tensors hold the restored checkpoint (or it starts fresh)
-// The rank's local segments exist. Their memory is reserved and touched. `shards` names the parts of the rank's share
-// in order, then its private shard.
+};
+// The segments for the rank's own shards exist. Their memory is reserved and touched. `shards` names the parts of the
+// rank's share in order, then its private shard.
 struct SegmentsReady {
   Rank rank = 0;
   std::vector<std::string> shards;
@@ -73,8 +76,8 @@ struct SegmentsReady {
 // The rank's progress, as its control page shows it. If a capture has ended as well, the driver posts Captured first.
 struct Progress {
   Rank rank = 0;
-  std::int64_t attempted = -1;
-  std::int64_t capturing = -1;
+  std::int64_t attempted = -1;  // last iteration offered to snapshot(), taken or not; -1: none
+  std::int64_t capturing = -1;  // iteration of the running capture; -1: none
 };
 // A trainer captured a snapshot: it sealed the slots of its grant, and the pieces in them are valid.
 struct Captured {
@@ -83,32 +86,34 @@ struct Captured {
 };
 
 enum class FetchResult : std::uint8_t { complete, corrupt, no_space, failed };
-// The answer to StartFetch or CancelFetch: the fetch is over, and nothing touches its slot any more.
+// The answer to StartFetch or CancelFetch: the fetch has ended, and nothing accesses its slot any more.
 struct FetchEnded {
-  std::uint64_t fetch = 0;
+  std::uint64_t fetch = 0;  // number of the fetch, from StartFetch
   FetchResult result = FetchResult::failed;
-  std::string trouble = {};  // why a read from storage failed
+  std::string trouble = {};  // why a read from storage failed; "" otherwise
   PieceInfo made = {};       // the new piece, if parity was encoded for the first time
 };
+// The answer to DropSlot: nobody reads or writes the slot any more.
 struct SlotReleased {
   SlotRef slot;
-};  // the answer to DropSlot: nobody reads or writes the slot any more
+};
+// A reader found that the bytes of the slot's piece do not match its digests.
 struct PieceCorrupt {
   SlotRef slot;
-};  // a reader found that its bytes do not match its digests
+};
 
-// The state of this node as the driver sees it. The driver posts all of it whenever one field changed.
+// The state of this node as the driver sees it. The driver posts all fields whenever one has changed.
 struct Observed {
   std::vector<Rank> stopped = {};                          // stopped trainers of this node (SIGSTOP, a debugger)
-  std::vector<std::pair<Rank, std::uint8_t>> failed = {};  // ranks whose newest snapshot failed, with its ckpt_status
-  bool coordination_fails = false;                         // the store cannot be read or written
-  std::vector<NodeId> distrusted = {};                     // these nodes' listeners refused the token
+  std::vector<std::pair<Rank, std::uint8_t>> failed = {};  // ranks whose newest snapshot failed, each with ckpt_status
+  bool coordination_fails = false;                         // true: the store cannot be read or written
+  std::vector<NodeId> distrusted = {};                     // nodes whose listeners refused this node's token
   bool operator==(const Observed&) const = default;
 };
 
-// What the agent's watch sees. The driver posts it at every change.
+// What the agent sees of how its ranks train. The driver posts it at every change.
 struct RanksWatched {
-  std::vector<RankStanding> in_trouble;
+  std::vector<RankStanding> in_trouble;                      // its ranks that are in trouble
   std::vector<std::pair<Rank, std::uint32_t>> computing_ms;  // see RankReport
   bool operator==(const RanksWatched&) const = default;
 };
@@ -116,9 +121,9 @@ struct RanksWatched {
 // The answer to ListStorage: the pieces of every complete checkpoint on storage. The driver did not read the pieces.
 struct StorageListed {
   std::vector<PieceInfo> pieces;
-  std::vector<std::string> unusable;     // checkpoints that exist but cannot be restored, with one sentence each
-  std::uint64_t newest_incarnation = 0;  // newest incarnation that wrote anything there
-  bool knows_incarnations = true;        // false: newer incarnations may have written there
+  std::vector<std::string> unusable;     // a sentence for each checkpoint there that cannot be restored
+  std::uint64_t newest_incarnation = 0;  // newest incarnation that has written to storage
+  bool knows_incarnations = true;        // false: newer incarnations may have written to storage, too
   std::string trouble;                   // why this list may be incomplete; "" if it is complete
 };
 // The answer to StartWrite. If `trouble` is "", the pieces are safely on storage.
@@ -166,7 +171,8 @@ struct RemoveAssignments {
   std::uint64_t before_incarnation = 0;
 };
 
-// Writes what the node must not forget into its arena. The driver does so before it carries out any later effect.
+// Writes into the node's arena what the node must not forget. The driver does that before it carries out any later
+// effect. The fields are those of Recovered (node.hpp).
 struct Persist {
   CheckpointId highest_commit;
   CheckpointId newest_seen;
@@ -174,20 +180,21 @@ struct Persist {
   CheckpointId newest_damaged;
 };
 
-// Lets a trainer write its next snapshot into these slots. This effect and the next ones, up to Fence, go to a trainer
-// through its control page.
+// A grant: lets a trainer write its next snapshot into these slots. This effect and the next ones, up to Fence, go to a
+// trainer through its control page.
 struct GrantSlots {
   Rank rank = 0;
   Share share;
-  std::vector<SlotRef> slots;
-};  // one slot per segment, in their order
-// Add slots to the rank's segments until each has `slots`. Answered by SegmentsReady. No answer comes if there is not
-// enough memory.
+  std::vector<SlotRef> slots;  // one slot of each segment, in the order of SegmentsReady::shards
+};
+// Adds slots to the rank's segments until each segment has `slots` of them. Answered by SegmentsReady. If there is not
+// enough memory, no answer comes.
 struct AddSlots {
   Rank rank = 0;
   std::vector<std::string> shards;
   std::uint8_t slots = 0;
 };
+// Tells a trainer the newest committed checkpoint.
 struct NotifyCommit {
   Rank rank = 0;
   CheckpointId committed;
@@ -197,17 +204,19 @@ struct NotifyStored {
   Rank rank = 0;
   CheckpointId stored;
 };
+// Tells a trainer from which iteration on it takes snapshots again.
 struct NotifyResume {
   Rank rank = 0;
   std::int64_t resume_at = 0;
 };
-// Tells a trainer the other members of its replication group. It comes before RestoreReady, once per incarnation, and
-// again after the agent restarted.
+// Tells a trainer the other members of its replication group. The core orders this before RestoreReady, once in each
+// incarnation, and again after the agent has restarted.
 struct NotifyReplicationGroup {
   Rank rank = 0;
   std::uint64_t incarnation = 0;
   ReplicationGroup replication;
 };
+// Tells a trainer that its rank belongs to another process or to a later incarnation. Its calls then fail with `text`.
 struct Fence {
   Rank rank = 0;
   std::uint64_t instance = 0;
@@ -215,13 +224,13 @@ struct Fence {
   std::string text;
 };
 
-// A slot with a whole piece that the rank restores from.
+// A slot on this node with a whole piece that the rank restores.
 struct RestoreSource {
   SlotRef slot;
-  Tier tier = Tier::none;
+  Tier tier = Tier::none;  // where the piece was before it was in this slot
 };
 // The answer to RestoreAsked: what the trainer restores. If the verdict is `restore`, `main` has the parts of the main
-// shard in order, and `private_` has the private shard. If it is `fresh`, both are empty.
+// shard in order, and `private_` has the private shard. If the verdict is `fresh`, both are empty.
 struct RestoreReady {
   Rank rank = 0;
   std::uint64_t incarnation = 0;
@@ -231,36 +240,40 @@ struct RestoreReady {
   RestoreSource private_;
 };
 enum class RestoreError : std::uint8_t { superseded, refused, lost, mismatch };
+// The other answer to RestoreAsked. `text` says to people why restore() fails.
 struct RestoreFailed {
   Rank rank = 0;
   RestoreError error = RestoreError::lost;
   std::string text;
 };
 
-// Fetches `piece` from `source` (a node, storage_node or parity_node) into `slot`. If the slot has no segment yet, the
-// driver makes one that is large enough. It verifies all bytes. Answered by FetchEnded.
+// Fetches `piece` from `source` (a node, storage_node or parity_node) into `slot`. If the slot's segment does not exist
+// yet, the driver makes one that is large enough. The driver verifies all bytes. Answered by FetchEnded.
 struct StartFetch {
-  std::uint64_t fetch = 0;
+  std::uint64_t fetch = 0;  // number of the fetch
   PieceInfo piece;
   NodeId source = 0;
   SlotRef slot;
-  CodingInputs coding_inputs = {};  // with parity_node
+  CodingInputs coding_inputs = {};  // if `source` is parity_node
 };
+// Cancels a fetch. FetchEnded still comes.
 struct CancelFetch {
   std::uint64_t fetch = 0;
-};  // FetchEnded still comes
+};
 
+// Forgets the slot's piece. Answered by SlotReleased once no transfer reads the slot.
 struct DropSlot {
   SlotRef slot;
-};  // forget its piece; SlotReleased comes once no transfer reads it
+};
+// Frees the memory of a segment that has no piece and is not needed any more.
 struct ReleaseSegment {
   Rank rank = held_rank;
   std::string shard;
-};  // empty and not wanted any more: free its memory
+};
 
 struct ListStorage {};  // answered by StorageListed
-// Writes the pieces in these slots to storage. The slots do not change until WriteEnded, which is the answer. The
-// driver first removes what this node wrote for `discarded`, a checkpoint that never became complete on storage.
+// Writes the pieces in these slots to storage. Answered by WriteEnded. Until then, the slots do not change. First the
+// driver removes what this node wrote for `discarded`, a checkpoint that never became complete on storage.
 struct StartWrite {
   CheckpointId checkpoint;
   std::vector<SlotRef> slots;
@@ -271,22 +284,23 @@ struct FinalizeCheckpoint {
   CheckpointId checkpoint;
   std::uint32_t world_size = 0;
   std::vector<std::string> shards;
-  std::vector<CheckpointId> damaged;  // checkpoints on storage that proved damaged; they need not be kept
+  std::vector<CheckpointId> damaged;  // checkpoints on storage that are known to be damaged; they may be removed
 };
 
-// News of a member, for the operator's hook. A new leader repeats what still holds.
-// lost: the member does not answer. replaced: a standby node has its place. returned: the member is back. released: the
-// job continues without it.
+// News about a member, for the operator's hook. A new leader repeats the news that still hold.
+// lost: the member does not answer. replaced: a standby node is its replacement. returned: the member is back.
+// released: the job continues without the member.
 enum class Change : std::uint8_t { lost, replaced, returned, released };
 struct MemberChanged {
   Change change = Change::lost;
   NodeId node = 0;
-  NodeId by = no_node;  // with `replaced`
+  NodeId by = no_node;  // the replacement, if the change is `replaced`
 };
 
+// A sentence for people, for the event log.
 struct Notice {
   std::string text;
-};  // for the log and for people
+};
 
 using Effect = std::variant<Send, SwapLeaderRecord, SwapIncarnationRecord, ReadAssignments, RemoveAssignments, Persist,
                             GrantSlots, AddSlots, NotifyCommit, NotifyStored, NotifyResume, NotifyReplicationGroup,

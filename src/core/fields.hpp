@@ -1,9 +1,9 @@
-// Lists the fields of every message between agents and of every record in the coordination store. Each reader and
-// writer of a format visits this list, so a new field is added in one place.
+// Lists the fields of every message between agents and of every record in the coordination store. All code that reads
+// or writes a message or a record visits this list. So a new field is added in one place.
 //
-// A visitor has three kinds of functions. field(name, value) takes integers, bools, CheckpointIds, enums, texts,
-// structs and vectors of these. shard(name, value) takes a string that must be a shard's name. shard_or_none(name,
-// value) also accepts "".
+// A visitor `v` has these functions. field(name, value) takes integers, bools, CheckpointIds, enums, texts, structs,
+// and vectors of these. shard(name, value) takes a string that must be a shard's name, and shards(name, value) a vector
+// of such strings. shard_or_none(name, value) takes a shard's name or "".
 #pragma once
 
 #include <concepts>
@@ -13,15 +13,16 @@
 
 namespace ckpt::core {
 
-// Asks a node to verify a piece of its own again, because another node got damaged bytes of it.
+// Asks a node to verify one of its pieces again, because another node got damaged bytes of it.
 struct VerifyRequest {
   std::string shard;
   CheckpointId checkpoint;
-  bool is_wrong = false;  // parity that matches its digests but does not fit its group
+  bool is_wrong = false;  // true: the piece is parity that matches its digests, but does not fit its parity group
   bool operator==(const VerifyRequest&) const = default;
 };
 
-// What a trainer tells another member of its replication group. The agents of the two pass it on, one to the other.
+// What a trainer tells another rank of its replication group. It goes from the trainer's agent to the other rank's.
+// See gpu_replication/replication_page.hpp.
 struct ReplicationUpdate {
   std::uint64_t incarnation = 0;  // the incarnation that the group belongs to
   Rank from = 0, to = 0;

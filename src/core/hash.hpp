@@ -1,4 +1,5 @@
-// The hash function FNV-1a, for values that all nodes must compute alike. std::hash may differ between compilers.
+// The hash function FNV-1a. It is for hashes that must be the same on all nodes, because std::hash may differ between
+// compilers. Begin with hash_begin, and pass the result of each call on to the next.
 #pragma once
 
 #include <cstdint>

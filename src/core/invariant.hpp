@@ -1,5 +1,5 @@
-// invariant() stops the core when a bug would lose data. All builds have it. The agent logs the exception as an
-// internal error and goes on. The simulator reports a violation.
+// invariant() throws BrokenInvariant if a bug of the core would lose data. All builds check it. The agent logs the
+// exception as an internal error and goes on with the next event. The simulator reports a violation.
 #pragma once
 
 #include <stdexcept>

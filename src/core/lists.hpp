@@ -1,4 +1,4 @@
-// Helpers for short lists that serve as sets: contains() and add_once().
+// contains() and add_once(), for short lists that serve as sets.
 #pragma once
 
 #include <algorithm>

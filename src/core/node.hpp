@@ -1,6 +1,6 @@
-// Node makes the protocol's decisions for one agent. It takes events and returns effects (events.hpp). It contains a
-// Worker, and a Leader while this node is elected. It is deterministic: the same events in the same order give the same
-// effects. Not thread-safe. It uses no clock, file or socket.
+// Node is the protocol's core for one agent. It takes events and returns effects (events.hpp). It contains a Worker,
+// and while this node leads also a Leader. It is deterministic: the same events in the same order give the same
+// effects. It uses no clock, file or socket. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -17,20 +17,20 @@ struct Recovered {
   struct Slot {
     SlotRef slot;
     PieceInfo piece;
-    bool whole = false;  // sealed, valid and not dropped; otherwise the slot is free
+    bool whole = false;  // true: the slot is sealed, and its piece is valid and not dropped; false: the slot is free
   };
-  // A grant that a rank's control page still has. Its writer may be alive and writing. So the slots stay granted, and
-  // the rank gets no other grant, until the writer has captured into them or is proven dead.
+  // A grant that a rank's control page still has. The trainer may be alive and writing. So the slots stay granted, and
+  // the rank gets no other grant, until the trainer has captured into them or is proven dead.
   struct Granted {
     Rank rank = 0;
     std::vector<SlotRef> slots;
   };
-  std::vector<Slot> slots;  // of every segment, free ones included
+  std::vector<Slot> slots;  // all slots of all segments, free ones included
   std::vector<Granted> granted;
-  CheckpointId highest_commit;
-  CheckpointId newest_seen;
-  std::uint64_t epoch = 0;
-  CheckpointId newest_damaged;
+  CheckpointId highest_commit;  // newest commit that the node has ever known
+  CheckpointId newest_seen;     // newest checkpoint of which the node has ever had a whole piece
+  std::uint64_t epoch = 0;      // newest epoch that the node has obeyed
+  CheckpointId newest_damaged;  // newest checkpoint of which damage has destroyed a piece here
 };
 
 // The node's state, for `ckptctl status` and for the simulator's checks.
@@ -50,7 +50,7 @@ struct NodeStatus {
   std::string alarm;
   std::vector<RankReport> ranks;
   std::vector<PieceInfo> pieces;
-  std::vector<NodeId> nodes_present;  // as seen by the leader; empty elsewhere
+  std::vector<NodeId> nodes_present;  // nodes that report; only on the leader, empty on other nodes
   std::vector<Rank> missing_ranks;
   std::vector<NodeId> missing_nodes;
   std::vector<Replacement> replacements;
@@ -58,25 +58,25 @@ struct NodeStatus {
   std::uint64_t stored_skipped = 0;
   std::string storage_trouble;
   Suspicion suspicion;         // which ranks hold training up
-  std::string record_trouble;  // why it ignores a record of the coordination store; "" if it does not
+  std::string record_trouble;  // why the node ignores a record of the coordination store; "" if it does not
 };
 
 class Node {
  public:
-  // `agent_id` identifies this run of the agent. Later runs have larger ones.
+  // `agent_id` identifies this run of the agent. Later runs have larger ids.
   Node(const Config& config, std::uint64_t agent_id, const Recovered& recovered);
   ~Node();
 
   Effects handle(const Event& event, TimeMs now);
 
-  // When the driver must pass in an extra Tick, because the core has postponed some work. None: no extra Tick is
-  // needed.
+  // When the driver must post an extra Tick, because the core has postponed some work. None: no extra Tick is needed.
   std::optional<TimeMs> tick_wanted_at() const;
 
   NodeStatus status() const;
-  // Returns the verdict whether the job is protected, as far as this node knows.
+  // Returns whether the job is protected, as far as this node knows.
   Health health(TimeMs now) const;
-  // The slot that has this piece whole, to fetch or restore from; null if there is none.
+  // Returns the slot that has this piece whole, so that others may read it. Null if there is none. The pointer is valid
+  // until the next handle().
   const SlotRef* find(const std::string& shard, CheckpointId checkpoint) const;
 
  private:

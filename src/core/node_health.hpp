@@ -1,5 +1,5 @@
-// HealthView is one node's own judgement of the job's health. It uses the leader's newest verdict, the verdict's age,
-// and the time of the last commit that the node knows.
+// HealthView judges the job's health for one node. It uses the leader's newest verdict, the age of this verdict, and
+// the time of the last commit that the node knows. Pure. Not thread-safe.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@ namespace ckpt::core {
 
 class HealthView {
  public:
-  // Call this after every event. `is_of_now`: false if the directive may have come before or during a pause of this
-  // node.
+  // Call this after every event, with the newest directive. `is_of_now`: false if the directive may have been sent
+  // before or during a pause of this node.
   void observe(const Directive& directive, CheckpointId highest_commit, bool is_of_now, TimeMs now);
 
   struct Facts {
@@ -21,10 +21,11 @@ class HealthView {
     bool coordination_fails = false;
     const std::vector<NodeId>& distrusted;
   };
-  // The leader's verdict, or this node's own if that is worse because it hears no leader or no commit.
+  // Returns the leader's verdict. If this node hears no leader or of no commit, and its own verdict is worse, returns
+  // that.
   Health judge(const Directive& directive, const Config& config, const Facts& facts, TimeMs now) const;
 
-  // The starting point for a leader that is elected on this node.
+  // What this node knows of health when it becomes the leader.
   InheritedHealth known(const Directive& directive) const { return {clock_, directive.health}; }
 
  private:

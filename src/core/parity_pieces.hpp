@@ -1,6 +1,6 @@
-// Names parity pieces, and plans how to encode and decode them. Each parity piece carries a parity manifest: what it
-// was computed from. So a plan need not know where an earlier incarnation placed the pieces. Pure functions of the
-// nodes' reports.
+// Names parity pieces, and plans how to encode and decode. Each parity piece has a parity manifest, which says from
+// which shards it was computed. So a plan need not know how an earlier incarnation placed its pieces. Here a member is
+// a node of a parity group, given by its number in the group. Pure functions, computed from the nodes' reports.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,17 @@
 
 namespace ckpt::core {
 
-// Which parity a node must hold: the shards of its group, and the member whose parity it is. A member without a shard
-// has the shard "".
+// Which parity a node must hold.
 struct ParityOf {
-  std::uint32_t rows = 0;
-  std::uint32_t member = 0;
-  std::vector<std::string> shards;
+  std::uint32_t rows = 0;           // parity rows of the group (placement/parity_layout.hpp)
+  std::uint32_t member = 0;         // the member that holds this parity
+  std::vector<std::string> shards;  // the shard of each member; "" if the member has none
 };
 
-// The name of a parity piece. It follows from the group's shards alone, so that the piece is found on any node.
+// The name of a parity piece. It follows from these arguments alone, so the piece is found on any node.
 std::string parity_name(std::uint32_t rows, const std::vector<std::string>& shards, std::uint32_t member);
 
-// True if a group with this manifest can exist. All functions below require it.
+// True if there can be a parity group with this manifest. All functions below require that.
 bool is_valid(const ParityManifest& parity_manifest);
 
 // The layout in whole digest leaves: the length of each shard is rounded up to a leaf.
@@ -39,15 +38,16 @@ struct GroupPiece {
   bool is_parity = false;
   bool operator==(const GroupPiece&) const = default;
 };
+// Which piece of the group has this name. Nothing if none has.
 std::optional<GroupPiece> group_piece(const ParityManifest& parity_manifest, std::string_view shard);
-// The name of the piece at a position of one of the group's stripes.
+// The name of the piece that the member has at this position of a stripe: its shard, or the parity that it stores.
 std::string group_piece_name(const ParityManifest& parity_manifest, std::uint32_t member, std::uint32_t position);
 
 // The member's shard, as the parity manifest of `parity` describes it.
 PieceInfo source_piece(const PieceInfo& parity, std::uint32_t member);
 
-// lost_pieces() finds the group's pieces that are missing in `there`. plan_coding() plans how to compute `wanted` from
-// the others. That is possible if the plan has nothing lost.
+// lost_pieces() returns the pieces of the group that are not in `there`. plan_coding() plans how to compute the piece
+// `wanted` from the pieces that are not lost. That is possible if the plan's `lost` is empty.
 placement::LostPieces lost_pieces(const ParityManifest& parity_manifest,
                                   const std::vector<CodingInputs::Source>& there);
 placement::DecodePlan plan_coding(const ParityManifest& parity_manifest, const GroupPiece& wanted,
@@ -59,17 +59,18 @@ struct CodedPiece {
   CodingInputs coding_inputs;
 };
 
-// The lost shards that can be decoded from one checkpoint's pieces.
+// The shards that no node has and that can be decoded from one checkpoint's pieces, by name.
 std::map<std::string, CodedPiece> decodable(const Pieces& pieces);
 
-// How to encode this parity from one checkpoint's pieces, for the first time or again. Nothing if that is impossible.
+// Plans how to encode this parity from one checkpoint's pieces, for the first time or again. Returns nothing if that is
+// impossible.
 std::optional<CodedPiece> plan_encoding(const ParityOf& parity, CheckpointId checkpoint, std::uint32_t world_size,
                                         const Pieces& pieces);
 
-// True if the piece is that parity, computed from exactly the shards that the checkpoint has.
+// True if the piece is this parity, and was computed from exactly the shards that are in `pieces`.
 bool is_parity_of(const ParityOf& parity, const PieceInfo& piece, const Pieces& pieces);
 
-// How many more members this parity's group can lose, given one checkpoint's pieces. 0 if none, or if too much is lost
+// How many more members this parity's group can lose, given one checkpoint's pieces. Also 0 if too many are lost
 // already.
 std::uint32_t losses_left(const ParityOf& parity, const Pieces& pieces);
 

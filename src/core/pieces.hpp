@@ -1,5 +1,5 @@
 // Pieces maps the name of each piece of one checkpoint to the nodes that have the piece. The leader reads the whole map
-// very often, so it lies in one stretch of memory, with an index by name.
+// very often, so all entries are in one block of memory, with an index by name. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ struct Holder {
   const PieceInfo* piece = nullptr;
 };
 
-// The nodes that have a piece, in order of node. Most pieces have one or two, which need no allocation.
+// The nodes that have a piece, in order of node. Most pieces are on one or two nodes. For these, nothing is allocated.
 class Holders {
  public:
   void push_back(const Holder& holder);
@@ -33,12 +33,12 @@ class Holders {
  private:
   std::array<Holder, 2> few_;
   std::size_t few_count_ = 0;
-  std::vector<Holder> many_;  // all of them, if there are more
+  std::vector<Holder> many_;  // all holders, if there are more than two; otherwise empty
 };
 
 class Pieces {
  public:
-  using value_type = std::pair<std::string_view, Holders>;  // the shard's name is borrowed
+  using value_type = std::pair<std::string_view, Holders>;  // the name is borrowed: it must outlive this object
 
   void reserve(std::size_t count);
   Holders& operator[](std::string_view shard);
@@ -49,8 +49,8 @@ class Pieces {
   bool contains(std::string_view shard) const { return find(shard) != end(); }
 
  private:
-  // An entry of the hash table: the position of a name in all_. The table uses open addressing. Its size is a power of
-  // two, and at least half of the entries are free.
+  // An entry of the hash table. `number` is the index of a name in all_. The table uses open addressing. Its size is a
+  // power of two, and at least half of the entries are free.
   struct Bucket {
     std::uint32_t hash = 0;
     std::uint32_t number = none;

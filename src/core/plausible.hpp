@@ -1,5 +1,5 @@
-// Rejects epochs and incarnations that are too high to be real. Both grow by one at a time, so a large jump means
-// damage. A node that believed the jump might find no higher number left.
+// Rejects epochs and incarnations that are too high to be real. Both grow by one at a time, so a number that is far
+// above the last one comes from damage. If nodes believed it, there might soon be no higher number left.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 namespace ckpt::core {
 
 inline constexpr std::uint64_t epoch_jump_max = epoch_of(std::uint64_t{1} << 24, 0);
-inline constexpr std::uint64_t first_epoch_max = epoch_of(std::uint64_t{1} << 28, 0);  // if none is known yet
-inline constexpr std::uint64_t epoch_max = epoch_of(std::uint64_t{1} << 36, 0);  // always: memory may be damaged, too
+inline constexpr std::uint64_t first_epoch_max = epoch_of(std::uint64_t{1} << 28, 0);  // while no epoch is known
+// No epoch is higher, whatever epoch is known, because the known one may be damaged, too.
+inline constexpr std::uint64_t epoch_max = epoch_of(std::uint64_t{1} << 36, 0);
 inline constexpr std::uint64_t incarnation_jump_max = std::uint64_t{1} << 16;
 
 // `known`: the newest number that this node knows; 0: none.

@@ -1,5 +1,5 @@
-// The basic types of the protocol: numbers of nodes and ranks, names of slots, descriptions of pieces. All are plain
-// values.
+// The basic types of the protocol: numbers of nodes and ranks, names of slots, descriptions of pieces, and the core's
+// configuration. All are plain values.
 #pragma once
 
 #include <compare>
@@ -17,51 +17,55 @@ namespace ckpt::core {
 
 using NodeId = std::uint32_t;
 using Rank = std::uint32_t;
-using TimeMs = std::int64_t;  // any monotonic origin; only differences matter
+using TimeMs = std::int64_t;  // milliseconds of a monotonic clock with any origin; only differences matter
 
 inline constexpr NodeId no_node = UINT32_MAX;
 inline constexpr Rank no_rank = UINT32_MAX;
-// Sources of a piece that are not nodes: persistent storage, and encoding or decoding.
+// Sources of a piece that are not nodes: storage, and encoding or decoding.
 inline constexpr NodeId storage_node = UINT32_MAX - 1;
 inline constexpr NodeId parity_node = UINT32_MAX - 2;
 
 struct Config {
   NodeId node = 0;
-  std::uint64_t arena_id = 0;        // of this node's arena; a new one shows that the arena is fresh
+  std::uint64_t arena_id = 0;        // identifies this node's arena; an arena that was made anew has a new id
   placement::Protection protection;  // copies of every shard, the rank's own included (m of GEMINI), and parity
   std::optional<placement::Strategy> strategy = {};  // none: `group`, and shards that ranks share are cut
-  bool standby = false;                              // a standby node: it has no rank
-  std::string domain;                  // failure domain: outermost first, '/' between levels; "" if not known
-  bool storage = false;                // all nodes can restore from persistent storage or another source
-  bool storage_writes = false;         // checkpoints are also written there
-  std::int64_t storage_every = 0;      // write every so many iterations; 0: no such rule
-  TimeMs storage_interval_ms = 0;      // write after this time; 0: no such rule
-  TimeMs storage_wait_ms = 30000;      // how long a decision waits for storage to list what it has
-  std::uint8_t local_slots = 2;        // at first: committed, capturing; with storage one more, being written
-  std::uint8_t local_slots_max = 3;    // replicating; with storage one more
-  std::uint8_t held_slots = 2;         // committed, arriving
-  TimeMs report_ms = 250;              // the heartbeat: a report at least this often
-  TimeMs node_timeout_ms = 2000;       // a node is missing after this long without a report
-  TimeMs lease_ms = 2000;              // another node takes over if a leader has not renewed its record for so long
-  TimeMs node_wait_ms = 5000;          // how long a decision waits for missing nodes
-  std::uint32_t pieces_per_ms = 256;   // pieces that the leader examines per ms; with few, it reconciles at every event
+  bool standby = false;                              // true: a standby node, which has no rank
+  std::string domain;              // failure domain: outermost first, '/' between levels; "" if not known
+  bool storage = false;            // true: all nodes can restore from storage or another place
+  bool storage_writes = false;     // true: checkpoints are also written there
+  std::int64_t storage_every = 0;  // write every so many iterations; 0: no such rule
+  TimeMs storage_interval_ms = 0;  // write after this time; 0: no such rule
+  TimeMs storage_wait_ms = 30000;  // how long a decision waits for storage to list its checkpoints
+  // How many slots a rank has for each of its shards: one for the committed checkpoint, one for the capture, and with
+  // storage one more for the checkpoint that is being written. local_slots_max: if commits take longer than an
+  // iteration, one more for the checkpoint that is being replicated.
+  std::uint8_t local_slots = 2;
+  std::uint8_t local_slots_max = 3;
+  std::uint8_t held_slots = 2;    // slots for each piece of a peer: for the committed one, and for one that arrives
+  TimeMs report_ms = 250;         // the heartbeat: a node reports at least this often
+  TimeMs node_timeout_ms = 2000;  // a node is missing after this long without a report
+  TimeMs lease_ms = 2000;         // another node takes over if a leader has not renewed its record for so long
+  TimeMs node_wait_ms = 5000;     // how long a decision waits for missing nodes
+  // How many pieces the leader examines per ms. If the job has few pieces, the leader reconciles at every event.
+  std::uint32_t pieces_per_ms = 256;
   std::uint32_t relay_from = 256;      // from this many nodes on, nodes report through relays
-  TimeMs unprotected_after_ms = 5000;  // the job is not protected after at least this long without a commit
+  TimeMs unprotected_after_ms = 5000;  // a shorter wait for a commit is no reason to call the job unprotected
   std::uint32_t hang_factor = 3;       // a rank that computes so many times as long as the others is a straggler
 };
 
 // A shard that a parity piece was computed from. A parity piece has one for each member of its group.
 struct ParitySource {
-  std::string shard;  // "": that member has none
+  std::string shard;  // "": that member has no shard
   std::uint64_t length_bytes = 0;
   std::uint64_t layout_bytes = 0;
   std::uint64_t root_digest = 0;
   bool operator==(const ParitySource&) const = default;
 };
 struct ParityManifest {
-  std::uint32_t rows = 0;    // losses that the group survives; 0: not parity
-  std::uint32_t member = 0;  // the member of the group whose parity this is
-  std::vector<ParitySource> sources;
+  std::uint32_t rows = 0;             // how many lost members the group survives; 0: the piece is not parity
+  std::uint32_t member = 0;           // the member of the group that stores this parity
+  std::vector<ParitySource> sources;  // by member
   bool operator==(const ParityManifest&) const = default;
 };
 
@@ -78,8 +82,8 @@ struct PieceInfo {
   bool operator==(const PieceInfo&) const = default;
 };
 
-// Slot `slot` of a segment on this node: the one that `rank` writes for `shard`. With rank held_rank: the one in which
-// the agent holds a peer's shard.
+// Names slot number `slot` of a segment on this node. The segment is the one into which `rank` captures `shard`. If
+// `rank` is held_rank, it is the one in which the agent holds `shard` for peers.
 inline constexpr Rank held_rank = UINT32_MAX;
 struct SlotRef {
   Rank rank = held_rank;

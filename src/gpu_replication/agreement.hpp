@@ -3,17 +3,18 @@
 // promised to issue it. Each member sends its state to the others, over messages that may be lost, repeated or
 // reordered. A member never takes back a promise.
 //
-// - A member that has captured a checkpoint promises the first steps of its exchange, up to some number. It issues as
-//   many as all members have promised, whatever happens.
-// - A member goes on to a newer checkpoint when all steps that it may issue have ended. Besides, one of two things must
-//   hold: it has promised no more steps than these, or another member has gone on already. When the first member goes
-//   on, all that it promised has ended. So all others have issued the same steps, and no others.
-// - A member that gives up says so. Then nobody issues anything any more.
+// - A member that has captured a checkpoint promises the first steps of this checkpoint's exchange, up to some
+//   number. It issues the steps that all members have promised, whatever happens.
+// - A member goes on to a newer checkpoint when all steps that all members have promised have ended. Besides, one of
+//   two things must hold: it has promised no more steps than these, or another member has gone on already. When the
+//   first member goes on, all steps that it promised have ended. So all other members have issued the same steps, and
+//   no more.
+// - A member that gives up says so in its state. Then no member issues anything any more.
 //
-// This relies on one fact: a step ends on no member before all members have issued it. That is so because each member
-// receives something from every other one in each step.
+// This relies on one fact: a step ends on no member before all members have issued it. The reason is that in each step
+// each member receives something from every other member.
 //
-// It does no I/O. Each member has one Agreement per incarnation. Do not mix the states of two incarnations.
+// Agreement does no I/O. Each member has one Agreement per incarnation. Never give it a state of another incarnation.
 #pragma once
 
 #include <cstdint>
@@ -25,37 +26,39 @@ namespace ckpt::schedule {
 class Agreement {
  public:
   struct State {
-    std::uint64_t checkpoint = 0;  // newer checkpoints are larger; 0: none yet
-    std::uint64_t length_bytes = 0;
-    std::uint64_t chunk_bytes = 0;  // the chunk size that this member wants; all use the smallest
-    std::uint64_t promised = 0;     // steps
+    std::uint64_t checkpoint = 0;    // to be exchanged; a newer one has a larger number; 0: none yet
+    std::uint64_t length_bytes = 0;  // of this member's piece
+    std::uint64_t chunk_bytes = 0;   // the chunk size that this member wants; all use the smallest
+    std::uint64_t promised = 0;      // number of steps, from the first one, that this member has promised
     bool has_given_up = false;
     bool operator==(const State&) const = default;
   };
 
-  // `member`: the number of this one.
+  // `members`: how many members there are. `member`: this member's number.
   Agreement(std::uint32_t members, std::uint32_t member) : states_(members), member_(member) {}
 
   // This member's state. Send it to the others when it has changed, and repeat it.
   const State& own() const { return states_[member_]; }
-  // Takes another member's state. Ignores one that is older than what is known.
+  // Takes another member's state. Ignores a state that is older than the known one.
   void receive(std::uint32_t member, const State& state);
 
-  // A checkpoint was captured here, newer than own().checkpoint. Its exchange begins as soon as may_go_on().
+  // A checkpoint newer than own().checkpoint was captured here. own() goes on to it as soon as the rules above permit.
   void offer(std::uint64_t checkpoint, std::uint64_t length_bytes, std::uint64_t chunk_bytes);
-  // Promises at least `steps` steps. Ignored unless `checkpoint` is own().checkpoint: the promise then comes too late.
+  // Promises at least the first `steps` steps. Ignored if `checkpoint` is no longer own().checkpoint.
   void promise(std::uint64_t checkpoint, std::uint64_t steps);
-  // `steps` of the `of` steps of the checkpoint's exchange have ended. Ignored unless it is own().checkpoint.
+  // Says that the first `steps` of all `of` steps of the checkpoint's exchange have ended here. Ignored if `checkpoint`
+  // is no longer own().checkpoint.
   void ended(std::uint64_t checkpoint, std::uint64_t steps, std::uint64_t of);
   void give_up() { states_[member_].has_given_up = true; }
 
-  // What the members exchange now: the pieces of own().checkpoint. There are no terms until all members have it.
+  // The sizes with which the members exchange their pieces of own().checkpoint. Nothing until the states of all members
+  // name this checkpoint.
   struct Terms {
     std::vector<std::uint64_t> lengths_bytes;  // of each member's piece
     std::uint64_t chunk_bytes = 0;
   };
   std::optional<Terms> terms() const;
-  // How many steps of own().checkpoint this member must issue.
+  // How many steps of own().checkpoint's exchange this member must issue.
   std::uint64_t allowed() const { return allowed_; }
   // True if any member has given up.
   bool has_given_up() const;

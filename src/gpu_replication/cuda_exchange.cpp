@@ -38,7 +38,7 @@ void CudaExchange::greet() {
   has_greeted_ = true;
 }
 
-// The own chunk has the first one.
+// Returns where a chunk lies in the step's sub-buffers. The member's own chunk has the first place.
 CUdeviceptr CudaExchange::place(std::uint64_t step, const schedule::ExchangeTransfer& transfer) {
   const std::uint32_t of_peer = std::max(transfer.peer + (transfer.peer < member_ ? 1 : 0), 1u);
   return stage(step).data + (transfer.is_send ? 0 : of_peer * plan_->chunk_bytes());
@@ -78,12 +78,12 @@ void CudaExchange::finish() {
   deadline_ = Deadline::in_ms(settings_.step_timeout_ms);
 }
 
-// Sub-buffers that were filled and never issued are free then, too.
+// Waits also for chunks that are still being copied to sub-buffers and will not be issued.
 bool CudaExchange::over() const { return received_ == last_ && filled_ == filling_; }
 
 bool CudaExchange::rests() const { return received_ == allowed_ && filled_ == filling_ && !may_fill(); }
 
-// Into every stage that is free, allowed or not: the own piece waits in the sub-buffers.
+// Chunks are copied to every free stage, allowed or not. So they wait in the sub-buffers until their step is allowed.
 bool CudaExchange::may_fill() const { return filling_ < std::min(last_, received_ + plan_->buffers()); }
 
 void CudaExchange::fill() {

@@ -8,8 +8,9 @@
 //
 // It enqueues only work that can begin at once, and a step only after the step before has crossed. Work that waits on a
 // stream may block training's own work (CUDA_DEVICE_MAX_CONNECTIONS). Then two members might wait for each other for
-// ever: each one's chunk would wait behind the other one's collective. For the same reason it issues each allowed step,
-// whatever happens. A step may be allowed only after all members have promised to issue it.
+// ever, each with a chunk behind a collective of training. A member that did not issue an allowed step would also block
+// the others. So each member issues all allowed steps, whatever happens. A step may be allowed only after all members
+// have promised to issue it.
 //
 // Only the progress thread uses it, with the context current. advance() and its callbacks wait only if a queue of the
 // driver is full. Each advance() calls `fill` at most once.
@@ -33,10 +34,10 @@ namespace ckpt::device {
 class CudaExchange {
  public:
   struct Settings {
-    std::uint64_t reserved_bytes = 128u << 20;  // device memory; plans are made with it
-    std::int64_t step_timeout_ms = 10'000;      // limit without progress of an allowed step
+    std::uint64_t reserved_bytes = 128u << 20;  // device memory for the sub-buffers; no plan may need more
+    std::int64_t step_timeout_ms = 10'000;      // how long an allowed step may make no progress
   };
-  // For a communicator whose ranks are the members. Throws Failure.
+  // `comm`: a communicator whose ranks are the members, with the same numbers. Throws Failure.
   CudaExchange(std::shared_ptr<NcclComm> comm, const Settings& settings);
   // Ends the communicator and gives up an unfinished exchange. May never return: it waits until NCCL and the driver
   // release everything that the GPU works with.
@@ -44,39 +45,41 @@ class CudaExchange {
   CudaExchange(const CudaExchange&) = delete;
   CudaExchange& operator=(const CudaExchange&) = delete;
 
-  // Connects this member to all others before the first step. Continues as far as possible now, and returns true once
-  // all are connected. NCCL connects two members at their first common call, which allocates memory and waits for both.
-  // So the members exchange a byte here, and no step has to wait for a connection. Throws Failure.
+  // Connects this member to all others. Call it until it returns true, before the first step. Each call does what is
+  // possible now and does not wait. NCCL connects two members at their first common transfer, which allocates memory
+  // and waits for both. So the members exchange a byte here. Then no step has to wait for a connection. Throws Failure.
   bool meet();
 
-  // Enqueues on `stream` a copy of `size_bytes` of the own piece, from `first_byte` on, to `to`. It can begin at once.
+  // Enqueues on `stream` a copy of `size_bytes` of this member's piece, from `first_byte` on, to `to`. The copy must be
+  // able to begin at once.
   using Fill = std::function<void(std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to, CUstream stream)>;
-  // Begins an exchange. The previous one must be over(), and meet() must have returned true. The piece of member i goes
-  // to `to[i]`: pinned memory that the caller keeps until the exchange is over. Null drops the piece. No step is issued
-  // before the caller allows it with allow().
+  // Begins an exchange. The previous exchange must be over(), and meet() must have returned true. The piece of member i
+  // goes to `to[i]`: pinned memory that the caller keeps until the exchange is over. If `to[i]` is null, the piece is
+  // dropped. No step is issued before the caller allows it with allow().
   void begin(schedule::ExchangePlan plan, Fill fill, std::vector<std::byte*> to);
-  // Allows the steps below this number to be issued.
+  // Allows the first `steps` steps to be issued. Earlier permissions stay.
   void allow(std::uint64_t steps);
   // Says that no more steps will be allowed. The exchange is over once the allowed steps have ended.
   void finish();
-  // Continues as far as possible now. Throws Failure if anything went wrong, or if an allowed step gets no further.
-  // After that only give_up() may be called.
+  // Does what is possible now. Throws Failure if anything went wrong, or if an allowed step has made no progress for
+  // `step_timeout_ms`. After that only give_up() may be called.
   void advance();
-  // filled(): steps whose own chunks are in the sub-buffers, so nothing on the GPU delays them. received(): steps whose
-  // chunks from the others are in host memory.
+  // filled(): number of steps whose own chunks are in the sub-buffers, so that nothing on the GPU delays these steps.
+  // received(): number of steps whose chunks from the other members are in host memory.
   std::uint64_t filled() const { return filled_; }
   std::uint64_t received() const { return received_; }
   bool over() const;
   // True if nothing is left to do until allow() allows more steps.
   bool rests() const;
 
-  // Gives up what is under way. After that it can only be destroyed, which begins with NCCL. Once the returned streams
-  // are drained, nothing reads the own piece or writes to `to` any more.
+  // Gives up the exchange under way. After that this object can only be destroyed. Once the returned streams are
+  // drained, nothing on the GPU reads this member's piece or writes to `to` any more.
   CudaDrain give_up();
 
  private:
+  // The sub-buffers of one step.
   struct Stage {
-    CUdeviceptr data;  // its places
+    CUdeviceptr data;  // one place after the other: this member's chunk, then one for each other member
     Event filled, crossed, received;
   };
   Stage& stage(std::uint64_t step) { return stages_[step % stages_.size()]; }
@@ -98,14 +101,16 @@ class CudaExchange {
   std::optional<schedule::ExchangePlan> plan_;
   Fill fill_;
   std::vector<std::byte*> to_;
-  std::uint64_t last_ = 0;  // number of steps: of the plan, or those allowed before finish()
-  // Steps past each point. filling_ >= filled_ >= issued_ >= crossed_ >= received_, and allowed_ >= issued_.
+  std::uint64_t last_ = 0;  // how many steps to issue: those of the plan; after finish(), those allowed before
+  // How many steps have passed each point. filling_ >= filled_ >= issued_ >= crossed_ >= received_, and allowed_ >=
+  // issued_.
   std::uint64_t allowed_ = 0, filling_ = 0, filled_ = 0, issued_ = 0, crossed_ = 0, received_ = 0;
   bool has_greeted_ = false, met_ = false;
-  bool on_stream_ = false;                  // the last group issued is on its stream
-  Deadline deadline_ = Deadline::in_ms(0);  // of the next progress
+  bool on_stream_ = false;                  // NCCL has enqueued the group of transfers issued last
+  Deadline deadline_ = Deadline::in_ms(0);  // for the next progress
 
-  // What the GPU works with. Destroyed after NCCL has ended, because freeing waits for what NCCL has on the GPU.
+  // What the GPU works with. It is destroyed after comm_ has ended NCCL, because freeing waits for what NCCL has on the
+  // GPU.
   DeviceMemory memory_;
   BackgroundStream fill_stream_, cross_stream_, copy_stream_;
   Event greeted_;

@@ -36,7 +36,7 @@ void keep_pinned(std::vector<Registration> pinned) {
 // without end, and the caller must not.
 class PinnedReceiveBuffers {
  public:
-  // Throws Failure; so does pin().
+  // The constructor and pin() throw Failure.
   PinnedReceiveBuffers(int ordinal, Replicator::Failed failed) : context_(ordinal), failed_(std::move(failed)) {}
   ~PinnedReceiveBuffers() {
     const ContextScope scope(context_);

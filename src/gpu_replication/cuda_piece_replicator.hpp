@@ -1,5 +1,6 @@
-// CudaPieceReplicator is the replicator for pieces in host memory. It sends a piece from the slot that it was captured
-// into, so training may change the tensors meanwhile. It pins the receive buffers, so that the GPU can write there.
+// CudaPieceReplicator is the replicator for pieces in host memory. It sends a piece from the slot into which the piece
+// was captured, so training may change the tensors meanwhile. It pins the receive buffers, so that the GPU can write
+// there.
 #pragma once
 
 #include <memory>
@@ -12,12 +13,14 @@ namespace ckpt::device {
 
 class CudaPieceReplicator : public Replicator {
  public:
-  // Throws Failure if NCCL is missing, or if its environment overrides what a communicator of ours asks for.
+  // Throws Failure if there is no usable NCCL, or if an environment variable overrides a setting of our communicator.
   static void check(const char* const* environment);
+  // Makes the id of a new communicator. Throws Failure.
   static Id new_id();
 
-  // `receive_buffers` must stay mapped while `failed` exists. The replicator destroys `failed`, or its thread does if
-  // NCCL or the GPU does not end. Throws Failure.
+  // `ordinal`: the GPU's number for CUDA. `receive_buffers` must stay mapped while `failed` exists. This object's
+  // destructor destroys `failed`. If NCCL or the GPU does not end in time, a thread destroys `failed` later. Throws
+  // Failure.
   CudaPieceReplicator(int ordinal, const Group& group, const Settings& settings, Range receive_buffers, Failed failed);
   bool wait_to_meet(Deadline deadline) override { return replicator_->wait_to_meet(deadline); }
   bool begin(Exchange exchange) override;

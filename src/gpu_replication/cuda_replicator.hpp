@@ -1,12 +1,12 @@
-// CudaReplicator sends pieces from this rank's GPU to the others of its replication group, and receives theirs. It
-// serves one incarnation of the job.
+// CudaReplicator sends pieces from this rank's GPU to the other members of its replication group, and receives theirs.
+// It serves one incarnation of the job.
 //
 // Only its progress thread issues work, so all members issue in one order. It runs one exchange after the other. The
-// first failure ends it: it gives up what is under way, reports once and retries nothing. A watchdog keeps the thread's
-// deadlines. If that thread hangs in the driver, the watchdog ends the replicator.
+// first failure ends the replicator: it gives up the exchange, reports the failure once and retries nothing. A watchdog
+// enforces the deadlines of the progress thread. If that thread hangs in the driver, the watchdog ends the replicator.
 //
-// Thread-safe. Only wait_to_meet() and the destructor wait for the GPU or for other members; the destructor waits for
-// at most `end_timeout_ms`. What NCCL and the driver have not released by then is freed as soon as possible.
+// Thread-safe. Only wait_to_meet() and the destructor wait for the GPU or for other members. The destructor waits for
+// at most `end_timeout_ms`. What NCCL and the driver have not released by then, a thread frees as soon as possible.
 #pragma once
 
 #include <condition_variable>
@@ -26,38 +26,39 @@ class CudaReplicator {
   struct Group {
     nccl::UniqueId id;
     std::uint32_t members;
-    std::uint32_t member;  // this one
+    std::uint32_t member;  // number of this one
   };
   struct Settings {
     CudaExchange::Settings exchange;
-    std::int64_t meet_timeout_ms = 60'000;  // limit for all members to meet
-    std::int64_t end_timeout_ms = 10'000;   // limit for ending it, after a failure or in the destructor
+    std::int64_t meet_timeout_ms = 60'000;  // how long the members may take to meet in the communicator
+    std::int64_t end_timeout_ms = 10'000;   // how long a failure or the destructor waits until NCCL has ended
   };
-  // Called at most once, on a thread of the replicator's or in its destructor. Then nothing reads or writes the memory
-  // given to begin() any more, unless `is_stuck`. If it is stuck, that memory must stay for good, and so must whatever
-  // a `fill` uses that has not returned.
+  // Reports the failure. Called at most once, on a thread of the replicator or in its destructor. From then on nothing
+  // reads or writes the memory given to begin(), unless `is_stuck`. If `is_stuck`, that memory must stay for good. So
+  // must everything that a `fill` uses which has not returned.
   //
-  // This and the callbacks of an exchange must not throw, block or destroy the replicator. No callback runs after this
-  // one, or after the destructor. A thread of the replicator's may destroy the callbacks later than that.
+  // This function and the callbacks of an exchange must not throw, block or destroy the replicator. No callback runs
+  // after this one, or after the destructor. A thread of the replicator may destroy the callbacks later than that.
   using Failed = std::function<void(const std::string& why, bool is_stuck)>;
 
-  // Throws Failure if there is no thread or no such GPU, or if `environment`, as in environ(7) or null, overrides what
-  // a communicator of ours asks for. Other failures go to `failed`.
+  // `ordinal`: the GPU's number for CUDA. `environment`: as in environ(7); null: empty. Throws Failure if there is no
+  // such GPU, if no thread can be started, or if the environment overrides a setting of our communicator. Other
+  // failures go to `failed`.
   CudaReplicator(int ordinal, const Group& group, const Settings& settings, const char* const* environment,
                  Failed failed);
   ~CudaReplicator();
   CudaReplicator(const CudaReplicator&) = delete;
   CudaReplicator& operator=(const CudaReplicator&) = delete;
 
-  // Returns false if the members have not met by then, or after a failure.
+  // Waits until all members have met. Returns false if they have not met by the deadline, or after a failure.
   bool wait_to_meet(Deadline deadline);
-  // Begins an exchange, as CudaExchange::begin() does. The progress thread calls `fill`, `progress` on each progress,
-  // and at the end `done`, unless the replicator fails. `done` may begin the next exchange. Returns false, and calls
-  // nothing, after a failure or if the previous exchange is not over.
+  // Begins an exchange, as CudaExchange::begin() does. The progress thread calls `fill` to copy chunks, `progress` on
+  // each progress, and `done` at the end, unless the replicator fails. `done` may begin the next exchange. After a
+  // failure, or if the previous exchange is not over, begin() returns false and calls nothing.
   using Progress = std::function<void(std::uint64_t filled_steps, std::uint64_t received_steps)>;
   using Done = std::function<void()>;
   struct Exchange {
-    std::uint64_t number;  // the same for all members, and used once
+    std::uint64_t number;  // the same on all members, and different for each exchange
     schedule::ExchangePlan plan;
     CudaExchange::Fill fill;
     std::vector<std::byte*> to;
@@ -65,14 +66,15 @@ class CudaReplicator {
     Done done;
   };
   bool begin(Exchange exchange);
-  // Allows the steps below this one. Ignored if `number` is not the exchange begun last, because members' promises hold
-  // for one exchange alone. It cannot be taken back.
+  // Allows the first `steps` steps, which cannot be taken back. Ignored if `number` is not the exchange begun last,
+  // because members' promises hold for one exchange alone.
   void allow(std::uint64_t number, std::uint64_t steps);
-  // Ends the exchange with the steps that are allowed so far. Ignored likewise.
+  // Ends the exchange with the steps that are allowed so far. Ignored if `number` is not the exchange begun last.
   void finish(std::uint64_t number);
-  // Makes it fail at once, as an error here would. For exchanges that can never end: they need not wait for a deadline.
+  // Makes the replicator fail at once, for this reason. For an exchange that can never end: nobody needs to wait for a
+  // deadline.
   void give_up(const std::string& why);
-  // True if it can run exchanges now, or once the members have met.
+  // False after a failure. Otherwise it can run exchanges now, or once the members have met.
   bool works() const;
 
  private:

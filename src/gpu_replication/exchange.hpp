@@ -1,10 +1,10 @@
 // Plans in which order the members of a replication group send their pieces to each other. The plan follows from the
-// pieces' lengths alone, so sends and receives match without a message between members. Pure functions.
+// pieces' lengths alone. So all members make the same plan, and sends and receives match. Pure functions.
 //
 // An exchange goes in steps. In step k, each member sends the k-th chunk of its piece to every other member and
-// receives theirs, all at once. So no two members wait for each other. A member whose piece has ended sends one byte
-// without meaning. So a step ends on no member before all have issued it. The chunks are GEMINI's (SOSP'23, section
-// 5.2), except that every member both sends and receives.
+// receives their k-th chunks. All these transfers run at the same time, so no two members wait for each other. A member
+// whose piece has ended sends one byte without meaning. So a step ends on no member before all members have issued it.
+// The chunks are those of GEMINI (SOSP'23, section 5.2), except that every member both sends and receives.
 #pragma once
 
 #include <algorithm>
@@ -15,24 +15,26 @@ namespace ckpt::schedule {
 
 struct ExchangeRequest {
   std::vector<std::uint64_t> lengths_bytes;   // of each member's piece
-  std::uint64_t reserved_bytes = 128u << 20;  // R: each member's, for what it sends and receives
-  std::uint32_t buffers = 4;                  // p: most steps under way
+  std::uint64_t reserved_bytes = 128u << 20;  // R: memory of each member, for the chunks that it sends and receives
+  std::uint32_t buffers = 4;                  // p: how many steps may be under way
   std::uint64_t grain_bytes = 64u << 10;      // chunks are cut at multiples of this
 };
 
+// One chunk that a member sends or receives in a step.
 struct ExchangeTransfer {
-  bool is_send = false;
-  std::uint32_t peer = 0;
+  bool is_send = false;          // false: it receives the chunk
+  std::uint32_t peer = 0;        // number of the other member
   std::uint64_t first_byte = 0;  // in the sender's piece
-  std::uint64_t size_bytes = 0;  // 0: the piece has ended
+  std::uint64_t size_bytes = 0;  // of the chunk; 0: the sender's piece has ended
+  // Bytes that cross the network: one even if the piece has ended.
   std::uint64_t crossing_bytes() const { return std::max<std::uint64_t>(size_bytes, 1); }
   bool operator==(const ExchangeTransfer&) const = default;
 };
 
 class ExchangePlan {
  public:
-  // Throws std::invalid_argument with one sentence that names the value, unless there are members, buffers and grains,
-  // and the reserved memory has room for a grain in each place of every buffer.
+  // Throws std::invalid_argument if there are no members or no buffers, if a grain has 0 bytes, or if the reserved
+  // memory lacks room for a grain in each place of every buffer. The sentence names the wrong value.
   explicit ExchangePlan(const ExchangeRequest& request);
 
   std::uint32_t members() const { return static_cast<std::uint32_t>(lengths_bytes_.size()); }
@@ -41,10 +43,10 @@ class ExchangePlan {
   std::uint32_t buffers() const { return buffers_; }
   // The size of all chunks except the last one of a piece.
   std::uint64_t chunk_bytes() const { return chunk_bytes_; }
-  // How many chunks a member has in a step: its own, and those that it receives.
+  // How many chunks a member has in one step: its own, and those that it receives.
   std::uint32_t places() const { return members() == 1 ? 2 : members(); }
-  // What a member issues in a step: a send to and a receive from every other member. A member that is alone sends to
-  // itself, which shows what the connection can do.
+  // The transfers of a member in step `number`: a send to and a receive from every other member. A member that is alone
+  // sends to itself, which measures how fast the connection is.
   std::vector<ExchangeTransfer> step(std::uint32_t member, std::uint64_t number) const;
 
  private:

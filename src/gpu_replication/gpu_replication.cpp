@@ -46,12 +46,12 @@ void GpuReplication::meet(Deadline deadline) {
     send_state();
     changed_.wait_until(lock, deadline.at(), [this] { return agreement_.has_given_up() || everybody_is_there(); });
     if (agreement_.has_given_up()) throw Failure(CKPT_ERR_INVALID, another_gave_up);
-    if (!everybody_is_there()) throw Failure(CKPT_ERR_TIMEOUT, "not all ranks of the group came in time");
+    if (!everybody_is_there()) throw Failure(CKPT_ERR_TIMEOUT, "not all ranks of the group sent their state in time");
     lock.unlock();
     open();
     if (replicator_->wait_to_meet(deadline)) return;
-    replicator_->give_up("not all ranks of the group met in time");
-    lock.lock();  // what has failed tells why
+    replicator_->give_up("not all ranks of the group joined the NCCL communicator in time");
+    lock.lock();  // the replicator now reports its failure, perhaps with a better reason
     const Deadline reported_by = Deadline::in_ms(settings_.replicator.end_timeout_ms);
     changed_.wait_until(lock, reported_by.at(), [this] { return has_failed_; });
     if (!has_failed_) fail("the GPU does not answer");
@@ -83,7 +83,7 @@ std::uint64_t GpuReplication::chunk_bytes_useful() const {
   return (share_bytes + settings_.grain_bytes - 1) / settings_.grain_bytes * settings_.grain_bytes;
 }
 
-// Without the lock, because pinning takes long. Throws Failure.
+// The caller does not hold the lock, because pinning takes long. Throws Failure.
 void GpuReplication::open() {
   device::Replicator::Group group;
   device::Replicator::Settings settings = settings_.replicator;
@@ -118,7 +118,7 @@ void GpuReplication::give_up(const std::string& why) {
 
 void GpuReplication::stop(const std::string& why) {
   if (has_failed_) return;
-  if (replicator_) return replicator_->give_up(why);  // and tells
+  if (replicator_) return replicator_->give_up(why);  // calls failed(), which tells the others
   fail(why);
 }
 
@@ -228,7 +228,7 @@ void GpuReplication::begin(const schedule::Agreement::Terms& terms) {
        [this, checkpoint] { done(checkpoint); }});
 }
 
-// Without the lock, like everything that the replication calls.
+// The caller does not hold the lock. The same holds for all other callbacks of the replicator.
 void GpuReplication::progress(std::uint64_t checkpoint, std::uint64_t filled_steps, std::uint64_t received_steps) {
   const Lock lock(mutex_);
   for (std::size_t member = 0; member < words_.size(); ++member)

@@ -1,12 +1,13 @@
-// GpuReplication is one rank's part in GPU replication, for one incarnation (docs/gpu.md). It sends what the rank
-// captures to the other members of its replication group, and receives theirs.
+// GpuReplication is one rank's part in GPU replication, for one incarnation (docs/gpu.md). It sends the pieces that the
+// rank captures to the other members of its replication group, and receives theirs.
 //
-// The members exchange their state through the receive buffer's page, which the agents pass on. Agreement decides which
-// steps are issued. Each call does what is possible now; there is no thread of its own. Only meet() and end() wait, and
-// only the training thread may call them. Any thread may call the other functions.
+// Each member writes its state to the page of its receive buffer, and the agents pass the state on to the other
+// members. Agreement decides which steps are issued. This object has no thread of its own: each call does what is
+// possible now. Only meet() and end() wait, and only the training thread may call them. Any thread may call the other
+// functions.
 //
-// The first failure, here or at another member, ends GPU replication for this incarnation and is reported once. From
-// then on pieces go from host to host.
+// The first failure, here or at another member, ends GPU replication for this incarnation. take_news() reports it once.
+// From then on pieces go from host to host.
 #pragma once
 
 #include <atomic>
@@ -34,33 +35,37 @@ class GpuReplication {
     device::Replicator::Settings replicator;
     std::uint32_t buffers = 4;  // steps that may be under way at once
     std::uint64_t grain_bytes = 64u << 10;
-    std::function<schedule::Training()> training;  // steps are promised for training's idle spans; null: at any time
+    // What is known of training's communication, so that steps are promised for its idle spans. Null: promised at any
+    // time.
+    std::function<schedule::Training()> training;
   };
-  // `piece_bytes`: largest size of the own piece. `ring` makes the agent read the page. `device` outlives end().
+  // `piece_bytes`: largest size that this rank's piece will have. `ring` rings the agent's doorbell, so that the agent
+  // reads the page. `device` must live until end() has returned.
   GpuReplication(device::Device& device, arena::ReceiveBuffer receive_buffer, std::uint64_t piece_bytes,
                  const Settings& settings, std::function<void()> ring);
   ~GpuReplication() { end("the engine was closed"); }
   GpuReplication(const GpuReplication&) = delete;
   GpuReplication& operator=(const GpuReplication&) = delete;
 
-  // Waits until all members are there, one has failed, or the deadline has passed.
+  // Waits until all members have met, one has failed, or the deadline has passed. The latter two end GPU replication.
   void meet(Deadline deadline);
-  // To be called when the agent may have changed the page, or when `committed` is the job's newest commit. Pieces up to
-  // it are not exchanged any more.
+  // Call this when the agent may have changed the page, or when the job has committed. `committed`: the newest commit.
+  // Pieces of this checkpoint and older ones are not exchanged any more.
   void look(CheckpointId committed);
   // True while a step waits until training leaves the network idle. Nobody announces that, so look() must be called
   // often.
   bool is_held() const { return is_held_.load(std::memory_order_relaxed); }
-  // Asks it to end, without waiting until it has ended. For an exchange that cannot succeed any more.
+  // Ends GPU replication, but does not wait until it has ended. For an exchange that cannot succeed any more.
   void give_up(const std::string& why);
-  // The rank has captured a newer checkpoint. `piece` does not change until the slot is granted again. It stays mapped
-  // and pinned as long as anybody owns `owner` and end() was not called.
+  // Call this when the rank has captured a newer checkpoint. `piece` must not change until its slot is granted again.
+  // It must stay mapped and pinned until `owner` is destroyed or end() has returned.
   void captured(CheckpointId checkpoint, std::span<const std::byte> piece, std::shared_ptr<const void> owner);
-  // Ends it and tells the other members. On return nothing reads the captured pieces any more, or their memory is kept
-  // for good.
+  // Ends GPU replication and tells the other members why. After that the GPU reads no captured piece any more. If it
+  // cannot be stopped, the memory of these pieces is kept for good.
   void end(const std::string& why);
 
-  // Returns once why pieces now go from host to host. Takes no lock unless there is news.
+  // Returns why pieces go from host to host now; nothing if they do not, or if it was returned before. Takes no lock
+  // unless there is something to return.
   std::optional<std::string> take_news();
 
  private:
@@ -72,7 +77,7 @@ class GpuReplication {
   // The memory that the GPU reads and writes. If the GPU may still use it at the end, it is never freed.
   struct Memory {
     arena::ReceiveBuffer receive_buffer;
-    std::map<std::uint64_t, Piece> pieces;  // by checkpoint: the one being exchanged, and the next if there is one
+    std::map<std::uint64_t, Piece> pieces;  // by checkpoint: the piece being exchanged, and the next if there is one
   };
 
   bool is_member(std::size_t number) const { return number != memory_->receive_buffer.member(); }
@@ -98,8 +103,8 @@ class GpuReplication {
   const Settings settings_;
   const std::function<void()> ring_;
 
-  mutable std::mutex
-      mutex_;  // for all below; a replication's callbacks take it, so nothing that waits for them holds it
+  // Guards all below. The replicator's callbacks lock it. So nobody may hold it while waiting for the replicator.
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::shared_ptr<Memory> memory_;
   std::vector<std::optional<arena::ReplicationState>> words_;

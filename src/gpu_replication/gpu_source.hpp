@@ -1,6 +1,6 @@
-// GpuSource is the replica source for pieces that arrive from GPU to GPU (docs/gpu.md). It takes a fetch if the piece
-// arrives in the receive buffer of a rank on this node. Bytes that do not arrive in time it fetches from the other
-// node.
+// GpuSource is the replica source for pieces that arrive from GPU to GPU (docs/gpu.md). It accepts an order if the
+// piece should arrive in the receive buffer of a rank on this node, and if the fetch is not urgent. If bytes do not
+// arrive in time, it fetches them from the memory of the node that the order names.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace ckpt::agent {
 
 class GpuSource : public ReplicaSource {
  public:
-  // All outlive the source and the transport.
+  // `replications`, `pool` and `queue` outlive the source and the transport.
   GpuSource(ReplicationManager& replications, WorkerPool& pool, CoreQueue& queue,
             std::shared_ptr<TransportPort> transport)
       : replications_(replications), pool_(pool), queue_(queue), transport_(std::move(transport)) {}

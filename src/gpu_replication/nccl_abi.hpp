@@ -1,5 +1,5 @@
-// Declares the part of NCCL's C interface that GPU replication uses, as it is since version 2.18. Later versions only
-// add to it. NCCL's own header would need NCCL and the CUDA runtime on the build machine.
+// Declares the part of NCCL's C interface that GPU replication uses. It has been the same since version 2.18; later
+// versions only add to it. NCCL's own header would need NCCL and the CUDA runtime on the build machine.
 #pragma once
 
 #include <cuda.h>
@@ -9,10 +9,11 @@
 
 namespace ckpt::device::nccl {
 
-// major * 10000 + minor * 100 + patch. The abort of older versions is unreliable.
+// The oldest version that is used, 2.20.0, as major * 10000 + minor * 100 + patch. In older ones ncclCommAbort() is
+// unreliable.
 inline constexpr int version_min = 22000;
 
-struct Communicator;  // opaque
+struct Communicator;  // only NCCL knows its members
 
 // Identifies a communicator. Anyone who has it may become a rank of the communicator.
 struct UniqueId {
@@ -46,7 +47,7 @@ struct Config {
   int max_ctas = undefined;
   const char* net_name = nullptr;
   int split_share = undefined;
-  int unused = undefined;  // a field of later versions lies here
+  int unused = undefined;  // in later versions this is a field
 };
 static_assert(sizeof(Config) == 48 && offsetof(Config, blocking) == 16 && offsetof(Config, max_ctas) == 28 &&
               offsetof(Config, net_name) == 32 && offsetof(Config, split_share) == 40);

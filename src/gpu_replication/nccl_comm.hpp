@@ -1,15 +1,15 @@
 // NcclComm is an NCCL communicator of our own, for the ranks of one replication group. Training has its own
 // communicators.
 //
-// It never blocks except when it ends. It takes one block of the GPU (maxCTAs), which is enough, because the network is
-// slower.
+// Its calls never block, except abort(). NCCL runs it on one thread block of the GPU (maxCTAs). That is enough, because
+// the network is slower.
 //
 // Only the progress thread uses it, with the GPU's context current. Up to 2.26, NCCL keeps a group's progress in the
 // memory of the thread that issued the group. So that thread must live longer than the communicator.
 //
-// NCCL's abort is the only way to end it, because an orderly end needs the other ranks. The abort frees memory, which
-// waits for everything on the GPU. So it must run on a thread that can be left alone. If the progress thread is stuck
-// in the driver, another thread may run the abort.
+// NCCL's abort is the only way to end a communicator, because an orderly end needs the other ranks. The abort frees
+// memory, which waits for everything on the GPU and may never return. So call abort() on a thread for which nobody
+// waits. If the progress thread is stuck in the driver, another thread may call abort().
 #pragma once
 
 #include <condition_variable>
@@ -25,14 +25,14 @@ class NcclComm {
   struct Transfer {
     enum class Kind { send, receive } kind;
     int peer;
-    CUdeviceptr data;  // in this GPU's memory; must stay until the transfer is done
+    CUdeviceptr data;  // in this GPU's memory, which must stay until the transfer is done
     std::size_t size_bytes;
   };
 
-  // Makes the id. One rank does this and sends it to the others. Throws Failure.
+  // Makes the id of a new communicator. One rank does this and sends the id to the others. Throws Failure.
   static nccl::UniqueId new_id();
 
-  // Begins to meet the other ranks. Throws Failure.
+  // Begins to meet the other ranks, and does not wait for them (see ready()). Throws Failure.
   NcclComm(const nccl::UniqueId& id, int ranks, int rank);
   ~NcclComm() { abort(); }
   NcclComm(const NcclComm&) = delete;
@@ -41,28 +41,29 @@ class NcclComm {
   int ranks() const { return ranks_; }
   int rank() const { return rank_; }
 
-  // True if the last thing begun has been accepted: the ranks have met, or the transfers are enqueued on their stream.
-  // An event recorded there from now on tells when the transfers are done. Throws Failure if anything went wrong, also
-  // with earlier transfers, and once the communicator is being ended. After that it can only be ended.
+  // True once NCCL has finished the last call: the ranks have met, or the transfers of exchange() are enqueued on their
+  // stream. An event recorded on this stream from then on tells when the transfers are done. Throws Failure if anything
+  // went wrong, also with earlier transfers, or if abort() was called. After a Failure only abort() may be called.
   bool ready() const;
-  // Enqueues all transfers together on `stream`; they are done when all are. ready() must have returned true since the
-  // last call. For each pair of ranks, one sends in the order in which the other receives, in the same groups. Throws
-  // Failure.
+  // Enqueues the transfers as one group on `stream`. They run at the same time, and end together. ready() must have
+  // returned true since the last call. If one rank sends to another, the other one must receive in the same order and
+  // in the same groups. Throws Failure.
   void exchange(std::span<const Transfer> transfers, CUstream stream);
 
-  // Gives up what is under way on this rank. For any thread, without a context: NCCL first tells its kernel to end, and
-  // only then calls the driver. If it is being ended already, waits for that. May never return. Once it returns, NCCL
-  // reads and writes nothing any more.
+  // Gives up all transfers under way on this rank and ends the communicator. Any thread may call it, without a current
+  // context: NCCL first tells its kernel to end, and only then calls the driver. If another thread is in abort()
+  // already, waits for that thread. May never return. Once it has returned, NCCL reads and writes no memory any more.
   void abort();
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  // Held during each call to NCCL, so nobody ends the communicator meanwhile. A call that hangs in the driver belongs
-  // to an exchange(), and has nothing on the GPU yet that anyone might wait for. Throws Failure if it is being ended.
+  // Returns the lock to hold during each call to NCCL, so that nobody ends the communicator meanwhile. Only a call of
+  // exchange() can hang in the driver. It has nothing on the GPU yet that anyone might wait for. Throws Failure if
+  // abort() was called.
   Lock use() const;
 
   const int ranks_, rank_;
-  nccl::Communicator* comm_ = nullptr;  // must not be used once it is being ended
+  nccl::Communicator* comm_ = nullptr;  // must not be used once is_ending_ is set
 
   mutable std::mutex mutex_;
   std::condition_variable ended_;

@@ -4,9 +4,9 @@
 
 namespace ckpt::device {
 
-// Throws Failure (CKPT_ERR_INVALID) with a sentence that names the variable, if one is set that overrides what our
-// communicator asks for. `environment` is as in environ(7), or null for none. Once NCCL has started, it also has the
-// settings of NCCL's configuration files (/etc/nccl.conf).
+// Throws Failure (CKPT_ERR_INVALID) if an environment variable is set that overrides a setting of our communicator. The
+// sentence names the variable. `environment` is as in environ(7); null: empty. Once NCCL has started, the environment
+// of the process also has the settings from NCCL's configuration files (/etc/nccl.conf).
 void refuse_nccl_overrides(const char* const* environment);
 
 }  // namespace ckpt::device

@@ -29,16 +29,16 @@ struct NcclLibrary {
 #undef CKPT_NCCL_MEMBER
 };
 
-// Loads it at the first call. Throws Failure (CKPT_ERR_INVALID) if there is none or it is too old. Each later call
-// tries again.
+// Loads NCCL at the first call, and returns its functions. Throws Failure (CKPT_ERR_INVALID) if there is no NCCL or it
+// is too old. The next call then tries again.
 const NcclLibrary& nccl_library();
 
-// Throws Failure (CKPT_ERR_INVALID): GPU replication is not possible here.
+// Throws Failure (CKPT_ERR_INVALID) with a sentence that GPU replication is not possible here. `why` is a part of it.
 [[noreturn]] void refuse_nccl(const std::string& why);
 
-// Describes a failed call: "ncclSend: remote process exited or there was a network error".
+// Returns a text about a failed call, e.g. "ncclSend: remote process exited or there was a network error".
 std::string nccl_text(const char* call, nccl::Result result);
-// Throws Failure (CKPT_ERR_SYSTEM) with that text. Results of success, and of an operation in progress, are no errors.
+// Throws Failure (CKPT_ERR_SYSTEM) with that text, unless the result is `success` or `in_progress`.
 void check_nccl(const char* call, nccl::Result result);
 
 }  // namespace ckpt::device

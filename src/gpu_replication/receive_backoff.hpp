@@ -1,6 +1,6 @@
 // ReceiveBackoff decides whether a fetch waits for bytes that should arrive by GPU replication, or asks the other node
-// at once. When most of a piece did not arrive, the next fetches do not wait: 1, then 3, then 7, up to 63 of them. Then
-// one fetch waits again, since replication may have recovered.
+// at once. If a fetch has waited and less than half of the piece arrived, the next fetches do not wait: 1 the first
+// time, then 3, then 7, up to 63. Then one fetch waits again, since replication may have recovered.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +10,7 @@ namespace ckpt::agent {
 
 class ReceiveBackoff {
  public:
+  // Whether the next fetch waits.
   bool waits() const { return synchronous_ == 0; }
   // Reports a fetch that waited: `most_received` says whether at least half of the piece arrived.
   void waited(bool most_received) {
@@ -17,11 +18,12 @@ class ReceiveBackoff {
     misses_ = most_received ? 0 : std::min(misses_ + 1, misses_max);
     synchronous_ = (1u << misses_) - 1;
   }
+  // Reports a fetch that did not wait.
   void fetched_at_once() { synchronous_ -= std::min(synchronous_, 1u); }
 
  private:
-  std::uint32_t misses_ = 0;  // in a row
-  std::uint32_t synchronous_ = 0;
+  std::uint32_t misses_ = 0;       // waits in a row in which less than half arrived
+  std::uint32_t synchronous_ = 0;  // how many of the next fetches do not wait
 };
 
 }  // namespace ckpt::agent

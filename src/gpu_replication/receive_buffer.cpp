@@ -122,7 +122,7 @@ void ReceiveBuffer::remove(const std::string& directory, std::uint32_t rank) {
 
 void ReceiveBuffer::make_places(const std::vector<std::uint64_t>& capacities_bytes) {
   if (capacities_bytes.size() != group_.members)
-    throw Failure(CKPT_ERR_INVALID, "a receive buffer has a place for each member");
+    throw Failure(CKPT_ERR_INVALID, "a receive buffer needs the size of a place for each member");
   try {
     reserve_pages(fd_.get(), places_at, file_bytes(capacities_bytes) - places_at);
   } catch (const Failure&) {

@@ -2,10 +2,10 @@
 // place for each member of the rank's replication group. The agent creates and reads it; the trainer writes it. The
 // page for coordination (replication_page.hpp) is a part of it.
 //
-// The agent trusts nothing in it. It copies what it takes, and verifies the copy. So it does not matter in which order
-// the trainer writes, or when the trainer dies.
+// The agent trusts nothing in the file. It copies bytes to a slot, and verifies them there. So it does not matter in
+// which order the trainer writes, or when the trainer dies.
 //
-// It owns the mapping. Trainer and agent have functions of their own, which any thread may call.
+// The object owns the mapping. Some functions are for the trainer, others for the agent. Any thread may call them.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +30,8 @@ class ReceiveBuffer {
     std::uint32_t members = 0;
     bool operator==(const Group&) const = default;
   };
-  // Agent: creates a fresh file for a new incarnation of the rank, without places. It replaces an earlier file.
-  // Mappings of that one stay valid. Throws Failure.
+  // Agent: creates a file without places, for a new incarnation of the rank. Replaces an earlier file, whose mappings
+  // stay valid. Throws Failure.
   static ReceiveBuffer create(const std::string& directory, std::uint32_t rank, const Group& group);
   // Agent: maps the file that an earlier agent left. Trainer: maps the file behind a descriptor that the agent sent.
   // Throws Failure (CKPT_ERR_CORRUPT).
@@ -40,10 +40,10 @@ class ReceiveBuffer {
   // Agent: removes the file. Mappings stay valid.
   static void remove(const std::string& directory, std::uint32_t rank);
 
-  // Agent, once: reserves and touches a place of so many bytes for each member, which takes a while. 0: nothing arrives
-  // from that member. Throws Failure, CKPT_ERR_NO_SPACE if there is no room, and then leaves no places.
+  // Agent, once: reserves and touches a place of so many bytes for each member, which takes a while. 0 bytes: nothing
+  // arrives from that member. Throws Failure and then leaves no places; CKPT_ERR_NO_SPACE if there is no room.
   void make_places(const std::vector<std::uint64_t>& capacities_bytes);
-  // True if the places exist. Maps them at the first time. Throws Failure (CKPT_ERR_CORRUPT).
+  // Returns whether the places exist. Maps them when it first finds them. Throws Failure (CKPT_ERR_CORRUPT).
   bool find_places();
 
   // Returns the size of a file with places of these capacities.
@@ -56,10 +56,11 @@ class ReceiveBuffer {
   std::size_t members() const { return group_.members; }
   // Valid while this ReceiveBuffer lives, even if it is moved.
   ReplicationPage page() const;
-  // The place of the member with that number. Empty until the places exist. All functions below need the places.
+  // The place of member number `place`; empty until the places exist. Call the functions below only once they exist.
   std::span<std::byte> bytes(std::size_t place) const { return places_[place]; }
 
-  // Trainer: begin() announces which checkpoint arrives at the place from now on. received() tells how much of it has.
+  // Trainer: begin() announces which checkpoint arrives at the place from now on. received() says how many of its bytes
+  // have arrived.
   void begin(std::size_t place, CheckpointId checkpoint);
   void received(std::size_t place, std::uint64_t size_bytes);
 

@@ -1,6 +1,6 @@
 // ReceivedFetch fetches a piece that also arrives by GPU replication (receive_buffer.hpp). First it fetches the
 // manifest from the node that has the piece. Then it copies the bytes that have arrived into the slot, and verifies
-// them there. Bytes that did not arrive in time or are wrong it fetches from the node.
+// them there. If bytes are wrong or did not arrive in time, it fetches them from the node.
 //
 // Thread-safe. `done` runs exactly once, when nothing touches the slot any more: on a thread of the transport, on a
 // digest thread, or within start() if the transport fails at once.
@@ -23,8 +23,8 @@ namespace ckpt::agent {
 
 class ReceivedFetch : public std::enable_shared_from_this<ReceivedFetch> {
  public:
-  // How the fetch ended. If `result` is complete, the slot is sealed and has the piece with this manifest. Of its
-  // bytes, `gpu_received_bytes` came by GPU replication.
+  // How the fetch ended. If `result` is complete, the slot is sealed and has the piece with this manifest.
+  // `gpu_received_bytes` of the piece came by GPU replication.
   struct Outcome {
     core::FetchResult result = core::FetchResult::failed;
     std::optional<arena::Manifest> manifest;
@@ -34,20 +34,22 @@ class ReceivedFetch : public std::enable_shared_from_this<ReceivedFetch> {
 
   struct Order {
     core::NodeId source = 0;
-    bool urgent = false;
-    std::int64_t timeout_ms = 0;          // limit for the manifest, for everything that arrives, and for the rest: each
-    std::int64_t receive_timeout_ms = 0;  // longest wait in which nothing arrives
+    bool urgent = false;  // fetch from the node without waiting for an idle network
+    // Limit for each of three steps: to fetch the manifest, to wait for all that arrives, to fetch the rest.
+    std::int64_t timeout_ms = 0;
+    std::int64_t receive_timeout_ms = 0;  // longest wait during which nothing arrives
   };
-  // `pool` outlives the object.
+  // `place`: the place in the receive buffer at which the piece arrives. `pool` outlives the object.
   ReceivedFetch(FetchDestination destination, Order order, std::shared_ptr<const arena::ReceiveBuffer> receive_buffer,
                 std::size_t place, WorkerPool& pool, std::shared_ptr<TransportPort> transport, Done done);
 
   void start();
-  // To be called when something may have arrived, and regularly besides, because of the deadline.
+  // Call this when bytes may have arrived. Call it regularly, too, because only here the object notices that a deadline
+  // has passed.
   void look();
   // Nothing more will arrive: fetches the missing bytes from the node at once.
   void stop_waiting();
-  // The slot stays unsealed, whatever else arrives.
+  // Ends the fetch early and leaves the slot unsealed.
   void cancel();
 
  private:
@@ -75,13 +77,13 @@ class ReceivedFetch : public std::enable_shared_from_this<ReceivedFetch> {
 
   mutable std::mutex mutex_;  // for all below, until the rest is fetched
   enum class Stage { asking, taking, fetching } stage_ = Stage::asking;
-  bool is_busy_ = false;  // leaves are being taken
+  bool is_busy_ = false;  // a digest thread is taking leaves
   bool is_cancelled_ = false;
-  bool may_wait_ = true;
-  std::size_t taken_ = 0;                           // leaves, good or bad
+  bool may_wait_ = true;                            // more may arrive; false after stop_waiting()
+  std::size_t taken_ = 0;                           // number of leaves taken, good or bad
   std::size_t first_bad_ = 0, end_bad_ = 0;         // this range contains all bad leaves
   std::uint64_t gpu_received_bytes_ = 0;            // bytes of the good leaves
-  Deadline deadline_ = Deadline::in_ms(0);          // for everything that arrives
+  Deadline deadline_ = Deadline::in_ms(0);          // for all bytes that are to arrive
   Deadline arrival_deadline_ = Deadline::in_ms(0);  // for the next bytes to arrive
 };
 

@@ -45,7 +45,7 @@ arena::ReplicationState word_of(const core::ReplicationUpdate& update) {
   return word;
 }
 
-// The newest checkpoint that is older.
+// Returns the newest checkpoint number that is older than this one.
 CheckpointId before(CheckpointId checkpoint) { return CheckpointId::from_word(checkpoint.word() - 1); }
 
 }  // namespace
@@ -94,7 +94,7 @@ void ReplicationManager::end(Rank rank, Replication& replication, const std::str
   if (!repeat_at_) repeat_at_ = Deadline::in_ms(tick_ms);
   notify_members(rank, replication);
   notify_trainer(rank, replication);
-  deps_.notice("what rank " + std::to_string(rank) + " captures goes from host to host: " + why);
+  deps_.notice("pieces of rank " + std::to_string(rank) + " go from host to host, not from GPU to GPU: " + why);
   deps_.look();
 }
 

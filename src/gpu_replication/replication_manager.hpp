@@ -1,10 +1,10 @@
 // ReplicationManager is the agent's part of GPU replication (docs/gpu.md). The trainers send and receive the pieces.
-// The manager makes a receive buffer for each rank that has a replication group. It passes state between the trainers
-// of a group, through the agents of the other members. It tells fetches where a piece arrives, and trainers which
-// places are free again.
+// The manager makes a receive buffer for each rank of this node that has a replication group. It passes the states of
+// the group's trainers on, through the agents of the other members. It tells fetches where a piece arrives, and
+// trainers which places are free again.
 //
-// If GPU replication fails, nothing is lost: pieces that do not arrive are fetched. Only the agent's core thread uses
-// the manager. A receive buffer's memory is made on a thread of its own.
+// If GPU replication fails, nothing is lost: pieces that do not arrive are fetched from host memory. Only the agent's
+// core thread uses the manager. Another thread reserves and touches the memory of receive buffers.
 #pragma once
 
 #include <functional>
@@ -32,53 +32,59 @@ class ReplicationManager {
     Segments& segments;
     CoreQueue& queue;
     std::function<void(core::NodeId to, const core::ReplicationUpdate& update)> send;
-    std::function<void(core::Rank)> ring;                     // wakes the rank's trainer: there is something to read
-    std::function<void()> look;                               // bytes may have arrived, or no more will
-    std::function<void(const std::string& sentence)> notice;  // for people
-    // Memory that slots still to be made will take, for pieces of this size: the ranks' own slots and those for peers.
+    std::function<void(core::Rank)> ring;                     // wakes the rank's trainer, so that it reads its page
+    std::function<void()> look;                               // makes fetches look whether bytes have arrived
+    std::function<void(const std::string& sentence)> notice;  // writes a notice for people
+    // Returns the memory that slots which are still to be made will take, if pieces have this size: slots of this
+    // node's ranks, and slots for peers' pieces.
     std::function<std::uint64_t(std::uint64_t piece_bytes)> bytes_to_come;
   };
   explicit ReplicationManager(Dependencies dependencies) : deps_(std::move(dependencies)) {}
 
+  // Takes the rank's replication group for a new incarnation, or the reason why it has none.
   void notify(const core::NotifyReplicationGroup& notify);
-  // The trainer is gone, and its receive buffer with it.
+  // Call this when the rank's trainer is gone. Ends the replication and removes the receive buffer.
   void gone(core::Rank rank);
-  // The trainer cannot take part, for this reason.
+  // Call this when the trainer cannot take part, for this reason. Ends the rank's GPU replication.
   void refuse(core::Rank rank, const std::string& why);
-  // The trainer may have written to its page.
+  // Call this when the trainer may have written to its page.
   void look(core::Rank rank);
+  // Takes the state of another member's trainer from that member's agent.
   void received(core::NodeId from, const core::ReplicationUpdate& update);
 
-  // Where a piece from that node arrives. Nothing if the rank's replication does not run: then there is nothing to wait
-  // for.
+  // Where a piece from that node arrives by GPU replication: in the receive buffer of `rank`, at the place `number`.
+  // Nothing if it does not arrive: no rank here receives it, the replication does not run, or the place may be
+  // overwritten.
   struct Place {
     core::Rank rank = 0;
     std::size_t number = 0;
     std::shared_ptr<const arena::ReceiveBuffer> receive_buffer;
   };
   std::optional<Place> place_of(const core::PieceInfo& piece, core::NodeId source);
-  // The same for a fetch that begins. Also nothing if recent waits were in vain (receive_backoff.hpp).
+  // The same for a fetch that begins. Also nothing if the fetch should not wait, because recent waits were in vain
+  // (receive_backoff.hpp).
   std::optional<Place> place_to_wait_for(const core::PieceInfo& piece, core::NodeId source);
-  // The course of a fetch from that node. fetching(): it begins, and no older piece is needed from now on. brought():
-  // it has brought the piece, and `gpu_received_bytes` of it had come by GPU replication; nothing if it did not wait
-  // for that. fetched(): it has ended, in whatever way.
+  // Call these for each fetch from that node. fetching(): the fetch begins; the receive buffer's older pieces are not
+  // needed any more. brought(): the fetch was complete. `gpu_received_bytes` of the piece came by GPU replication;
+  // nothing if the fetch did not wait for that. fetched(): the fetch has ended, complete or not.
   void fetching(const core::PieceInfo& piece, core::NodeId source);
   void brought(const core::PieceInfo& piece, core::NodeId source, std::optional<std::uint64_t> gpu_received_bytes);
   void fetched(const core::PieceInfo& piece, core::NodeId source);
-  // No piece up to this checkpoint will be fetched any more, unless its fetch is under way.
+  // Call this when the job has committed: no fetch of a piece of this checkpoint or an older one will begin any more.
   void committed(CheckpointId checkpoint);
 
-  // Repeats updates that may have been lost. To be called at tick_wanted_at().
+  // Repeats updates that may have been lost. Call it at tick_wanted_at(); nothing: there is nothing to repeat.
   void tick();
   std::optional<Deadline> tick_wanted_at() const { return repeat_at_; }
 
-  // The descriptor of the receive buffer, for its trainer. Nothing if the rank has no GPU replication.
+  // The descriptor of the rank's receive buffer, to be sent to its trainer. The receive buffer keeps it. Nothing if the
+  // rank has no GPU replication.
   std::optional<int> receive_buffer_fd(core::Rank rank) const;
   struct Status {
-    bool is_device = false;
+    bool is_device = false;  // the rank's pieces go from GPU to GPU, not from host to host
     bool has_begun = false;  // false while members may still be joining
     std::uint64_t gpu_received_bytes = 0;
-    std::string trouble;  // why the host replicates instead; "" if GPU replication works or was not wanted
+    std::string trouble;  // why pieces go from host to host; "" if GPU replication works or was not wanted
   };
   Status status(core::Rank rank) const;
 
@@ -86,15 +92,15 @@ class ReplicationManager {
   struct Replication {
     std::uint64_t incarnation = 0;
     core::ReplicationGroup group;
-    std::shared_ptr<arena::ReceiveBuffer> receive_buffer;  // null: host to host
-    bool is_made = false, is_being_made = false;
-    std::vector<std::optional<arena::ReplicationState>> words;
-    std::map<std::size_t, CheckpointId> fetching;   // by place
-    std::map<std::size_t, ReceiveBackoff> backoff;  // likewise
-    std::string trouble;
+    std::shared_ptr<arena::ReceiveBuffer> receive_buffer;       // null: pieces go from host to host
+    bool is_made = false, is_being_made = false;                // the receive buffer's places
+    std::vector<std::optional<arena::ReplicationState>> words;  // state of each member
+    std::map<std::size_t, CheckpointId> fetching;               // by place: the newest checkpoint being fetched
+    std::map<std::size_t, ReceiveBackoff> backoff;              // by place
+    std::string trouble;                                        // why it has ended; "" if it has not
     std::uint64_t gpu_received_bytes = 0;
-    std::uint64_t reserved_bytes = 0;
-    std::uint32_t ticks = 0;  // since its state last changed
+    std::uint64_t reserved_bytes = 0;  // memory that the receive buffer takes of the arena
+    std::uint32_t ticks = 0;           // since the state of its trainer last changed
   };
   struct MemberRef {
     core::Rank rank = 0;

@@ -35,8 +35,8 @@ ReplicationState from_words(const Words& words) {
 
 }  // namespace
 
-// The sequence is odd while words are stored. Each store releases what was stored before it, so that whoever loads a
-// new word finds the odd sequence afterwards, or a later one.
+// The sequence is odd while words are stored. Each store of a word releases the earlier stores. So a reader that loads
+// a new word and then the sequence finds the odd sequence, or a later one.
 void ReplicationPage::write(ReplicationWords::ReplicationSlot& to, const ReplicationState& word) {
   const Words words = to_words(word);
   const std::uint64_t sequence = to.sequence.load(std::memory_order_relaxed) | 1;  // odd already: the writer died
@@ -45,7 +45,8 @@ void ReplicationPage::write(ReplicationWords::ReplicationSlot& to, const Replica
   to.sequence.store(sequence + 1, std::memory_order_release);
 }
 
-// Nothing where the writer is at it again and again, or died: what was read before still holds.
+// Returns nothing if nothing was written yet, or if the writer keeps writing or died while writing. In the latter case
+// the caller keeps what it has read before.
 std::optional<ReplicationState> ReplicationPage::read(const ReplicationWords::ReplicationSlot& from) {
   constexpr int attempts = 64;
   for (int attempt = 0; attempt < attempts; ++attempt) {

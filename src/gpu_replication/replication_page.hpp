@@ -5,9 +5,10 @@
 // buffer, so that the trainer may overwrite them. After a change, each side rings the other's doorbell in the control
 // page.
 //
-// The object points into the receive buffer's mapping, which must outlive it. Trainer and agent have functions of their
-// own. On each side, only one thread at a time may call those that write. Nothing takes a lock or makes a system call.
-// Either side may die after any store: readers ignore a half-written state, and the next writer replaces it.
+// The object points into the receive buffer's mapping, which must outlive it. Some functions are for the trainer,
+// others for the agent. On each side, only one thread at a time may call functions that write. No function takes a lock
+// or makes a system call. Either side may die after any store: readers ignore a half-written state, and the next writer
+// replaces it.
 #pragma once
 
 #include <array>
@@ -25,8 +26,8 @@ namespace ckpt::arena {
 
 // What a member of a replication group publishes to the others, always as a whole.
 struct ReplicationState {
-  std::optional<std::array<std::byte, communicator_id_bytes>> id;  // of the communicator; only from member 0
-  std::uint64_t piece_bytes = 0;                                   // largest size of its pieces; 0: not known yet
+  std::optional<std::array<std::byte, communicator_id_bytes>> id;  // of the communicator; only member 0 publishes it
+  std::uint64_t piece_bytes = 0;  // largest size of the member's pieces; 0: not known yet
   schedule::Agreement::State state;
   bool operator==(const ReplicationState&) const = default;
 };
@@ -35,19 +36,23 @@ class ReplicationPage {
  public:
   explicit ReplicationPage(ReplicationWords& words) : words_(&words) {}
 
-  // Trainer.
+  // Trainer. state_of() returns nothing if the agent has not written that member's state, or is writing it.
   void publish(const ReplicationState& word) { write(words_->own, word); }
   std::optional<ReplicationState> state_of(std::size_t member) const { return read(words_->members[member]); }
-  // The newest checkpoint at the place that the trainer may overwrite, with all older ones.
+  // The trainer may overwrite this checkpoint and older ones at the place.
   CheckpointId taken(std::size_t place) const;
-  // Records that GPU replication is over for this incarnation, and why, for people. Only the first call counts.
+  // Records that GPU replication is over for this incarnation. `sentence` says why, for people. Only the first call
+  // counts.
   void fail(std::string_view sentence);
 
-  // Agent. What the trainer wrote is untrusted: text has a bounded length, and numbers may be anything.
+  // Agent. Do not trust what the trainer wrote: text has a bounded length, but numbers may have any value. own_state()
+  // returns nothing if the trainer has written no state yet, or is writing it. failure() returns nothing if fail() was
+  // not called.
   std::optional<ReplicationState> own_state() const { return read(words_->own); }
   std::optional<std::string> failure() const;
   void put_state(std::size_t member, const ReplicationState& word) { write(words_->members[member], word); }
-  // Never decreases.
+  // Lets the trainer overwrite this checkpoint and older ones at the place. Ignored if the page names a newer one
+  // already.
   void taken(std::size_t place, CheckpointId checkpoint);
 
  private:

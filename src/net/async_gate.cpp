@@ -13,7 +13,8 @@
 namespace ckpt::net {
 namespace {
 
-// The work behind the gate takes milliseconds. If it takes longer, something else is wrong and waiting does not help.
+// The longest pause. The actions that need a pause take milliseconds. If one takes longer, something else is wrong, and
+// waiting does not help.
 constexpr std::chrono::seconds wait_limit{5};
 
 }  // namespace
@@ -30,8 +31,8 @@ AsyncGate::AsyncGate() : doorbell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
 }
 
 AsyncGate::~AsyncGate() {
-  ucs_async_remove_handler(doorbell_.get(), 1);  // waits for the handler
-  const std::lock_guard left(mutex_);            // uses a lock, which a thread sanitizer also sees
+  ucs_async_remove_handler(doorbell_.get(), 1);  // waits until the handler has returned
+  const std::lock_guard left(mutex_);            // shows ThreadSanitizer that the handler has returned
 }
 
 void AsyncGate::close() {

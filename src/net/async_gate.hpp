@@ -1,17 +1,17 @@
-// AsyncGate pauses UCX's asynchronous thread for a moment, to get around two faults of UCX. (They are in UCX 1.13 and,
-// as it seems, up to 1.19.)
+// AsyncGate pauses UCX's asynchronous thread for a moment, to get around two bugs of UCX. (UCX 1.13 has them, and later
+// releases up to 1.19 seem to have them, too.)
 //
 // Each process has one such thread. It accepts connections and reads their first bytes, while another thread drives
-// UCX's worker. The asynchronous thread must be paused during two things:
+// UCX's worker. The asynchronous thread must be paused during two actions:
 //
 // - Closing the listener and the worker. A connection that has not sent all of its first bytes outlives the listener,
-//   but uses the listener's memory when the rest arrives. Such a connection ends only with the worker, which must be
+//   but uses the listener's memory when more bytes arrive. Such a connection ends only with the worker, which must be
 //   closed after the listener.
-// - Rejecting a connection. UCX remembers an unhandled socket event by the socket's number. Another connection may have
-//   that number later, and then gets the event. An accept that fails rejects a connection, too.
+// - Rejecting a connection. UCX remembers an unhandled socket event by the number of the socket's descriptor. A later
+//   connection may get this number, and then the event. An accept that fails rejects a connection, too.
 //
-// The gate stops the thread inside a handler of ours, where it has none of UCX's locks. One caller at a time has the
-// gate; others wait. Do not use the gate on the asynchronous thread itself.
+// The gate stops the asynchronous thread inside a handler of ours, where the thread has none of UCX's locks. Only one
+// thread at a time may close the gate, and never the asynchronous thread itself.
 #pragma once
 
 #include <condition_variable>
@@ -23,13 +23,13 @@ namespace ckpt::net {
 
 class AsyncGate {
  public:
-  // Throws Failure (CKPT_ERR_SYSTEM).
+  // Throws Failure (CKPT_ERR_SYSTEM) if UCX does not take the handler.
   AsyncGate();
   ~AsyncGate();
   AsyncGate(const AsyncGate&) = delete;
   AsyncGate& operator=(const AsyncGate&) = delete;
 
-  // While this object exists, the thread is paused.
+  // While this object exists, the asynchronous thread is paused.
   class Closed {
    public:
     explicit Closed(AsyncGate& gate) : gate_(gate) { gate_.close(); }

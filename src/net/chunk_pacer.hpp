@@ -1,4 +1,4 @@
-// ChunkPacer is how the agent's scheduler tells the transport when it may send chunks to peers.
+// ChunkPacer decides when the transport may send chunks to peers. The agent's scheduler implements it.
 #pragma once
 
 #include <cstddef>
@@ -9,25 +9,27 @@
 
 namespace ckpt::net {
 
+// A chunk that a peer has received.
 struct SentChunk {
   PeerId to = 0;
   const PieceName& piece;
   std::size_t size_bytes = 0;
-  Clock::time_point begin;
-  Clock::time_point end;  // when the receiver's acknowledgement came
-  bool alone = false;     // no other chunk of this node was under way meanwhile
+  Clock::time_point begin;  // when the transport began to send it
+  Clock::time_point end;    // when the receiver's acknowledgement came
+  bool alone = false;       // no other chunk of this node was under way between `begin` and `end`
 };
 
-// The transport's thread calls these functions. They must not block.
+// The transport's thread calls all functions. They must not block.
 class ChunkPacer {
  public:
   virtual ~ChunkPacer() = default;
-  // Returns the largest size that the next chunk of a piece may have; 0: send none now. `left_bytes` of the piece are
-  // not sent yet, and `under_way` chunks of this node are under way. An allowed chunk leaves at once. After a refusal
-  // the transport asks again: when a chunk has arrived if any is under way, otherwise after ask_again_us().
+  // Returns how many bytes the next chunk of a piece may have; 0: send none now. `left_bytes` of the piece are not sent
+  // yet, and `under_way` chunks of this node are under way. The transport sends an allowed chunk at once. After a 0, it
+  // asks again: if chunks are under way, when one of them has arrived; otherwise after ask_again_us().
   virtual std::size_t allow(std::size_t left_bytes, std::size_t under_way) = 0;
+  // A peer has received a chunk.
   virtual void received(const SentChunk& chunk) = 0;
-  // After a refusal with nothing under way: when to ask again.
+  // After how many microseconds to ask again if allow() returned 0 and no chunk is under way.
   virtual std::int64_t ask_again_us() const { return 250; }
 };
 

@@ -1,11 +1,10 @@
-// CommandQueue passes commands, in order, to a thread that waits on file descriptors. Its own descriptor is readable
-// while it is not empty.
+// CommandQueue passes commands, in order, to a thread that waits on file descriptors. The queue's own descriptor is
+// readable while the queue is not empty.
 //
-// The queue is bounded. Nobody waits for an answer to a message, so Transport::send() refuses messages while too many
-// are neither sent nor dropped. Callers of other commands wait for an answer, so there are never many. If the queue is
-// full even so, push() throws Failure before it takes all memory.
+// The queue is bounded. Transport::send() limits the messages in it. Callers of other commands wait for an answer, so
+// there are never many of those. If the queue is full nevertheless, push() throws Failure.
 //
-// Thread-safe, except run_all(), which one thread calls.
+// Thread-safe, except run_all(), which only one thread calls.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -26,7 +25,7 @@ namespace ckpt::net {
 
 class CommandQueue {
  public:
-  // Far beyond what the callers can have outstanding.
+  // Far more commands than callers can have in the queue at once.
   static constexpr std::size_t commands_max = 1u << 20;
 
   explicit CommandQueue(std::size_t limit = commands_max)

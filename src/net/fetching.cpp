@@ -6,7 +6,7 @@
 namespace ckpt::net {
 namespace {
 
-// How long receives under way may continue after a fetch was given up. Then the link is failed.
+// How long receives under way may go on after a fetch has failed. Then Fetching fails the link.
 constexpr std::int64_t drain_ms = 250;
 
 }  // namespace
@@ -24,9 +24,9 @@ struct Fetching::Fetch {
   wire::FetchAnswer answer;
   std::span<std::byte> memory;
   std::vector<bool> taken;     // grains received or being received
-  std::size_t bytes_left = 0;  // not arrived yet
-  std::size_t receives = 0;    // under way
-  bool owes_room = false;      // the source waits to hear that there is room
+  std::size_t bytes_left = 0;  // bytes that have not arrived yet
+  std::size_t receives = 0;    // receives under way
+  bool owes_room = false;      // the source waits until this side says that there is room
 };
 
 void Fetching::start(const std::shared_ptr<Link>& link, const PieceName& piece, const FetchPart& part,
@@ -129,7 +129,8 @@ void Fetching::receive_finished(const FetchPtr& fetch, std::size_t offset, std::
   if (fetch->bytes_left == 0) end(fetch, FetchEnd::complete);
 }
 
-// A source that waits for its turn, or for an idle network, is alive and will continue.
+// The source has said that it waits, for its turn or for an idle network. So it lives and will go on: the time limits
+// begin anew.
 void Fetching::postpone(const FetchPtr& fetch) {
   fetch->progressed_at_ms = now_ms();
   fetch->deadline_ms = fetch->progressed_at_ms + fetch->timeout_ms;
@@ -180,7 +181,7 @@ void Fetching::link_down(const std::shared_ptr<Link>& link) {
   for (const auto& fetch : concerned) end(fetch, link->failure());
 }
 
-// Without room, the source is not the slow side.
+// How long the fetch may be without progress. Longer while the source waits for room, because then this side is slow.
 std::int64_t Fetching::wait_limit_ms(const Fetch& fetch) const {
   return fetch.owes_room ? wire::room_timeout * options_.progress_timeout_ms : options_.progress_timeout_ms;
 }

@@ -3,12 +3,12 @@
 //
 // A fetch goes through these states:
 //    asked --answer--> (manifest received) --begin, accept--> receiving --last chunk--> over
-// It acknowledges each chunk, so the sender knows which chunks are still on their way. The acknowledgement also says
+// Fetching acknowledges each chunk, so the sender knows which chunks are still under way. The acknowledgement also says
 // whether the sink has room for more.
 //
 // A fetch may fail in any state: time-out, refusal, broken link. Fetching then accepts no new chunk, tells the sender,
-// and waits for the receives that it has already posted. They cannot be cancelled one by one. If they do not end soon,
-// it fails the link, which ends them.
+// and waits until the receives under way have ended. Single receives cannot be cancelled. If they do not end soon,
+// Fetching fails the link, which ends them all.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once
@@ -27,15 +27,16 @@ class Fetching {
  public:
   explicit Fetching(const TransportOptions& options) : options_(options) {}
 
-  // `link` is null if the peer cannot be reached.
+  // Fetches `part` of `piece` over `link` into `sink`. If `link` is null, because the peer is unknown, the fetch ends
+  // at once.
   void start(const std::shared_ptr<Link>& link, const PieceName& piece, const FetchPart& part,
              std::shared_ptr<Sink> sink, std::int64_t timeout_ms);
   void answered(const std::shared_ptr<Link>& link, Arrival& arrival);
   void chunk_arrived(const std::shared_ptr<Link>& link, Arrival& arrival);
   void link_down(const std::shared_ptr<Link>& link);
-  // Tells the sources that wait for room that there is room again.
+  // Tells sources that have stopped sending, because a sink had no room, when there is room again.
   void pump();
-  // True if a source waits for room.
+  // True if a source waits until there is room.
   bool owes() const { return owing_ != 0; }
   void tick();
   bool idle() const { return fetches_.empty(); }
@@ -57,7 +58,7 @@ class Fetching {
   const TransportOptions& options_;
   std::uint64_t last_request_ = 0;
   std::unordered_map<std::uint64_t, FetchPtr> fetches_;
-  std::size_t owing_ = 0;  // fetches whose source knows that there is no room
+  std::size_t owing_ = 0;  // number of fetches whose source waits until there is room
 };
 
 }  // namespace ckpt::net

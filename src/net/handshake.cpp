@@ -70,7 +70,8 @@ constexpr std::string_view label_answerer = "ckptengine opens";
 constexpr std::string_view label_session = "ckptengine keeps";
 static_assert(label_asker.size() == label_answerer.size() && label_asker.size() == label_session.size());
 
-// `said` follows a job's name of known length, and its own parts have fixed sizes.
+// The HMAC over `label`, the job's name and `said`. No other list of parts has the same bytes: the length of the job's
+// name comes before the name, and all other parts have fixed sizes.
 Mac mac_over(std::string_view label, const Identity& self, const Bytes& said) {
   const std::uint64_t job_bytes = self.job.size();
   return mac_of(text(self.token), {text(label), wire::bytes_of(job_bytes), text(self.job), said});
@@ -88,7 +89,7 @@ Session session_of(const Identity& self, const Bytes& said, PeerId peer, std::ui
 
 std::optional<Mac> mac_in(std::span<const std::byte> frame) { return wire::decode<Mac>(frame); }
 
-// The place as text, if the rest is zero.
+// The place as text. Nothing if the bytes after the text are not all zero.
 std::optional<std::string> place_in(const Welcome& welcome) {
   const std::string_view all(welcome.place.data(), welcome.place.size());
   const std::string_view place = all.substr(0, all.find('\0'));
@@ -119,7 +120,7 @@ const char* to_text(Refusal refusal) {
     case Refusal::unknown:
       break;
   }
-  return "gave no reason that is known";
+  return "refuses for a reason that this version does not know; run the same release on all nodes";
 }
 
 Asking::Asking(const Identity& self, PeerId peer, std::uint64_t peer_instance, const Nonce& nonce)
@@ -263,7 +264,7 @@ std::vector<std::byte> Answering::judge(std::span<const std::byte> frame) {
   return answer;
 }
 
-// Nonsense gets no answer.
+// A peer that does not speak the protocol gets no answer.
 std::vector<std::byte> Answering::refuse(Refusal refusal) {
   const bool is_proof = due_ == Due::proof;
   due_ = Due::nothing;

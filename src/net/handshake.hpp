@@ -6,16 +6,18 @@
 //    introduction    64 bytes   job, nodes, instances, nonce -->
 //                                                 <--  greeting  16 bytes  magic, version, refusal
 //                                                 <--  nonce     32 bytes  unless refused
-//    proof    32 bytes   HMAC of all this         -->
+//    proof    32 bytes   HMAC of all before       -->
 //                                                 <--  verdict    8 bytes  refusal
-//                                                 <--  welcome   96 bytes  unless refused: UCX's address, HMAC of all
+//                                                 <--  welcome   96 bytes  unless refused: place, HMAC of all before
 //
-// Preamble and greeting are the same in all versions, so peers of different versions can say that they differ. Each
-// HMAC covers the sender's role, the job's name and everything said before. Each side contributes a fresh nonce. So
-// nobody can use an HMAC again, in the other direction or in another job. Only a peer with the token learns where to
-// connect next. An unexpected frame ends the handshake.
+// The place says where the two nodes go on: on this connection, or at the address of the answerer's UCX. Preamble and
+// greeting are the same in all versions, so nodes of different versions can say that they differ. Each HMAC covers the
+// sender's role, the job's name and everything said before. Each side contributes a fresh nonce. So nobody can use an
+// HMAC again, in the other direction or in another job. Only a peer with the token learns the place. An unexpected
+// frame ends the handshake.
 //
-// It does no I/O: bytes in, bytes out. Not thread-safe.
+// A Handshake does no I/O: its caller passes in the bytes that arrive, and sends the bytes that it returns. Not
+// thread-safe.
 #pragma once
 
 #include <array>
@@ -36,21 +38,21 @@ using Nonce = std::array<std::byte, 32>;
 // A node, as it introduces itself in a handshake.
 struct Identity {
   std::string job;
-  std::string token;
-  PeerId node = 0;
-  std::uint64_t instance = 0;
+  std::string token;           // the job's secret; never sent
+  PeerId node = 0;             // the node's number
+  std::uint64_t instance = 0;  // id of the node's arena (TransportOptions::node_instance)
 };
 
-// Why a node refuses its peer. The reasons after `token` are told only to a peer that has the token.
+// Why a node refuses its peer. It tells the reasons after `token` only to a peer that has the token.
 enum class Refusal : std::uint32_t {
   none = 0,
-  nonsense = 1,  // never sent
+  nonsense = 1,  // the peer does not speak this protocol; never sent
   version = 2,
   job = 3,
   token = 4,
   node = 5,
   other_instance = 6,
-  unknown = 7  // a refusal of a later version; never sent
+  unknown = 7  // stands for a refusal that this version does not know; never sent
 };
 
 // The end of a sentence about the refused side, e.g. "speaks another version of the protocol".
@@ -60,15 +62,16 @@ const char* to_text(Refusal refusal);
 class Handshake {
  public:
   virtual ~Handshake() = default;
-  // The frame that it sends first.
+  // What this side sends before it has received anything; may be empty.
   virtual std::vector<std::byte> opening() { return {}; }
   // Size of the next frame from the other side; 0 when the handshake is over.
   virtual std::size_t due_bytes() const = 0;
-  // Takes that frame and returns the answer to send.
+  // Takes the next frame, of due_bytes() bytes. Returns the answer to send; may be empty.
   virtual std::vector<std::byte> take(std::span<const std::byte> frame) = 0;
 
+  // Why one side has refused the other; Refusal::none if neither has.
   Refusal refusal() const { return refusal_; }
-  // Set once the other side has proven itself and agreed.
+  // Set once the other side has proven that it has the token, and neither side has refused.
   const std::optional<Session>& session() const { return session_; }
 
  protected:
@@ -76,7 +79,7 @@ class Handshake {
   std::optional<Session> session_;
 };
 
-// The side that dials, to talk to node `peer` in its start `peer_instance`.
+// The side that dials, to talk to the node `peer` whose arena has the id `peer_instance`.
 class Asking final : public Handshake {
  public:
   Asking(const Identity& self, PeerId peer, std::uint64_t peer_instance, const Nonce& nonce);
@@ -84,7 +87,7 @@ class Asking final : public Handshake {
   std::size_t due_bytes() const override;
   std::vector<std::byte> take(std::span<const std::byte> frame) override;
 
-  // Where to go on: on this connection ("stream"), or at the address of the peer's UCX. Set together with session().
+  // Where to go on: on this connection ("stream"), or at this address of the peer's UCX. Set together with session().
   const std::string& place() const { return place_; }
   // The version that the other side speaks; 0 until it has said so.
   std::uint32_t peer_version() const { return peer_version_; }
@@ -96,13 +99,13 @@ class Asking final : public Handshake {
   const Identity self_;
   const PeerId peer_;
   const std::uint64_t peer_instance_;
-  std::vector<std::byte> said_;  // by both sides, in order
+  std::vector<std::byte> said_;  // all that both sides have said, in order
   Due due_ = Due::greeting;
   std::string place_;
   std::uint32_t peer_version_ = 0;
 };
 
-// The side that listens.
+// The side that listens. `place` is what Asking::place() returns on the other side.
 class Answering final : public Handshake {
  public:
   Answering(const Identity& self, const std::string& place, const Nonce& nonce);

@@ -9,7 +9,7 @@ namespace ckpt::net {
 
 namespace {
 
-// The most bytes of unasked payloads (messages, manifests) that one peer may have under way to us.
+// The most bytes of messages and manifests that one peer may have under way to us.
 constexpr std::size_t incoming_bytes_max = 2 * wire::manifest_bytes_max;
 
 }  // namespace

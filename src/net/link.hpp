@@ -2,10 +2,12 @@
 // (ucx_link.hpp).
 //
 // An operation is a send or a receive under way. It ends when its bytes were sent or received, or some time after the
-// link was closed. Then `done` runs, exactly once, and nobody can reach the operation's memory any more. A link with
-// operations fails if it makes no progress for too long, because the peer may be stopped but alive.
+// link was closed. Then the link calls the operation's `done`, exactly once, and nobody can reach the operation's
+// memory any more. A link with operations fails if it makes no progress for too long, because the peer may be stopped
+// but alive.
 //
-// An outgoing link exists before its connection. It opens when the peer's listener has let this node in.
+// This node makes an outgoing link, and a peer makes an incoming one. An outgoing link exists before its connection. It
+// opens when the peer's listener has accepted this node.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once
@@ -31,17 +33,18 @@ std::int64_t now_ms();
 // A frame from a peer. Valid only during the call that delivers it.
 struct Arrival {
   std::span<const std::byte> header;
-  void* payload = nullptr;  // the bytes, or the link's handle for bytes still to be received
+  void* payload = nullptr;  // the bytes; if to_receive, the link's handle for them
   std::size_t payload_bytes = 0;
-  bool to_receive = false;
-  bool taken = false;  // a receive was posted: the link must not drop the payload
+  bool to_receive = false;  // the payload is still to be received
+  bool taken = false;       // a receive has begun, so the link must not drop the payload
 
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(payload), payload_bytes}; }
 };
 
 class Link : public std::enable_shared_from_this<Link> {
  public:
-  // `ok`: received, or sent as far as we can tell. May run before the call that started the operation returns.
+  // Called when an operation has ended. `ok` is true if the bytes were received, or were sent as far as we can tell.
+  // May be called before the call that started the operation returns.
   using Done = std::function<void(bool ok)>;
 
   // `failures` counts the links that have failed and are not closed yet.
@@ -53,20 +56,23 @@ class Link : public std::enable_shared_from_this<Link> {
   virtual bool open(const std::string& place, UniqueFd connection) = 0;
   bool outgoing() const { return outgoing_; }
 
-  // The peer at the other end; meaningful once proven.
+  // The node at the other end. For an incoming link, valid only once proven().
   PeerId peer() const { return peer_; }
   std::uint64_t peer_instance() const { return peer_instance_; }
+  // True once the peer's hello has proven who it is.
   bool proven() const { return proven_; }
+  // Sets the node that should be at the other end.
   void expect(PeerId peer, std::uint64_t instance);
   // For an outgoing link: the session that the peer's answer must prove.
   void expect(const Session& session) { session_ = session; }
   const Session& session() const { return session_; }
+  // The peer's hello has proven that it has `session`.
   void prove(const Session& session);
-  // Runs `work` once the peer is proven: now or later. Never runs it if the link fails first.
+  // Runs `work` as soon as proven() is true, which may be now. Never runs it if the link fails first.
   void when_proven(std::function<void()> work);
 
-  // Sends a frame: the session's seal, the header, the payload. `payload` must stay valid until `done`. The link holds
-  // `keep` until then.
+  // Sends a frame: the session's seal, the header, the payload. `payload` must stay valid until `done` is called. The
+  // link holds `keep` until then. `done` may be null.
   template <class Header>
   void send(wire::Kind kind, const Header& header, std::span<const std::byte> payload = {},
             const std::shared_ptr<const void>& keep = nullptr, const Done& done = nullptr) {
@@ -74,29 +80,32 @@ class Link : public std::enable_shared_from_this<Link> {
   }
   void send_bytes(wire::Kind kind, std::span<const std::byte> header, std::span<const std::byte> payload,
                   std::shared_ptr<const void> keep, Done done);
-  // Removes the seal. Returns false if it is not this session's.
+  // Removes the seal from the header. Returns false if it is not the seal of this link's session.
   bool unseal(Arrival& arrival) const;
-  // Receives the payload of `arrival` into `memory` of the same size. Call it only inside the call that delivers
-  // `arrival`.
+  // Receives the payload of `arrival` into `memory`, which must have the same size. Call it only inside the call that
+  // delivers `arrival`.
   void receive(Arrival& arrival, std::span<std::byte> memory, Done done);
 
-  // Passes the payload of `arrival` to `then`, at once or when it was received. Drops it if too much is under way.
+  // Passes the payload of `arrival` to `then`, at once or when it was received. Drops the payload if this peer has too
+  // many bytes under way to us.
   void read(Arrival& arrival, std::function<void(std::span<const std::byte>)> then);
 
-  // Fails the link. The first reason counts. The owner then closes the link.
+  // Fails the link. Only the first reason counts. The owner closes the link afterwards.
   void fail(FetchEnd reason);
-  // Fails a link without reporting the peer as failed: we drop it, or an unauthenticated peer made it.
+  // Fails the link without reporting the peer as failed: because we drop the link, or because an unauthenticated peer
+  // made it.
   void retire();
   bool failed() const { return failed_; }
   bool retired() const { return retired_; }
   FetchEnd failure() const { return failure_; }
-  // Fails the link if it made no progress for `timeout_ms`.
+  // Fails the link if it has operations and has made no progress for `timeout_ms`.
   void check_progress(std::int64_t timeout_ms);
   void note_progress() { progressed_at_ms_ = now_ms(); }
   std::int64_t progressed_at_ms() const { return progressed_at_ms_; }
 
-  // Closes the connection. Operations under way then end by themselves, or end_operations() gives them up.
+  // Closes the connection. Operations under way then end by themselves. end_operations() ends those that do not.
   void close();
+  // True if no operation is under way.
   virtual bool idle() const = 0;
   virtual void end_operations() = 0;
 
@@ -108,10 +117,10 @@ class Link : public std::enable_shared_from_this<Link> {
     std::span<const std::byte> span() const { return std::span(bytes).first(size_bytes); }
   };
   virtual bool is_open() const = 0;
-  // For an open link; see send_bytes().
+  // Sends a frame on an open link. The arguments are as in send_bytes().
   virtual void transmit(wire::Kind kind, const Header& header, std::span<const std::byte> payload,
                         std::shared_ptr<const void> keep, Done done) = 0;
-  // For an arrival whose payload is still to be received.
+  // Receives the payload of an arrival with `to_receive`. The arguments are as in receive().
   virtual void receive_rest(Arrival& arrival, std::span<std::byte> memory, Done done) = 0;
   virtual void shut() = 0;
 

@@ -11,18 +11,18 @@ namespace ckpt::net {
 
 namespace {
 
-// Streams have one listener, at one address.
+// Throws if `interface` does not name one usable interface. TCP streams have only one listener, at one address.
 void check_interface(const std::string& interface) {
   if (interface.find(',') != std::string::npos)
     throw Failure(CKPT_ERR_INVALID, "'" + interface +
                                         "' names several network interfaces, and tcp and shm listen on one; name one "
                                         "(option interface)");
   if (::if_nametoindex(interface.c_str()) == 0)
-    throw Failure(CKPT_ERR_SYSTEM, "there is no network interface '" + interface + "'; see the option interface");
+    throw Failure(CKPT_ERR_SYSTEM, "there is no network interface '" + interface + "'; correct the option interface");
   if (!address_on(interface))
     throw Failure(CKPT_ERR_SYSTEM, "the network interface '" + interface +
-                                       "' is down or has no address that others could reach; mend that, or name "
-                                       "another (option interface)");
+                                       "' is down or has no address that others could reach; repair it, or name "
+                                       "another one (option interface)");
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace ckpt::net {
 class BackendEvents {
  public:
   virtual void arrived(wire::Kind kind, const std::shared_ptr<Link>& from, Arrival& arrival) = 0;
-  // True if there is room for one more incoming link.
+  // Asks whether there is room for one more incoming link.
   virtual bool has_room() = 0;
   // An incoming link is open. Its peer has proven nothing on it yet.
   virtual void joined(const std::shared_ptr<Link>& link) = 0;
@@ -30,23 +30,26 @@ class LinkBackend {
 
   // Makes a link that Link::open() opens later.
   virtual std::shared_ptr<Link> outgoing() = 0;
-  // [any thread] How to reach this backend. The listener tells it to members.
+  // [any thread] The place where peers reach this backend (Asking::place()). The listener tells it to peers that have
+  // proven the token.
   virtual const std::string& place() const = 0;
   // [any thread] True if the backend has a port of its own that unauthenticated peers can reach from any address.
   virtual bool is_open_to_unauthenticated_peers() const { return false; }
-  // [any thread] A peer at this address ("192.0.2.7:40123") has proven itself and may reach the backend.
+  // [any thread] A peer at the address `from` ("192.0.2.7:40123") has proven the token and may reach the backend.
   virtual void admit(const std::string& /*from*/) {}
-  // True if the backend uses the connections on which members came to the listener. Otherwise they end there.
+  // True if the backend uses the connections on which peers have proven the token to the listener. Otherwise the
+  // listener closes them.
   virtual bool wants_connections() const = 0;
-  // Takes such a connection.
+  // Takes such a connection, and makes an incoming link of it.
   virtual void take_in(UniqueFd connection) = 0;
 
-  // Does the work there is. Returns 0 if there was none.
+  // Does the work that there is now. Returns 0 if there was none.
   virtual unsigned progress() = 0;
+  // A descriptor to wait on while there is no work. See arm().
   virtual int event_fd() const = 0;
   // Makes event_fd() readable at the next event. Returns false if there is work now.
   virtual bool arm() = 0;
-  // True if all closed connections are gone.
+  // True if no closed connection is left that still needs progress().
   virtual bool quiet() const = 0;
 
   // Number of links that have failed and are not closed yet.
@@ -59,7 +62,8 @@ class LinkBackend {
 // True if the links are TCP streams of our own.
 bool uses_streams(const TransportOptions& options);
 
-// Throws Failure (CKPT_ERR_SYSTEM). `options` and `events` outlive the backend.
+// Makes the backend that options.transports names. Throws Failure (CKPT_ERR_SYSTEM). `options` and `events` must
+// outlive the backend.
 std::unique_ptr<LinkBackend> make_backend(const TransportOptions& options, BackendEvents& events);
 
 }  // namespace ckpt::net

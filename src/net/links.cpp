@@ -7,7 +7,7 @@ namespace ckpt::net {
 namespace {
 
 constexpr std::size_t links_max = 16384;
-// How long after its connection was closed UCX may take to hand back an operation. It takes a few rounds of progress.
+// How long UCX may take to end an operation after its connection was closed. Usually it takes a few rounds of progress.
 constexpr std::int64_t hand_back_ms = 1000;
 
 }  // namespace
@@ -39,7 +39,7 @@ void Links::set_peer(PeerId node, std::uint64_t instance, const std::string& add
   if (const auto old = std::exchange(peer.outgoing, nullptr)) old->retire();
   for (const auto& link : open_) {
     if (!link->outgoing() && link->proven() && link->peer() == node && link->peer_instance() != instance) {
-      link->retire();  // the node's previous instance, which this one replaces
+      link->retire();  // it leads to an earlier instance of the node
     }
   }
 }
@@ -58,7 +58,7 @@ std::shared_ptr<Link> Links::to(PeerId node) {
 }
 
 void Links::on_dialed(const std::shared_ptr<Link>& link, const Listener::DialResult& result) {
-  if (link->failed()) return;  // dropped meanwhile
+  if (link->failed()) return;  // the link was dropped during the dial
   if (!result.session) return link->fail(result.end);
   if (!link->open(result.place, std::move(*result.connection))) return link->fail(FetchEnd::peer_failed);
   visiting_.erase(link);
@@ -72,7 +72,7 @@ void Links::on_dialed(const std::shared_ptr<Link>& link, const Listener::DialRes
 
 bool Links::has_room() const { return open_.size() < links_max; }
 
-// The session that `hello` proves, if everything else in it is true, too.
+// Returns the session that `hello` proves, if the nodes and instances in it are right, too.
 std::optional<Session> Links::trusted(const Link& link, const wire::Hello& hello) {
   if (!wire::plausible(hello) || hello.job_hash != job_hash_) return std::nullopt;
   if (hello.to_node != options_.node || hello.to_instance != options_.node_instance) return std::nullopt;
@@ -146,7 +146,7 @@ void Links::tick() {
   }
 }
 
-// Fails a link that has not been proven for too long.
+// Fails a link whose peer has not proven who it is within the time limit.
 void Links::check_in_time(Link& link) const {
   if (!link.proven() && now_ms() - link.progressed_at_ms() > options_.progress_timeout_ms)
     link.fail(FetchEnd::timed_out);

@@ -1,8 +1,8 @@
 // Links keeps this node's links to all peers. It makes a link when one is needed, and closes a link that has failed.
 //
-// There is at most one outgoing link to each peer, for this node's requests. This node dials the peer's listener. The
-// hello on the connection that results proves that this node is the one that dialed. An incoming link was made by a
-// peer, and carries only the peer's requests and our answers.
+// There is at most one outgoing link to each peer. It carries this node's requests and the peer's answers. For it, this
+// node dials the peer's listener. The hello on the resulting connection proves that this node is the one that dialed. A
+// peer makes an incoming link in the same way. It carries the peer's requests and this node's answers.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once
@@ -26,26 +26,27 @@ class Links {
   // Dials a peer's listener for a link, and calls on_dialed() when that has ended.
   using Dial = std::function<void(const std::shared_ptr<Link>&, const std::string& address)>;
 
-  // `on_down` is called for every link before it is closed; operations on it may still be under way. `backend` and
-  // `pending_connections` outlive this.
+  // `on_down` is called for every link before the link is closed. Operations on the link may still be under way then.
+  // `backend`, `options` and `pending_connections` must outlive this object.
   Links(LinkBackend& backend, const TransportOptions& options, PendingConnections& pending_connections, Dial dial,
         OnDown on_down);
 
+  // Sets or replaces the instance and the listener's address of a peer.
   void set_peer(PeerId peer, std::uint64_t instance, const std::string& address);
-  // Returns the link for requests to `peer`, and makes it if needed. Null for an unknown peer.
+  // Returns the outgoing link to `peer`, and makes it if needed. Null if set_peer() was not called for this peer.
   std::shared_ptr<Link> to(PeerId peer);
   void on_dialed(const std::shared_ptr<Link>& link, const Listener::DialResult& result);
   bool has_room() const;
   void joined(const std::shared_ptr<Link>& link) { open_.insert(link); }
   void hello(const std::shared_ptr<Link>& link, const Arrival& arrival);
 
-  // Closes failed links and forgets those that are over.
+  // Closes failed links, and forgets closed links whose operations have ended.
   void sweep();
   // Fails links that make no progress. Call it every few milliseconds.
   void tick();
 
   void retire_all();
-  // True if nothing is under way on any link.
+  // True if there is no link any more.
   bool idle() const { return visiting_.empty() && open_.empty() && closing_.empty(); }
   void end_operations();
 

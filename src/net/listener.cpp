@@ -19,10 +19,10 @@ namespace ckpt::net {
 namespace {
 
 constexpr int backlog = 4096;
-constexpr int accepts_max = 64;  // in a row
+constexpr int accepts_max = 64;  // most connections to accept before the thread does other work
 constexpr std::size_t frame_bytes_max = 128;
-constexpr std::chrono::milliseconds pause{100};      // if no descriptor is left for a dialing peer
-constexpr std::chrono::seconds complaint_every{60};  // about peers that do not fit
+constexpr std::chrono::milliseconds pause{100};      // before accepting again when no descriptor or memory was left
+constexpr std::chrono::seconds complaint_every{60};  // least time between remarks about peers that do not fit
 constexpr std::int64_t idle_ms = 1000;
 constexpr std::int64_t telling_ms = 200;
 
@@ -34,7 +34,7 @@ std::uint64_t random_word() {
 
 UniqueFd listen_on(const SocketAddress& address) {
   UniqueFd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const int yes = 1;  // a fixed port can be used again right after its last user ended
+  const int yes = 1;  // SO_REUSEADDR: a fixed port can be used again right after its last user ended
   if (!fd || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
       ::bind(fd.get(), address.get(), address.size_bytes) != 0 || ::listen(fd.get(), backlog) != 0)
     throw_errno(CKPT_ERR_SYSTEM, "cannot listen on " + to_text(address) + " (see the options port and interface)");
@@ -45,7 +45,7 @@ std::string address_of(const UniqueFd& listener) {
   SocketAddress address;
   address.size_bytes = sizeof address.storage;
   if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.size_bytes) != 0)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot tell what address a socket listens on");
+    throw_errno(CKPT_ERR_SYSTEM, "cannot find out at which address a socket listens");
   return to_text(address);
 }
 
@@ -56,20 +56,22 @@ std::span<const std::byte> source_of(const SocketAddress& address) {
   return wire::bytes_of(reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr).first(8);
 }
 
-// Ends the connection without a trace: nothing waits in the kernel for an unauthenticated peer to acknowledge it.
+// Resets the connection. So the kernel keeps nothing of it that waits for an acknowledgement of an unauthenticated
+// peer.
 void hang_up(UniqueFd& fd) {
   const linger no_linger{1, 0};
   ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &no_linger, sizeof no_linger);
   fd.reset();
 }
 
-// Frames are small, and the socket's buffer is otherwise empty. So a frame that does not fit will not fit later.
+// Sends a frame. Returns false if that fails. Does not wait for room in the socket's buffer: frames are small and the
+// buffer is otherwise empty, so a frame that does not fit now will not fit later.
 bool say(const UniqueFd& fd, std::span<const std::byte> bytes) {
   return ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
          static_cast<ssize_t>(bytes.size());
 }
 
-// The Reach of a peer that answered.
+// The Reach of a peer that has ended the handshake with this refusal.
 Reach reach_of(Refusal refusal) {
   if (refusal == Refusal::token) return Reach::wrong_token;
   const bool is_unauthenticated = refusal == Refusal::job || refusal == Refusal::version;
@@ -92,7 +94,7 @@ struct Listener::Talk {
   std::array<std::byte, frame_bytes_max> frame = {};
   std::size_t frame_bytes = 0;
 
-  // Takes what has arrived. Calls `before_word` before it sends each answer.
+  // Takes what has arrived and answers. Calls `before_word` before it sends each answer.
   template <class BeforeWord>
   State go_on(BeforeWord before_word) {
     while (const std::size_t due_bytes = side->due_bytes()) {
@@ -168,7 +170,8 @@ void Listener::run() {
   }
 }
 
-// Waits until there is something to do. Returns whether it is for the listener. Marks the talks that have input.
+// Waits until there is something to do. Returns whether a connection waits to be accepted. Sets `ready` of each
+// handshake whose socket is ready.
 bool Listener::wait() {
   std::vector<pollfd> entries = {{commands_.fd(), POLLIN, 0}};
   const bool accepts = Clock::now() >= accepts_again_at_;
@@ -205,14 +208,15 @@ void Listener::accept_all() {
   }
 }
 
-// Lets a connection in, up to the handshake.
+// Begins the handshake on a new connection, or rejects the connection.
 void Listener::let_in(UniqueFd visitor, const SocketAddress& from) {
   if (!limit_.admit(source_of(from), Clock::now())) {
-    turned_away_.note(to_text(from), "comes too often");
+    turned_away_.note(to_text(from), "connects too often");
     return hang_up(visitor);
   }
   if (visitors_.size() >= options_.half_open_max) {
-    turned_away_.note(visitors_.front().with, "made room for others before it had proven that it has the token");
+    turned_away_.note(visitors_.front().with,
+                      "was dropped to make room for others before it had proven that it has the token");
     hang_up(visitors_.front().fd);
     visitors_.pop_front();
   }
@@ -220,7 +224,7 @@ void Listener::let_in(UniqueFd visitor, const SocketAddress& from) {
     auto side = std::make_unique<Answering>(self_, place_, fresh_nonce());
     visitors_.push_back(
         Talk{std::move(visitor), std::move(side), Deadline::in_ms(options_.timeout_ms), to_text(from), true});
-  } catch (const std::exception&) {  // the dialing peer comes again
+  } catch (const std::exception&) {  // drops the connection; the dialing peer tries again
   }
 }
 
@@ -234,13 +238,13 @@ void Listener::listen_to_visitors() {
     }
     Talk::State state = Talk::State::broken;
     try {
-      // Record it before the dialing peer learns of it: its hello may come at once.
+      // Record the session before the dialing peer learns of it, because the peer's hello may come at once.
       state = visitor.go_on([&] {
         if (!visitor.side->session()) return;
         pending_connections_.expect(*visitor.side->session());
         if (options_.proven) options_.proven(visitor.with);
       });
-    } catch (const std::exception&) {  // this node cannot, and the dialing peer comes again
+    } catch (const std::exception&) {  // this node failed, so it drops the connection; the dialing peer tries again
     }
     if (state == Talk::State::going_on) return false;
     const Refusal refusal = visitor.side->refusal();
@@ -253,7 +257,7 @@ void Listener::listen_to_visitors() {
   });
 }
 
-// Returns whether the dial continues.
+// Begins to connect. Returns false if the dial is over already.
 bool Listener::begin(Dial& dial) {
   const auto address = parse_socket_address(dial.talk.with);
   if (!address) return false;
@@ -310,7 +314,7 @@ void Listener::go_on(Dial& dial) {
   complain(dial.asking(), talk.with);
 }
 
-// Complains of trouble that only people can repair.
+// Remarks on a refusal whose cause only people can repair.
 void Listener::complain(const Asking& asking, const std::string& host) {
   const Refusal refusal = asking.refusal();
   const auto now = Clock::now();

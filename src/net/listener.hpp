@@ -2,9 +2,9 @@
 // agents. Both sides prove that they have the job's token (handshake.hpp). With TCP, the same connection then carries
 // the data. With UCX, it ends, and UCX makes its own.
 //
-// All of this happens on one thread, the listener's, and never blocks. An unauthenticated peer can use up little: one
-// entry of a bounded table for at most `timeout_ms`, some hundred bytes, and a limited number of dials per second from
-// its address. If the table is full, its oldest entry is dropped.
+// All of this happens on one thread, the listener's, and never blocks. An unauthenticated peer can use only little: one
+// entry of a bounded table for at most `timeout_ms`, some hundred bytes, and a limited number of connections per second
+// from its address. If the table is full, the listener drops the oldest entry.
 #pragma once
 
 #include <cstdint>
@@ -26,38 +26,40 @@ namespace ckpt::net {
 
 struct ListenerOptions {
   SocketAddress listen_on;
-  std::int64_t timeout_ms = 3000;   // longest handshake, on both sides
-  std::size_t half_open_max = 256;  // connections whose peers have not proven the token yet
-  double source_burst = 256;        // dials of one source address that may come at once,
+  std::int64_t timeout_ms = 3000;   // longest handshake, for incoming connections and for dials
+  std::size_t half_open_max = 256;  // most incoming connections whose peers have not proven the token yet
+  double source_burst = 256;        // connections from one source address that may come at once,
   double source_per_s = 64;         // and per second in the long run
-  // Tells the backend that a peer has the job's token, with the address that the peer dialed from. The listener's
-  // thread calls it before it tells the peer where to connect for the data. So the backend can let that address in.
+  // Called with the address from which a peer connects that has proven the job's token. The listener's thread calls it
+  // before it tells the peer the place to connect to, so that the backend can let this address in first.
   std::function<void(const std::string&)> proven = {};
 };
 
 class Listener {
  public:
-  // How a dial ended. If there is no session, `end` says why.
+  // How a dial ended.
   struct DialResult {
-    std::optional<Session> session;
-    std::string place;  // see Asking::place()
-    std::shared_ptr<UniqueFd> connection = std::make_shared<UniqueFd>();
-    FetchEnd end = FetchEnd::peer_failed;
-    Reach reach = Reach::unreachable;
+    std::optional<Session> session;                                       // nothing: the dial failed
+    std::string place;                                                    // see Asking::place()
+    std::shared_ptr<UniqueFd> connection = std::make_shared<UniqueFd>();  // set if there is a session
+    FetchEnd end = FetchEnd::peer_failed;                                 // why there is no session
+    Reach reach = Reach::unreachable;                                     // what the dial found at the address
   };
   using OnDialed = std::function<void(const DialResult&)>;
   using OnMember = std::function<void(UniqueFd)>;
 
-  // A peer that has proven the token learns `place`. The listener enters the peer in `pending_connections`, which must
-  // outlive the listener. `member` gets the peer's connection, unless `member` is null. The listener's thread calls
-  // `member` and `remark`. Throws Failure (CKPT_ERR_SYSTEM, or CKPT_ERR_INVALID if a token is missing).
+  // The listener tells `place` to a peer that has proven the token, and adds the peer to `pending_connections`, which
+  // must outlive the listener. It passes the peer's connection to `member`, or closes it if `member` is null. It calls
+  // `remark`, which may be null, with sentences for people. The listener's thread calls both functions. Throws Failure:
+  // CKPT_ERR_SYSTEM, or CKPT_ERR_INVALID if the token is empty.
   Listener(const Identity& self, const ListenerOptions& options, std::string place,
            PendingConnections& pending_connections, OnMember member, std::function<void(const std::string&)> remark);
-  // Ends the dials that are under way, without calling their `done`.
+  // Ends the dials under way, without calling their `done`.
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
+  // The address at which the listener listens: "192.0.2.7:40123".
   const std::string& address() const { return address_; }
 
   // [any thread] Dials the listener at `address`. `done` is called once, on the listener's thread.

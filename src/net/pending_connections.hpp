@@ -1,6 +1,5 @@
 // PendingConnections holds the sessions of peers that have proven the token to the listener and have not said hello
-// yet. Each session is good for one connection, and only for a short time. If there are too many, the oldest is
-// dropped.
+// yet. Each session is valid for one connection, and for at most 10 s. If there are too many, the oldest is dropped.
 //
 // Thread-safe.
 #pragma once
@@ -17,6 +16,7 @@ namespace ckpt::net {
 
 class PendingConnections {
  public:
+  // Adds a session, for which a hello should come.
   void expect(const Session& session) {
     const std::lock_guard lock(mutex_);
     std::erase_if(pending_connections_,
@@ -25,7 +25,7 @@ class PendingConnections {
     pending_connections_.push_back({session, Deadline::in_ms(stay_ms)});
   }
 
-  // Returns the session that `hello` proves, and removes it.
+  // Removes and returns the session that `hello` proves. Returns nothing if there is no such session.
   std::optional<Session> arrived(const wire::Hello& hello) {
     const std::lock_guard lock(mutex_);
     const auto found = std::find_if(

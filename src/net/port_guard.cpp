@@ -37,7 +37,7 @@ bool listens_at(int fd, const SocketAddress& address) {
          (own.storage.ss_family == AF_INET || own.storage.ss_family == AF_INET6) && to_text(own) == to_text(address);
 }
 
-// A descriptor of our own for the socket, because its owner may close its.
+// Finds the socket and returns a duplicate of its descriptor, because UCX may close its own.
 UniqueFd listener_at(const SocketAddress& address) {
   const std::unique_ptr<DIR, CloseDirectory> directory(::opendir("/proc/self/fd"));
   if (directory == nullptr) throw_errno(CKPT_ERR_SYSTEM, "cannot list the agent's descriptors in /proc/self/fd");
@@ -62,7 +62,7 @@ std::vector<std::uint32_t> words_of(const SocketAddress& host) {
 
 bool is_same(const SocketAddress& a, const SocketAddress& b) { return words_of(a) == words_of(b); }
 
-// Compares a packet's source with each host in turn.
+// A socket filter that compares a packet's source address with each host in turn.
 std::vector<sock_filter> filter_of(const std::deque<SocketAddress>& hosts) {
   std::vector<sock_filter> code;
   for (const SocketAddress& host : hosts) {
@@ -80,7 +80,7 @@ std::vector<sock_filter> filter_of(const std::deque<SocketAddress>& hosts) {
 }
 
 void hang_up_on_all(const UniqueFd& listener) {
-  if ((::fcntl(listener.get(), F_GETFL) & O_NONBLOCK) == 0) return;  // its owner blocks in accept() and takes them
+  if ((::fcntl(listener.get(), F_GETFL) & O_NONBLOCK) == 0) return;  // then UCX waits in accept() and takes them
   while (UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC))) {
   }
 }
@@ -102,7 +102,7 @@ void PortGuard::admit(const SocketAddress& host) {
   std::erase_if(hosts_, [&](const SocketAddress& known) { return is_same(known, host); });
   if (hosts_.size() == hosts_max) hosts_.pop_front();
   hosts_.push_back(host);
-  // The kernel may have room for fewer (net.core.optmem_max).
+  // If the kernel has no room for a filter of this size (net.core.optmem_max), drop the hosts admitted first.
   while (!apply() && hosts_.size() > 1) hosts_.pop_front();
 }
 

@@ -1,5 +1,5 @@
 // PortGuard protects the listening socket of UCX, to which anybody could connect otherwise. Only hosts that have proven
-// the token to our listener can connect. The kernel drops packets from all others.
+// the token to our listener can connect to it. The kernel drops packets from all other hosts.
 //
 // Thread-safe.
 #pragma once
@@ -15,13 +15,13 @@ namespace ckpt::net {
 
 class PortGuard {
  public:
-  // Guards the TCP socket of this process that listens at `address`, if there is one. From now on nobody reaches it.
-  // Closes the connections made before.
+  // Guards the TCP socket of this process that listens at `address`, if there is one. From now on only hosts reach it
+  // that admit() lets in. Closes the connections that wait to be accepted.
   explicit PortGuard(const SocketAddress& address);
-  // True if the guard works: some kernels let only root set socket filters.
+  // True if the guard works. It does not if the kernel refuses the socket filter, as some do unless the user is root.
   bool stands() const { return static_cast<bool>(listener_); }
 
-  // Lets `host` connect from any port. If the list of hosts is full, the host that was admitted first is removed.
+  // Lets `host` connect, from any port. If the list of hosts is full, drops the host that was admitted first.
   void admit(const SocketAddress& host);
 
  private:

@@ -6,7 +6,7 @@
 namespace ckpt::net {
 namespace {
 
-constexpr std::size_t serves_max = 8;  // and as many urgent ones
+constexpr std::size_t serves_max = 8;  // most requests served at once; the same number again for urgent ones
 constexpr std::size_t waiting_max = 1024;
 
 }  // namespace
@@ -15,21 +15,21 @@ struct Serving::Serve {
   std::shared_ptr<Link> link;
   wire::FetchRequest asked;
   PieceName piece;
-  ServedPiece source;  // the requested range
+  ServedPiece source;  // the requested range of the piece
   std::size_t chunk_bytes = 0;
   std::size_t next_offset = 0;
   struct UnderWay {
     std::size_t offset = 0;
     std::size_t size_bytes = 0;
     Clock::time_point begin;
-    bool alone = false;  // so far
+    bool alone = false;  // no other chunk was under way so far
   };
-  std::vector<UnderWay> under_way;  // sent and not acknowledged
-  std::size_t in_hands = 0;         // chunks that UCX has not handed back
+  std::vector<UnderWay> under_way;  // chunks sent and not acknowledged
+  std::size_t in_hands = 0;         // chunks whose send has not ended
   bool accepted = false;
-  bool has_room = true;  // whether the asker has room
+  bool has_room = true;  // the asker has room for another chunk
   bool cancelled = false;
-  std::int64_t noted_at_ms = 0;  // when the asker was last heard, or last told to wait
+  std::int64_t noted_at_ms = 0;  // when a frame last came from the asker or went to it
 
   bool urgent() const { return (asked.wishes & wire::is_urgent) != 0; }
   bool may_send(std::size_t under_way_max) const {
@@ -142,7 +142,7 @@ void Serving::link_down(const std::shared_ptr<Link>& link) {
   for (const auto& serve : waiting_) serve->cancelled |= serve->link == link;
 }
 
-// The next request that may be opened, if there is one.
+// Takes the next waiting request that may be served now; null if there is none.
 Serving::ServePtr Serving::take_waiting() {
   std::erase_if(waiting_, [](const ServePtr& serve) { return serve->cancelled; });
   const auto is_urgent = [](const ServePtr& serve) { return serve->urgent(); };
@@ -164,7 +164,9 @@ void Serving::pump() {
   while (const ServePtr next = take_waiting()) open(next);
   const std::size_t in_flight_max = std::max<std::size_t>(options_.chunks_in_flight, 1);
   held_ = false;
-  bool is_shut = false;  // oldest first: whole pieces protect, halves of several do not
+  // The oldest request comes first: if it may not send, no later one may. One complete piece protects, half pieces do
+  // not.
+  bool is_shut = false;
   for (const auto& serve : active_) {
     while ((serve->urgent() || !is_shut) && serve->may_send(in_flight_max)) {
       const std::size_t size = allowed_bytes(*serve);
@@ -178,7 +180,7 @@ void Serving::pump() {
   }
 }
 
-// The most bytes that the next chunk may have.
+// The most bytes that the next chunk may have; 0: do not send now.
 std::size_t Serving::allowed_bytes(const Serve& serve) {
   const std::size_t left = serve.source.data.size() - serve.next_offset;
   const std::size_t most = std::min(serve.chunk_bytes, left);
@@ -188,7 +190,7 @@ std::size_t Serving::allowed_bytes(const Serve& serve) {
   return allowed >= most ? most : allowed / wire::grain_bytes * wire::grain_bytes;
 }
 
-// Every byte of every piece leaves this node here.
+// The only place from which pieces leave this node.
 void Serving::send_chunk(const ServePtr& serve, std::size_t size_bytes) {
   const std::size_t offset = serve->next_offset;
   serve->next_offset += size_bytes;
@@ -212,7 +214,7 @@ std::optional<std::int64_t> Serving::ask_again_us() const {
 void Serving::tick() {
   const std::int64_t now = now_ms();
   for (const auto& serve : active_) {
-    // An asker that does not accept, acknowledge or cancel must not hold the piece.
+    // Gives up an asker that does not accept, acknowledge or cancel, so that the piece does not stay pinned.
     const std::int64_t silent_ms = now - serve->noted_at_ms;
     if (!serve->accepted || !serve->under_way.empty()) {
       if (silent_ms > options_.progress_timeout_ms) serve->cancelled = true;

@@ -1,10 +1,11 @@
 // Serving is the part of the transport that sends pieces to the peers that ask for them. It sends each piece in chunks,
 // a few at a time. fetching.hpp is the other side.
 //
-// It serves at most serves_max requests at once, and as many urgent requests besides. Further requests wait, and their
-// askers are told so. If too many wait, it refuses new ones. The pacer decides when a chunk leaves. A chunk is under
-// way until its receiver has acknowledged it. While chunks wait for the pacer, the asker gets a sign of life now and
-// then. A piece stays pinned until the link has handed back all of its chunks, even if the asker is gone.
+// Serving serves at most serves_max requests at once, and besides these at most as many urgent ones. Further requests
+// wait, and Serving tells their askers so. If too many wait, it refuses new ones. The pacer decides when a chunk
+// leaves. A chunk is under way until its receiver has acknowledged it. While chunks wait for the pacer, Serving tells
+// the asker now and then that it waits. A piece stays pinned until the sends of all its chunks have ended, even if the
+// asker is gone.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once
@@ -22,7 +23,7 @@ namespace ckpt::net {
 
 class Serving {
  public:
-  // `pacer` is null if chunks leave as soon as they can.
+  // If `pacer` is null, chunks leave as soon as they can.
   Serving(const TransportOptions& options, Transport::OnServe serve, ChunkPacer* pacer)
       : options_(options), serve_(std::move(serve)), pacer_(pacer) {}
 
@@ -34,7 +35,7 @@ class Serving {
   void link_down(const std::shared_ptr<Link>& link);
   // Starts waiting requests and sends the chunks that may be sent.
   void pump();
-  // If a chunk waits only for the pacer: when to ask the pacer again.
+  // After how many microseconds to call pump() again, because a chunk waits only for the pacer. Nothing if none does.
   std::optional<std::int64_t> ask_again_us() const;
   void tick();
 

@@ -1,9 +1,9 @@
-// Session is the secret that two nodes share after their handshake. With it they prove later that a connection and its
-// frames are theirs.
+// Session is the secret that two nodes share after their handshake. With it they prove later that a connection, and the
+// frames on it, are theirs.
 //
-// A session serves for one connection only. Its key is never sent. The hello on the connection proves that its sender
-// has the key. Each later header begins with a seal, a number derived from the key. So frames that others inject are
-// dropped.
+// A session is for one connection only. Its key is never sent. The hello on the connection proves that its sender has
+// the key. Each later header begins with a seal: here, a number derived from the key. A frame without the right seal is
+// dropped, because somebody else has injected it.
 //
 // Plain values and pure functions; thread-safe.
 #pragma once
@@ -27,9 +27,9 @@ struct Session {
   std::uint64_t peer_instance = 0;
 };
 
-// Completes `hello` with the proof of `side`.
+// Adds to `hello` the session's id, and the proof that `side` sends it.
 void prove(const Session& session, Side side, wire::Hello& hello);
-// True if `hello` was completed by `side` of this session.
+// True if `hello` has the proof of `side` of this session.
 bool proves(const Session& session, Side side, const wire::Hello& hello);
 
 // The seal with which the headers from `side` begin.

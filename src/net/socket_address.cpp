@@ -20,7 +20,8 @@ SocketAddress copy_of(const sockaddr* address) {
   return result;
 }
 
-// Lower is better; negative means unusable. IPv6 link-local addresses mean nothing without their interface.
+// How suitable an address is: lower is better, negative is unusable. IPv6 link-local addresses are unusable, because
+// they mean nothing without their interface.
 int rank_of(const ifaddrs& entry) {
   if (entry.ifa_addr == nullptr || !(entry.ifa_flags & IFF_UP)) return -1;
   const int family = entry.ifa_addr->sa_family;
@@ -33,7 +34,7 @@ int rank_of(const ifaddrs& entry) {
   return rank;
 }
 
-// The best address of the named interface, or of all interfaces.
+// The most suitable address of the named interface, or of all interfaces.
 std::optional<SocketAddress> best_address(const std::optional<std::string>& interface) {
   std::optional<SocketAddress> best;
   int best_rank = 1000;

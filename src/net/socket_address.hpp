@@ -16,18 +16,19 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-// "192.0.2.7:40123" or "[fd00::2]:40123".
+// Text like "192.0.2.7:40123" or "[fd00::2]:40123". Parsing returns nothing for any other text.
 std::string to_text(const SocketAddress& address);
 std::optional<SocketAddress> parse_socket_address(const std::string& text);
 
-// An address (port 0) of the named interface, if it is up and has one that others could reach.
+// An address of the named interface, with port 0. Nothing if the interface is down or has no address that others could
+// reach.
 std::optional<SocketAddress> address_on(const std::string& interface);
-// The address of the first interface in a list ("eth0,eth1") that has one. If the list is empty, or none of them is an
-// IP interface (an RDMA device), the address of the first interface that is up and not loopback. If there is none,
-// loopback.
+// Returns an address, with port 0, of the first interface in the list ("eth0,eth1") that has one. If none has, as with
+// RDMA devices, or if the list is empty: the address of the first interface that is up and not loopback. If there is no
+// such interface: the loopback address.
 SocketAddress local_address(const std::string& interfaces);
 
-// Returns the same host with `port` instead of its port.
+// Returns `address` with another port.
 SocketAddress with_port(SocketAddress address, std::uint16_t port);
 
 }  // namespace ckpt::net

@@ -1,6 +1,7 @@
-// SourceLimit limits how often one address may connect to the listener: so many at once, and so many per second in the
-// long run. Its memory is fixed. It sorts addresses into buckets by a hash with a secret seed, and the addresses of one
-// bucket share a limit. Because of the seed, nobody can choose an address to use up another's limit.
+// SourceLimit limits how often one address may connect to the listener: `burst` connections at once, and `per_s` per
+// second in the long run. Its memory is fixed: it puts addresses into buckets by a hash with a secret seed, and the
+// addresses in a bucket share a limit. Because of the seed, nobody can choose an address that uses up the limit of
+// another one.
 //
 // Not thread-safe.
 #pragma once
@@ -20,7 +21,7 @@ class SourceLimit {
  public:
   SourceLimit(double burst, double per_s, std::uint64_t seed) : burst_(burst), per_s_(per_s), seed_(seed) {}
 
-  // True if the source may connect once more at `now`, which never goes back.
+  // Returns whether `source` may connect once more, and counts the connection if so. `now` must not go back.
   bool admit(std::span<const std::byte> source, Clock::time_point now) {
     Bucket& bucket = buckets_[XXH3_64bits_withSeed(source.data(), source.size(), seed_) % buckets_.size()];
     const double regained = milliseconds_between(bucket.at, now) * per_s_ / 1000;

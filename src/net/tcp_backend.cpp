@@ -34,10 +34,11 @@ bool TcpBackend::watch(int connection, TcpLink& link, bool for_room, bool anew) 
   return ::epoll_ctl(poll_.get(), anew ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, connection, &event) == 0;
 }
 
-// Closing is not enough while a child process that is just being started has the connection, too.
+// Closing the connection does not end the watch while a child process that is just being started has it, too.
 void TcpBackend::forget(int connection) { ::epoll_ctl(poll_.get(), EPOLL_CTL_DEL, connection, nullptr); }
 
-// No link ends in here: the owner closes failed ones afterwards, and a closed connection is no longer watched.
+// The pointers in the events are valid: no link is destroyed in here, because its owner closes failed links later, and
+// a closed connection is not watched any more.
 unsigned TcpBackend::progress() {
   std::array<epoll_event, 64> events;
   const int count = ::epoll_wait(poll_.get(), events.data(), static_cast<int>(events.size()), 0);

@@ -1,5 +1,5 @@
-// TcpBackend makes links over the TCP connections that the listener has already authenticated. It opens no port of its
-// own, and gets no data of an unauthenticated peer.
+// TcpBackend makes links over TCP connections on which the peer has proven the token to the listener. It opens no port
+// itself, and gets no data from unauthenticated peers.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once
@@ -14,10 +14,10 @@ class TcpLink;
 
 class TcpBackend final : public LinkBackend {
  public:
-  // Throws Failure (CKPT_ERR_SYSTEM). `events` outlive the backend.
+  // Throws Failure (CKPT_ERR_SYSTEM). `options` and `events` must outlive the backend.
   TcpBackend(const TransportOptions& options, BackendEvents& events);
 
-  // The place that the listener tells members: the connection that they already have.
+  // The place (Asking::place()) that stands for the connection of the handshake itself: "stream".
   static const std::string& here();
 
   std::shared_ptr<Link> outgoing() override;
@@ -31,7 +31,8 @@ class TcpBackend final : public LinkBackend {
 
  private:
   friend class TcpLink;
-  // Waits until `connection` brings data, and with `for_room` until it has room. Returns false if the kernel refuses.
+  // Makes progress() serve `link` when data arrives on `connection`, and with `for_room` also when there is room to
+  // send. `anew`: this is the first call for the connection. Returns false if the kernel refuses.
   bool watch(int connection, TcpLink& link, bool for_room, bool anew);
   void forget(int connection);
 

@@ -17,9 +17,9 @@ namespace ckpt::net {
 namespace {
 
 constexpr std::size_t buffer_bytes = 64u << 10;
-constexpr std::size_t small_bytes = 16u << 10;         // a payload this small is delivered from the buffer
-constexpr std::size_t read_bytes_max = 4u << 20;       // in a row, before other links get their turn
-constexpr std::size_t frames_max = 65536;              // waiting to be sent
+constexpr std::size_t small_bytes = 16u << 10;         // a payload up to this size is delivered from the buffer
+constexpr std::size_t read_bytes_max = 4u << 20;       // most bytes to read before other links get their turn
+constexpr std::size_t frames_max = 65536;              // most frames that may wait to be sent
 constexpr std::uint64_t payload_bytes_max = 1u << 30;  // larger than anything that is ever sent
 constexpr int frames_at_once = 16;
 
@@ -27,7 +27,8 @@ void set(const UniqueFd& connection, int level, int option, int value) {
   ::setsockopt(connection.get(), level, option, &value, sizeof value);
 }
 
-// A machine that is gone is noticed within the time that a link may make no progress.
+// Makes the kernel end the connection if the peer's machine does not answer any more. While data is being sent, that
+// takes `timeout_ms`.
 void watch_over(const UniqueFd& connection, std::int64_t timeout_ms) {
   set(connection, IPPROTO_TCP, TCP_NODELAY, 1);
   set(connection, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(timeout_ms));
@@ -37,7 +38,7 @@ void watch_over(const UniqueFd& connection, std::int64_t timeout_ms) {
   set(connection, IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
-// Copies from another process. Returns false if not all of it can be read.
+// Copies memory of another process into `into`. Returns false if not all of it can be read.
 bool read_memory(std::uint64_t pid, std::uint64_t address, std::span<std::byte> into) {
   for (std::size_t got_bytes = 0; got_bytes < into.size();) {
     const iovec local{into.data() + got_bytes, into.size() - got_bytes};
@@ -110,7 +111,7 @@ void TcpLink::enqueue(std::uint16_t kind, std::span<const std::byte> header, std
 }
 
 void TcpLink::write_some() {
-  if (std::exchange(writing_, true)) return;  // a callback may send more
+  if (std::exchange(writing_, true)) return;  // called from a callback below; the loop sends the new frames, too
   while (!frames_.empty() && !failed()) {
     std::array<iovec, 2 * frames_at_once> parts;
     std::size_t count = 0, skip_bytes = sent_bytes_;
@@ -163,8 +164,8 @@ void TcpLink::read_some() {
   }
 }
 
-// Reads what is there: a payload to its place, and what follows it into the buffer. Returns 0 if nothing came or it
-// failed.
+// Reads what the connection has: first the rest of a payload to its target, and what follows it into the buffer.
+// Returns the number of bytes read; 0 if there were none or the link has failed.
 std::size_t TcpLink::fill() {
   if (begin_ > 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
@@ -198,7 +199,7 @@ void TcpLink::parse() {
   }
 }
 
-// Returns whether the payload under way is complete, or there was none.
+// Takes bytes of the present payload from the buffer. Returns true if no payload is incomplete any more.
 bool TcpLink::take_payload() {
   const std::size_t here = std::min<std::uint64_t>(payload_left_bytes_, end_ - begin_);
   if (here > 0 && receiving_) {
@@ -213,7 +214,7 @@ bool TcpLink::take_payload() {
   return true;
 }
 
-// Returns whether there was a frame to take.
+// Takes and delivers the next frame in the buffer. Returns false if there is none that is complete.
 bool TcpLink::take_frame() {
   const auto rest = std::span(buffer_).subspan(begin_, end_ - begin_);
   if (rest.size() < sizeof(Head)) return false;
@@ -246,7 +247,7 @@ void TcpLink::deliver(const Head& head, std::span<const std::byte> header, Arriv
   if (head.in_place != 0 && !failed()) enqueue(kind_released, {}, {}, {});
 }
 
-// The frames that two streams exchange for themselves.
+// Handles a frame by which two nodes arrange to read chunks in place.
 void TcpLink::own_frame(const Head& head, std::span<const std::byte> header) {
   if (head.kind == kind_readable) {
     is_readable_ = true;
@@ -258,7 +259,7 @@ void TcpLink::own_frame(const Head& head, std::span<const std::byte> header) {
   } else if (const auto beacon = wire::decode<Beacon>(header);
              beacon && streams_.options_.transports == "shm" && peer_pid_ == 0) {
     std::array<std::byte, 16> seen = {};
-    if (!read_memory(beacon->pid, beacon->address, seen) || seen != beacon->bytes) return;  // from another machine
+    if (!read_memory(beacon->pid, beacon->address, seen) || seen != beacon->bytes) return;  // e.g. on another machine
     peer_pid_ = beacon->pid;
     enqueue(kind_readable, {}, {}, {});
   }

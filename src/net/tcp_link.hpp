@@ -2,13 +2,14 @@
 //
 //    head 16 bytes   kind, size of the header, whether the payload is in place, size of the payload
 //    header          as in wire.hpp, after the session's seal
-//    payload         its bytes; if it is in place: 8 bytes, its address in the sender's memory
+//    payload         its bytes; or, if it is in place, 8 bytes: its address in the sender's memory
 //
 // A large payload goes from the socket straight into the receiver's memory. A payload that nobody takes is skipped.
 //
-// Two nodes on one machine with transport "shm" copy chunks through memory. First each shows the other a few bytes of
-// its memory (kind_beacon). A peer that can read them says so (kind_readable). It then gets the address of a chunk in
-// place of the bytes. It reads the chunk there, and says when it has (kind_released).
+// With transport "shm", two nodes on one machine read chunks from each other's memory. First each node tells the other
+// where a few bytes are in its memory, and what they are (kind_beacon). A node that can read these bytes says so
+// (kind_readable). From then on it gets the address of a chunk instead of the bytes: the payload is in place. It reads
+// the chunk there, and says when it has done so (kind_released).
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once
@@ -27,11 +28,11 @@ class TcpLink final : public Link {
 
   bool open(const std::string& place, UniqueFd connection) override;
   bool idle() const override { return frames_.empty() && lent_.empty() && !receiving_; }
-  void end_operations() override {}  // all ended when the link was closed
+  void end_operations() override {}  // nothing to do: all ended when the link was closed
 
-  // Reads what has arrived, a bounded part of it.
+  // Reads and handles what has arrived, up to a limit, so that other links get their turn.
   void read_some();
-  // Sends queued frames.
+  // Sends as much of the queued frames as the connection takes now.
   void write_some();
 
  private:
@@ -45,7 +46,7 @@ class TcpLink final : public Link {
   struct Beacon {
     std::uint64_t pid = 0;
     std::uint64_t address = 0;
-    std::array<std::byte, 16> bytes = {};  // the bytes that are there
+    std::array<std::byte, 16> bytes = {};  // the bytes at this address
   };
   static constexpr std::uint16_t kind_beacon = 0x100;
   static constexpr std::uint16_t kind_readable = 0x101;
@@ -86,23 +87,23 @@ class TcpLink final : public Link {
   TcpBackend& streams_;
   UniqueFd connection_;
 
-  // Outwards.
+  // Sending.
   std::deque<Frame> frames_;
-  std::size_t sent_bytes_ = 0;  // of the first frame
+  std::size_t sent_bytes_ = 0;  // how much of the first frame is sent
   bool writing_ = false;
   bool waits_for_room_ = false;
-  bool is_readable_ = false;    // the peer can read our memory
-  std::deque<Operation> lent_;  // operations whose memory the peer reads, in order
+  bool is_readable_ = false;    // the peer can read this process's memory
+  std::deque<Operation> lent_;  // sends whose payload the peer reads in place, in order
   std::array<std::byte, 16> shown_ = {};
 
-  // Inwards: bytes that arrived and were not looked at, and the payload that is being received.
-  std::vector<std::byte> buffer_;
-  std::size_t begin_ = 0, end_ = 0;
-  std::uint64_t payload_left_bytes_ = 0;
-  bool receiving_ = false;  // the payload is wanted; the rest goes to target_
+  // Receiving.
+  std::vector<std::byte> buffer_;         // has arrived bytes that are not handled yet, from begin_ to end_
+  std::size_t begin_ = 0, end_ = 0;       // positions in buffer_
+  std::uint64_t payload_left_bytes_ = 0;  // bytes of the present payload that have not arrived
+  bool receiving_ = false;                // these bytes go to target_; otherwise they are skipped
   std::byte* target_ = nullptr;
   Done received_;
-  std::uint64_t peer_pid_ = 0;  // of a peer whose memory we can read; otherwise 0
+  std::uint64_t peer_pid_ = 0;  // process id of the peer, if this process can read its memory; otherwise 0
 };
 
 }  // namespace ckpt::net

@@ -22,14 +22,14 @@ namespace ckpt::net {
 namespace {
 
 constexpr int tick_ms = 20;
-constexpr std::int64_t sleep_us_max = 100'000;  // also the most that a lost wake-up costs
-// While sources wait for room: how late that may be noticed.
+constexpr std::int64_t sleep_us_max = 100'000;  // if a wake-up is lost, the thread wakes after this time
+// The longest sleep while a source waits for room. Nothing wakes the thread when there is room again.
 constexpr std::int64_t owing_sleep_us = 250;
-// Rounds of progress without an event before the thread sleeps. Polling pays if events come about as fast as a thread
-// can be woken. It takes time from training otherwise.
+// The thread sleeps after so many rounds of progress without an event. More rounds pay if events come about as fast as
+// a thread can be woken. Otherwise they would take time from training.
 constexpr int idle_rounds = 2, idle_rounds_in_haste = 32;
 constexpr std::chrono::microseconds hasty_sleep{50};
-constexpr std::chrono::seconds other_way_complaint_every{60};  // of peers that carry data in another way
+constexpr std::chrono::seconds other_way_complaint_every{60};  // least time between remarks about other transports
 
 ListenerOptions listener_options(const TransportOptions& options, LinkBackend& backend) {
   ListenerOptions listener;
@@ -39,7 +39,7 @@ ListenerOptions listener_options(const TransportOptions& options, LinkBackend& b
   return listener;
 }
 
-// A message until it was sent or dropped. Counts itself against the queue limit.
+// A message that is not sent or dropped yet. While the object exists, the message counts toward queue_limit.
 class Message {
  public:
   Message(std::vector<std::byte> bytes, std::atomic<std::size_t>& count) : bytes_(std::move(bytes)), count_(count) {}
@@ -151,12 +151,12 @@ class LinkTransport final : public Transport, private BackendEvents {
   std::int64_t ticked_at_ms_ = 0;
   bool stopping_ = false;
 
-  Clock::time_point complains_again_at_ = {};  // only the listener's thread
-  Listener listener_;                          // its thread uses commands and pending connections
+  Clock::time_point complains_again_at_ = {};  // only the listener's thread uses it
+  Listener listener_;                          // its thread uses commands_ and pending_connections_
   std::thread thread_;
 };
 
-// Null if members connect elsewhere.
+// Takes the connections of peers that have proven the token. Null if the backend does not want these connections.
 Listener::OnMember LinkTransport::taker() {
   if (!backend_->wants_connections()) return nullptr;
   return [this](UniqueFd connection) {
@@ -182,7 +182,7 @@ void LinkTransport::run() {
   shut_down();
 }
 
-// Work that callbacks left to do.
+// Does the work that the callbacks have left.
 void LinkTransport::round() {
   fetching_.pump();
   serving_.pump();
@@ -199,7 +199,7 @@ void LinkTransport::tick_if_due() {
   serving_.tick();
 }
 
-// Whether something has happened meanwhile, or may have.
+// Returns true if something has happened meanwhile, or may have.
 bool LinkTransport::sleep() {
   if (!commands_.empty() || !backend_->arm()) return true;
   pollfd waits[] = {{backend_->event_fd(), POLLIN, 0}, {commands_.fd(), POLLIN, 0}};
@@ -218,8 +218,8 @@ void LinkTransport::shut_down() {
     if (links_.idle() && backend_->quiet()) break;
   }
   links_.end_operations();
-  // Fetches requested since then end at once. A sink may answer its end with another fetch; that is allowed a few
-  // times.
+  // Fetches that were requested since retire_all() end at once. A sink may then request another fetch. Such fetches
+  // end, too, a few times in a row.
   for (int again = 0; again < 4 && !commands_.empty(); ++again) commands_.run_all();
 }
 
@@ -245,7 +245,7 @@ void LinkTransport::complain(const std::string& address) {
   if (!handlers_.remark || now < complains_again_at_) return;
   complains_again_at_ = now + other_way_complaint_every;
   handlers_.remark("this node and the one at " + address +
-                   " carry their data in different ways; give both the same option transport");
+                   " use different transports for data; give both the same option transport");
 }
 
 void LinkTransport::link_down(const std::shared_ptr<Link>& link) {

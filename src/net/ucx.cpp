@@ -14,8 +14,9 @@ void check(ucs_status_t status, const std::string& what) {
                 what + ": " + ucs_status_string(status) + "; check the transport and interface options");
 }
 
-// "shm" moves bulk data by reading the peer's memory and everything else over loopback tcp. UCX's shared-memory queues
-// are not used: a process that is killed while it writes into one would stall every other peer of the receiver.
+// The list of UCX transports. With "shm", a node reads bulk data from the peer's memory, and gets everything else over
+// loopback tcp. UCX's shared-memory queues are not used, because a process that is killed while it writes into one
+// would stall every other peer of the receiver.
 std::string tls_of(const TransportOptions& options) {
   return options.transports == "shm" ? "tcp,cma" : options.transports;
 }
@@ -24,16 +25,16 @@ bool reads_memory_of_processes(const TransportOptions& options) {
   return options.transports == "shm" || options.transports == "all";
 }
 
-// The option `name` of one of UCX's transports. Before UCX 1.14, the transport's name was not part of it.
+// The name of an option of one of UCX's transports. Before UCX 1.14, it did not contain the transport's name.
 std::string option_of(const std::string& transport, const std::string& name) {
   unsigned major = 0, minor = 0, release = 0;
   ucp_get_version(&major, &minor, &release);
   return major == 1 && minor < 14 ? name : transport + "_" + name;
 }
 
-// The largest piece that UCX sends through a socket, header included, and the room that it makes on the other side. It
-// must be the same on all nodes, because UCX aborts on a larger piece. It holds a chunk with its header, so that a
-// chunk is one message: TransportOptions::chunk_bytes and a little more.
+// The most bytes that UCX sends through a socket at once, with their header, and the size of the buffer that receives
+// them. It must be the same on all nodes, because UCX aborts if more bytes come. There is room for a chunk with its
+// header, so that a chunk is one message: TransportOptions::chunk_bytes and a little more.
 constexpr char socket_segment_size[] = "2052k";
 
 constexpr int ucx_ports = 7;
@@ -46,10 +47,10 @@ void configure(ucp_config_t* config, const TransportOptions& options) {
   if (!options.interface.empty()) set("NET_DEVICES", options.interface);
   set("KEEPALIVE_INTERVAL", "1s");
 
-  // Bulk data comes out of a socket and the receiver copies it, or the receiver reads it from the sender's memory. A
-  // process that was stopped in the middle must not be able to write when it wakes. Over a socket, UCX copies what it
-  // sends, so nothing that it still has to send refers to our memory or our requests. Where it does not copy
-  // (zero-copy, rendezvous, "put"), it aborts the process if a connection breaks during such a send.
+  // The receiver copies bulk data out of a socket, or reads it from the sender's memory. A sender that was stopped in
+  // the middle can then not write to the receiver when it wakes. Over a socket, UCX must copy what it sends, so that
+  // nothing unsent refers to our memory or our requests. If it does not copy (zero-copy, rendezvous, "put"), it aborts
+  // the process when a connection breaks during such a send.
   set("RNDV_SCHEME", "get_zcopy");
   set("ZCOPY_THRESH", "inf");
   if (options.transports == "tcp") set("RNDV_THRESH", "inf");
@@ -60,8 +61,8 @@ void configure(ucp_config_t* config, const TransportOptions& options) {
   set(option_of("TCP", "TX_SEG_SIZE"), socket_segment_size);
   set(option_of("TCP", "RX_SEG_SIZE"), socket_segment_size);
 
-  // In peer-failure mode UCX reads from other processes only where it could shut a late reader out, unless this option
-  // is set. We need no such guarantee: a late reader gets bytes that fail their digest check.
+  // Without this option, UCX in peer-failure mode reads from another process only if it can shut out a reader that
+  // comes too late. We do not need this, because a late reader gets bytes that fail their digest check.
   if (reads_memory_of_processes(options)) set(option_of("CMA", "MEMORY_INVALIDATE"), "y");
 }
 
@@ -99,7 +100,7 @@ void Ucx::start(const TransportOptions& options) {
 
   ucp_worker_params_t worker = {};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_FLAGS;
-  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // made on one thread, driven by another
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // one thread makes the worker, and another one drives it
   worker.flags = UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK;
   check(ucp_worker_create(context_, &worker, &worker_), "UCX cannot create a worker");
   check(ucp_worker_get_efd(worker_, &event_fd_), "UCX offers no wake-up for transports '" + options.transports + "'");
@@ -127,7 +128,7 @@ void Ucx::listen(const TransportOptions& options) {
   parameters.conn_handler.cb = [](ucp_conn_request_h request, void* events) {
     static_cast<UcxEvents*>(events)->connection_requested(request);
   };
-  const AsyncGate::Closed quiet(gate_);  // nobody is let in before the guard is up
+  const AsyncGate::Closed quiet(gate_);  // UCX accepts no connection before the guard works
   const ucs_status_t listens = ucp_listener_create(worker_, &parameters, &listener_);
   if (listens == UCS_ERR_BUSY && port != 0)
     throw Failure(CKPT_ERR_SYSTEM, "another program listens on " + to_text(local) + ", one of the eight ports from " +
@@ -193,7 +194,7 @@ void Ucx::close(ucp_ep_h endpoint) {
   parameters.user_data = this;
   parameters.cb.send = [](void* request, ucs_status_t, void* ucx) {
     --static_cast<Ucx*>(ucx)->closes_in_flight_;
-    ucp_request_free(request);  // only now: an unfinished close request must not be freed
+    ucp_request_free(request);  // a close request may be freed only when it is complete
   };
   if (UCS_PTR_IS_PTR(ucp_ep_close_nbx(endpoint, &parameters))) ++closes_in_flight_;
 }

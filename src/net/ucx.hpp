@@ -1,14 +1,15 @@
 // Ucx owns what the transport uses of the library UCX: one context, one worker and one listener. If the listener's port
 // is given, UCX's own listener takes the next port, and its data sockets take some of the six after that.
 //
-// Agents connect by socket address and not by UCX worker address. Each connection then has its own endpoint on both
-// sides. Each side knows when its endpoint is closed, and sees at once that the peer died. With worker addresses, UCX
-// pairs endpoints by counting on both sides. If one side gives up a connection that the other never saw, the counts no
-// longer match (docs/security.md).
+// Agents connect by socket address and not by UCX worker address. So each connection has its own endpoint on both
+// sides. Each side knows when its endpoint is closed, and notices at once when the peer has died. With worker
+// addresses, UCX pairs the endpoints of the two sides by counting them. If one side gives up a connection that the
+// other never saw, the counts do not match any more (docs/security.md).
 //
-// Endpoints run in peer-failure mode, and a sender never writes bulk data into the receiver's memory. The receiver
-// reads it from the sender's memory or copies it out of a socket. So once an endpoint is closed and its receives have
-// called back, the buffers can be used again. A peer that was stopped and wakes up later cannot write there.
+// Endpoints run in UCX's peer-failure mode, and a sender never writes bulk data into the receiver's memory. The
+// receiver reads the data from the sender's memory or copies it out of a socket. So the buffers can be used again once
+// an endpoint is closed and its receives have called back. A peer that was stopped and wakes later cannot write to
+// them.
 //
 // Not thread-safe: only the transport's thread may use it. UCX calls `UcxEvents` from inside progress().
 #pragma once
@@ -55,16 +56,17 @@ class Ucx {
   // The address of the listener: "192.0.2.7:40123", "[fd00::2]:40123".
   const std::string& address() const { return address_; }
 
-  // True if only admitted hosts reach it.
+  // True if only admitted hosts reach the listener.
   bool is_guarded() const { return guard_->stands(); }
   // [any thread] Lets the host at this address reach the listener.
   void admit(const std::string& from);
 
-  // An endpoint whose failure is reported to `handler`. Null if UCX refuses.
+  // connect() and accept() return an endpoint whose failure UCX reports to `handler`, or null if UCX refuses.
   ucp_ep_h connect(const std::string& address, const ucp_err_handler_t& handler);
   ucp_ep_h accept(ucp_conn_request_h request, const ucp_err_handler_t& handler);
   void reject(ucp_conn_request_h request);
-  // The handle is invalid afterwards. Operations under way call back, with an error, during later progress.
+  // Closes the endpoint. The handle is invalid afterwards. Operations under way call back with an error during later
+  // calls of progress().
   void close(ucp_ep_h endpoint);
   int closes_in_flight() const { return closes_in_flight_; }
 

@@ -4,7 +4,7 @@ namespace ckpt::net {
 
 std::shared_ptr<Link> UcxBackend::outgoing() { return std::make_shared<UcxLink>(ucx_, true, failures_, &by_endpoint_); }
 
-// Ignores arrivals from an endpoint that is no longer used.
+// Ignores arrivals from an endpoint that no link uses any more.
 void UcxBackend::arrived(wire::Kind kind, ucp_ep_h from, Arrival& arrival) {
   const auto found = by_endpoint_.find(from);
   if (found == by_endpoint_.end() || found->second->failed()) return;

@@ -5,12 +5,12 @@
 
 namespace ckpt::net {
 
-// Freed when UCX has called back. `link` is null once the operation is over for us.
+// A send or receive. Freed when UCX has called back. `link` is null if the link has ended the operation before.
 struct UcxLink::Operation {
   std::shared_ptr<UcxLink> link;
   Done done;
   std::shared_ptr<const void> keep;
-  Header header;  // UCX reads it until the operation is over
+  Header header;  // UCX reads it until it has called back
 };
 
 UcxLink::~UcxLink() { assert(endpoint_ == nullptr && operations_.empty()); }
@@ -37,7 +37,8 @@ UcxLink::Operation* UcxLink::start(Done done, std::shared_ptr<const void> keep) 
   return operation;
 }
 
-// A request that UCX accepted calls back, and may have done so already. Otherwise the operation ends here.
+// `result` is what UCX returned for the operation. If UCX has accepted it, UCX calls back, or has done so already.
+// Otherwise the operation ends here.
 void UcxLink::submitted(Operation* operation, ucs_status_ptr_t result) {
   if (UCS_PTR_IS_PTR(result)) return;
   finish(operation, UCS_PTR_STATUS(result));
@@ -46,7 +47,7 @@ void UcxLink::submitted(Operation* operation, ucs_status_ptr_t result) {
 
 void UcxLink::finish(Operation* operation, ucs_status_t status) {
   const auto link = std::exchange(operation->link, nullptr);
-  if (link == nullptr) return;  // given up before
+  if (link == nullptr) return;  // the link has ended the operation before
   link->operations_.erase(operation);
   const bool ok = status == UCS_OK;
   if (ok) {

@@ -1,5 +1,5 @@
-// UcxLink is a link to a peer over UCX. A send or receive is over when UCX has called back, or some time after the
-// endpoint was closed. After that UCX can no longer reach its memory.
+// UcxLink is a link to a peer over UCX. A send or receive ends when UCX has called back, or some time after the
+// endpoint was closed. After that, UCX cannot reach the memory of the send or receive any more.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once
@@ -16,7 +16,7 @@ class UcxLink final : public Link {
  public:
   using ByEndpoint = std::unordered_map<ucp_ep_h, UcxLink*>;
 
-  // An open link is entered in `by_endpoint`, which outlives it, unless that is null.
+  // If `by_endpoint` is not null, the link is in it while the link is open. `by_endpoint` must outlive the link.
   UcxLink(Ucx& ucx, bool outgoing, std::size_t& failures, ByEndpoint* by_endpoint = nullptr)
       : Link(outgoing, failures), ucx_(ucx), by_endpoint_(by_endpoint) {}
   ~UcxLink() override;

@@ -1,4 +1,4 @@
-// RejectedPeers counts the peers that the listener rejects, and tells people of them: one sentence for many peers.
+// RejectedPeers counts the connections that the listener rejects, and reports them to people: one sentence for many.
 //
 // Any thread may call seen(). Only the listener's thread calls the other functions.
 #pragma once
@@ -16,13 +16,14 @@ namespace ckpt::net {
 
 struct UnauthenticatedPeers {
   std::uint64_t count = 0;  // connections that did not prove that they belong to the job
-  std::string last;         // the last one, and why it was rejected
+  std::string last;         // the address of the last one, and why it was rejected; "": none was
 };
 
 class RejectedPeers {
  public:
   explicit RejectedPeers(std::function<void(const std::string&)> remark) : remark_(std::move(remark)) {}
 
+  // `who` is the address that connected; `why` continues the sentence, e.g. "is of another job".
   void note(const std::string& who, const std::string& why) {
     const std::lock_guard lock(mutex_);
     ++unauthenticated_peers_.count;
@@ -35,7 +36,8 @@ class RejectedPeers {
   }
 
   bool has_unreported() const { return seen().count != reported_; }
-  // Reports new rejections: 1 s after the first, so that a crowd is one remark, and at most once a minute.
+  // Reports new rejections, at most once a minute. Waits 1 s after the first one, so that many rejections at once are
+  // one sentence.
   void notify_if_due(Clock::time_point now) {
     const UnauthenticatedPeers unauthenticated_peers = seen();
     if (unauthenticated_peers.count == reported_) return;

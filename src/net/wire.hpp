@@ -1,9 +1,10 @@
 // The format of all frames between agents.
 //
-// The table lists the kinds of frames. A kind is also the id of a UCX active message. A frame has a header of fixed
-// size (below; all fields little-endian, naturally aligned, without holes). Some have a payload. The asking side makes
-// the connection, after the handshake at the listener (handshake.hpp). Answers go back over it. Before each header
-// except the hello's there is a seal of 8 bytes, which only the two sides of the session know (session.hpp).
+// The table lists the kinds of frames. A kind is also the id of a UCX active message. Each frame has a header of fixed
+// size (the structs below: fields are little-endian, naturally aligned, and without holes), and some have a payload.
+// The asking side makes the connection, after the handshake at the listener (handshake.hpp). Answers go back over the
+// same connection. Before each header, except that of a hello, comes a seal of 8 bytes. Only the two sides of the
+// session know the seal (session.hpp).
 //
 //    id  kind            header    payload             direction
 //    1   hello           80 bytes  -                   both ways, first; nothing else is accepted before it
@@ -16,11 +17,12 @@
 //    8   received        24 bytes  -                   asker to source: this chunk is here, and whether there is room
 //    9   room            8 bytes   -                   asker to source: there is room again
 //
-// A request names a range of the piece. The range ends at the latest where the piece ends, so it may be empty. After
-// the answer, data_bytes is the size of the range, and offsets count from its first byte. The range consists of grains
-// of 64 KiB; the last one may be shorter. A chunk is a run of grains, of at most chunk_bytes. Chunks may arrive in any
-// order, each grain once. A source that can send nothing for a while says that it waits. A frame is dropped with its
-// payload if it does not decode, exceeds a bound or names an unknown request.
+// A fetch_request names a range of the piece. The source cuts it where the piece ends, so the range may be empty. The
+// answer has the size of the range (data_bytes). Offsets count from the first byte of the range. The range consists of
+// grains of 64 KiB; the last grain may be shorter. A chunk is some grains in a row, at most chunk_bytes. Chunks may
+// arrive in any order, each grain once. A source that can send nothing for a while says that it waits
+// (Status::waiting). The receiver drops a frame and its payload if the frame cannot be decoded, exceeds a bound, or
+// names an unknown request.
 //
 // Pure functions; thread-safe.
 #pragma once
@@ -39,12 +41,12 @@ namespace ckpt::net::wire {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian and copied as it lies in memory");
 
 inline constexpr std::uint32_t magic = 0x4e504b43;  // "CKPN"
-// The version of everything that both sides must have alike, including socket_segment_size of ucx.cpp.
+// The version of all that must be the same on both sides, including socket_segment_size of ucx.cpp.
 inline constexpr std::uint32_t version = 12;
 inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
 inline constexpr std::size_t grain_bytes = 64u << 10;
-// How long an asker may be without room, in progress timeouts.
+// How long an asker may be without room: so many times TransportOptions::progress_timeout_ms.
 inline constexpr std::int64_t room_timeout = 10;
 
 enum Kind : std::uint16_t {
@@ -81,7 +83,7 @@ struct FetchRequest {
   std::uint64_t request = 0;  // chosen by the asker, unique on its connection
   std::uint64_t checkpoint = 0;
   std::uint64_t first_byte = 0;
-  std::uint64_t size_bytes = UINT64_MAX;  // the sum of both may exceed 64 bits
+  std::uint64_t size_bytes = UINT64_MAX;  // first_byte + size_bytes may exceed 64 bits
   std::uint32_t shard_bytes = 0;
   std::uint32_t wishes = wants_manifest;
 };
@@ -90,13 +92,13 @@ static_assert(sizeof(FetchRequest) == 40);
 enum class Status : std::uint32_t {
   found = 0,
   not_there = 1,
-  refused = 2,  // the source serves too many others
+  refused = 2,  // too many requests wait at the source, or the manifest is too large
   waiting = 3   // the source will answer later; repeated as a sign of life
 };
 
 struct FetchAnswer {
   std::uint64_t request = 0;
-  std::uint64_t data_bytes = 0;  // of the range
+  std::uint64_t data_bytes = 0;  // size of the range
   std::uint64_t chunk_bytes = 0;
   std::uint32_t manifest_bytes = 0;
   Status status = Status::found;
@@ -135,18 +137,18 @@ std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span<const T, 1>(&value, 1));
 }
 
-// These say whether the fields can be true at all. Other code decides whether their sender is genuine.
+// True if the fields are within their bounds. Other code decides whether the sender is genuine.
 bool plausible(const Hello& hello);
 bool plausible(const FetchRequest& request, std::size_t payload_bytes);
 bool plausible(const FetchAnswer& answer, std::size_t payload_bytes);
-// True if an answer stays within what was asked for.
+// True if an answer stays within what the request asks for.
 bool within(const FetchAnswer& answer, const FetchRequest& request);
 // `data_bytes` and `chunk_bytes` are those of the answer that announced the range.
 bool plausible(const Chunk& chunk, std::size_t payload_bytes, std::size_t data_bytes, std::size_t chunk_bytes);
 
 constexpr std::size_t grain_count(std::size_t bytes) { return bytes / grain_bytes + (bytes % grain_bytes != 0); }
 
-// The bytes of `data` that `request` asks for; inside `data`, whatever the fields are.
+// The bytes of `data` that `request` asks for. They are always within `data`, whatever the fields are.
 std::span<const std::byte> range_of(const FetchRequest& request, std::span<const std::byte> data);
 
 std::uint64_t job_hash(std::string_view job);

@@ -15,7 +15,7 @@ std::string upper(std::string text) {
   return text;
 }
 
-// The key that a variable names after the prefix. Only upper case counts.
+// The key that a variable names after the prefix; nothing if that is no key. Only names in upper case count.
 std::optional<std::string> key_of(std::string_view variable, std::string_view its_prefix,
                                   bool (*is_key)(std::string_view)) {
   if (!variable.starts_with(its_prefix)) return std::nullopt;
@@ -55,8 +55,8 @@ std::vector<std::string> warnings_of(const Environment& environment, const std::
   std::vector<std::string> warnings;
   for (const std::string& variable : environment.unknown)
     warnings.push_back("environment variable " + variable + " is ignored, because no option has this name; " + advice);
-  // One sentence about all of them, because there are usually several. Leaves out those that are also set under the new
-  // name.
+  // One sentence about all variables of earlier releases, because usually several are set. It leaves out options that
+  // are also set under the new name.
   std::string former, now;
   for (const std::string& key : environment.former) {
     if (environment.values.contains(key)) continue;

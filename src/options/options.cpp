@@ -20,7 +20,7 @@
 namespace ckpt {
 namespace {
 
-// Why a value is invalid; the end of a sentence.
+// Says what a value must be: the end of the sentence "option "x" has the value "y", but ...".
 struct BadValue {
   std::string reason;
 };
@@ -48,7 +48,7 @@ std::uint64_t parse_size_bytes(std::string_view text) {
   return static_cast<std::uint64_t>(bytes);
 }
 
-// How one kind of value is read and written.
+// Each of the types below reads and writes one kind of value.
 template <std::uint64_t low, std::uint64_t high>
 struct Count {
   static std::string type() { return "integer"; }
@@ -62,8 +62,8 @@ struct Count {
   }
 };
 using Milliseconds = Count<1, 24ull * 3600 * 1000>;
-// With lower values, reading and renewing would overload the store. With higher ones, a watch at etcd is silent for
-// longer than it trusts.
+// Milliseconds. With less, reading and renewing the lease would overload the store. With more, an etcd watch would be
+// without a message for so long that it takes the connection for broken.
 using Lease = Count<200, 30'000>;
 
 struct Bytes {
@@ -125,7 +125,7 @@ struct OptionalPath {
   static std::string text(const std::string& from) { return from; }
 };
 
-// Where agents meet.
+// The coordination store: a directory or etcd.
 struct Coordination {
   static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
@@ -137,7 +137,7 @@ struct Coordination {
   static std::string text(const std::string& from) { return from; }
 };
 
-// The place of persistent storage; "" for none.
+// The location of persistent storage; "" for none.
 struct Location {
   static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
@@ -148,7 +148,8 @@ struct Location {
   static std::string text(const std::string& from) { return from; }
 };
 
-// The size of a transfer to or from storage, or between nodes: a multiple of the unit that it is aligned to or cut at.
+// The size of a transfer to or from storage, or between nodes. A multiple of 64 KiB, the unit in which pieces are
+// digested and sent.
 struct BlockBytes {
   static std::string type() { return "bytes"; }
   static void parse(std::uint64_t& to, std::string_view text) {
@@ -160,7 +161,8 @@ struct BlockBytes {
   static std::string text(std::uint64_t from) { return size_text(from); }
 };
 
-// GPU memory for chunks in each of four sub-buffers, from as many ranks as a group may have.
+// GPU memory for replication from GPU to GPU. It has room for chunks from every rank of a replication group, in each of
+// four sub-buffers.
 struct PathBytes {
   static std::string type() { return "bytes"; }
   static void parse(std::uint64_t& to, std::string_view text) {
@@ -208,7 +210,7 @@ struct Protection {
   }
 };
 
-// Levels from the outside in, "row2/rack7"; "" if nothing is known.
+// A failure domain: its levels, the outermost first, as in "row2/rack7"; "" if nothing is known.
 struct Domain {
   static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
@@ -262,7 +264,7 @@ struct Flag {
 
 struct Key {
   const char* name;
-  const char* standard;  // default as text; empty: computed or none, and `standard_help` explains it
+  const char* standard;  // the default as text; empty: it is computed or there is none, as `standard_help` says
   const char* standard_help;
   const char* help;
   unsigned readers;
@@ -446,11 +448,11 @@ const std::array keys = {
         "([protection](protection.md))."),
     entry<&Options::hang_floor_ms, Milliseconds>(
         "hang_floor_ms", "2500", "", agent, 0,
-        "A rank is never suspected to hang before it has made no progress for this time ([jit](jit.md))."),
+        "Shortest time without progress after which a rank is suspected to hang ([jit](jit.md))."),
     entry<&Options::hang_factor, Count<2, 1000>>(
         "hang_factor", "3", "", agent, 0,
-        "A rank is suspected to hang after this many times the longest time that it took before. A rank that computes "
-        "so many times as long as the others is a straggler ([jit](jit.md))."),
+        "A rank is suspected to hang if a step takes this many times as long as its slowest recent one. A rank that "
+        "computes this many times as long as the others is a straggler ([jit](jit.md))."),
     entry<&Options::restore_timeout_ms, Milliseconds>("restore_timeout_ms", "60000", "", engine | agent, 0,
                                                       "Longest time for a whole restore."),
     entry<&Options::claim_timeout_ms, Milliseconds>(
@@ -472,13 +474,13 @@ const Key* find_key(std::string_view name) {
 
 struct Setting {
   std::string value;
-  std::string from;  // names source and key in messages
+  std::string from;  // names the key and the place that sets it, for messages
 };
 using Settings = std::map<std::string, Setting>;
 
 [[noreturn]] void refuse(const std::string& sentence) { throw Failure(CKPT_ERR_INVALID, sentence); }
 
-// Checks the value. Keeps it unless an earlier source has named the key.
+// Checks the value. Keeps it unless the key is in `settings` already.
 void offer(Settings& settings, const std::string& name, Setting setting, const std::string& where_keys_are) {
   const Key* key = find_key(name);
   if (key == nullptr) refuse(setting.from + " is not known; " + where_keys_are);
@@ -552,7 +554,7 @@ void fill_computed(Options& options, const Settings& settings) {
   if (options.rank >= options.world_size && settings.contains("rank") && settings.contains("world_size"))
     refuse(settings.at("rank").from + " is " + std::to_string(options.rank) + ", but the world size is " +
            std::to_string(options.world_size) + "; ranks count from 0");
-  // Otherwise a single lost or late message would make a node dead.
+  // With less, a node would count as dead because of a single lost or late message.
   if (options.node_timeout_ms < 3 * options.heartbeat_ms)
     refuse("node_timeout_ms is " + std::to_string(options.node_timeout_ms) + " and heartbeat_ms " +
            std::to_string(options.heartbeat_ms) + "; give node_timeout_ms three times heartbeat_ms or more");
@@ -607,7 +609,7 @@ OptionPairs split_key_values(const std::vector<std::string>& words) {
 std::vector<std::string> to_key_values(const Options& options, Reader reader) {
   std::vector<std::string> words;
   for (const Key& key : keys) {
-    // `options` already has the file's values. Naming the file again would only read it a second time.
+    // `options` already has the values of the config file, so there is no need to read that file again.
     if ((key.readers & static_cast<unsigned>(reader)) == 0 || std::string_view(key.name) == "config") continue;
     words.push_back(std::string(key.name) + "=" + key.text(options));
   }

@@ -1,9 +1,9 @@
 // Options has all options of engine, agent and tools. They are parsed once, at start, by one table of keys.
 //
-// A key can come from three sources: the caller (code or command line), the environment (CKPTENGINE_<KEY>), and the
-// JSON file that the key `config` names. The first source that has the key wins. A malformed value is an error in every
-// source. An unknown key is an error too, but in the environment only a warning: the variable may belong to another
-// program.
+// An option can be set in three places: by the caller (code or command line), in the environment (CKPTENGINE_<KEY>),
+// and in the JSON file that the option `config` names. The first of these places that has the key wins. An invalid
+// value is an error in every place. So is an unknown key, except in the environment. There it causes only a warning,
+// because the variable may belong to another program.
 //
 // Options has only plain values. Threads may share it while nobody changes it. Any thread may call the functions.
 #pragma once
@@ -42,8 +42,8 @@ struct Options {
   std::string etcd_cert_file;
   std::string etcd_key_file;
   std::uint32_t copies;
-  std::optional<placement::Protection> protection;  // if set, it counts instead of `copies`
-  std::optional<placement::Strategy> placement;     // none: chosen from what the ranks hold
+  std::optional<placement::Protection> protection;  // if set, `copies` is ignored
+  std::optional<placement::Strategy> placement;     // not set: chosen from what the ranks hold
   std::string domain;
   bool standby;
   std::string member_hook;
@@ -84,7 +84,7 @@ struct Options {
   std::int64_t close_timeout_ms;
   std::string log_file;
   std::string config;
-  std::vector<std::string> warnings;  // about the environment, a sentence each; not an option
+  std::vector<std::string> warnings;  // not an option: warnings about environment variables, a sentence each
 
   std::string private_shard() const { return "rank" + std::to_string(rank) + ".private"; }
   placement::Protection chosen_protection() const {
@@ -95,28 +95,30 @@ struct Options {
 
 using OptionPairs = std::vector<std::pair<std::string, std::string>>;
 
-// Exit status of ckptd if another agent serves the node already, or is about to.
+// Exit status of ckptd if another agent serves the node already or is starting to serve it.
 inline constexpr int agent_exists_status = 2;
 
-// Which program reads the options. It decides which keys must be given. Every program accepts all keys, so that all can
-// share one file.
+// Which kind of program reads the options. This decides which keys must be given. Every program accepts all keys, so
+// that all programs can share one config file.
 enum class Reader : unsigned { engine = 1, agent = 2, tool = 4 };
 
-// Messages call the source `caller` "option". `environment` is a null-terminated list as in environ(7), or null for
-// none. Throws Failure (CKPT_ERR_INVALID) with a sentence that names source and key.
+// Reads all options. `caller` has what code or the command line sets; messages call it "option". `environment` is a
+// null-terminated list as in environ(7), or null for none. Throws Failure (CKPT_ERR_INVALID), whose sentence names the
+// key and the place that sets it.
 Options parse_options(Reader reader, const OptionPairs& caller, const char* const* environment);
 
 // Turns "key=value" words into pairs. Throws Failure (CKPT_ERR_INVALID).
 OptionPairs split_key_values(const std::vector<std::string>& words);
 
-// "key=value" for every option that `reader` reads. Parsing them gives the same values.
+// "key=value" for every option that `reader` reads, except `config`. Parsing these gives the same values.
 std::vector<std::string> to_key_values(const Options& options, Reader reader);
 
-// A Markdown table of the keys that `reader` reads, or of all keys (docs/options.md).
+// A Markdown table of the options that `reader` reads, or of all options (docs/options.md).
 std::string options_help(Reader reader);
 std::string options_help();
 
-// All keys as a JSON array of {"name", "type", "default", "required", "readers", "help"}; "required" is for an engine.
+// All options as a JSON array of {"name", "type", "default", "required", "readers", "help"}. "required" tells whether
+// Reader::engine needs the key.
 std::string options_json();
 
 }  // namespace ckpt

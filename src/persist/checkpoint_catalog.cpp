@@ -10,7 +10,8 @@
 namespace ckpt::persist {
 namespace {
 
-// How many incarnations may have left unfinished files since the newest one that finished a checkpoint.
+// The incarnation in a file's name may exceed the newest incarnation that finished a checkpoint by this much. A file
+// name beyond that is ignored.
 constexpr std::uint64_t incarnations_ahead_max = 65'536;
 
 std::string check_file(FileSystem& files, const std::string& path, std::uint64_t expected_bytes) {
@@ -54,7 +55,8 @@ void look_into(FileSystem& files, const std::string& job, StoredCheckpoint& stor
   stored.problem = check_files(files, directory, *stored.record);
 }
 
-// Notes what makes a checkpoint unusable, and whether that is its own fault.
+// Calls `look`. If it throws, notes why the checkpoint cannot be used, and whether storage refused to let us read it.
+// Throws on if storage itself fails.
 template <class Look>
 void examine(StoredCheckpoint& stored, Look look) {
   try {
@@ -68,11 +70,11 @@ void examine(StoredCheckpoint& stored, Look look) {
   }
 }
 
-// What the names in a checkpoint's directory say.
+// What the file names in a checkpoint's directory say.
 struct Names {
   std::uint64_t newest_incarnation = 0;
-  std::string newest;  // the file name that says so
-  bool are_all_ours = true;
+  std::string newest;        // the file name that has this incarnation
+  bool are_all_ours = true;  // no name is of another program
 };
 Names look_at_names(FileSystem& files, const std::string& directory,
                     std::uint64_t incarnation_limit = CheckpointId::incarnation_max) {
@@ -89,8 +91,9 @@ Names look_at_names(FileSystem& files, const std::string& directory,
   return names;
 }
 
-// Without the names, nobody knows which incarnations left something there. Names that are too far ahead of everything
-// ever finished are passed over. Otherwise the numbers of incarnations would run out.
+// Ignores file names whose incarnation is too far above those of all finished checkpoints. Otherwise one such name
+// could use up the numbers of incarnations. A checkpoint whose names cannot be listed becomes unusable, because nobody
+// knows which incarnations left files in it.
 void pass_over_absurd_names(FileSystem& files, const std::string& job,
                             std::vector<StoredCheckpoint>& stored_checkpoints) {
   std::uint64_t finished = 0;
@@ -109,18 +112,18 @@ void pass_over_absurd_names(FileSystem& files, const std::string& job,
 }
 
 bool may_go(FileSystem& files, const std::string& job, const StoredCheckpoint& stored, CheckpointId newest_usable) {
-  if (stored.usable()) return true;  // one more than is kept
+  if (stored.usable()) return true;  // `retention` does not keep it
   if (stored.is_withheld) return false;
   const Names names = look_at_names(files, job + "/" + folder_name(stored.iteration));
-  // A directory without names of any incarnation may have just been made.
+  // A directory in which no file names an incarnation may have just been made.
   const auto newest = names.newest_incarnation == 0 ? newest_usable.incarnation() : names.newest_incarnation;
   return names.are_all_ours && CheckpointId(newest, stored.iteration) < newest_usable;
 }
 
 bool is_on_its_way(std::string_view name) { return name.ends_with(part_suffix) || name.ends_with(parts_suffix); }
 
-// Whether a kept checkpoint does not need a file of this name: earlier incarnations left it, it never became a whole
-// file, or a later incarnation did not finish it before a checkpoint newer than all of its own existed.
+// Whether a kept checkpoint does not need the file `name`. That is so if an earlier incarnation left the file, if it
+// never became a whole file, or if a later incarnation left it and a newer usable checkpoint exists.
 bool is_left_over(const StoredCheckpoint& stored, const std::string& name, CheckpointId newest_usable) {
   const std::uint64_t kept = stored.checkpoint().incarnation();
   if (name.starts_with(manifest_name)) return is_on_its_way(name) && stored.checkpoint() < newest_usable;
@@ -137,7 +140,7 @@ void sweep(FileSystem& files, const std::string& job, const StoredCheckpoint& st
       files.remove(directory + "/" + entry.name);
 }
 
-// Whether `retention` keeps a usable checkpoint, if so many newer ones are kept.
+// Whether `retention` keeps this usable checkpoint if it keeps `kept` newer ones.
 bool is_kept(const StoredCheckpoint& stored, const Retention& retention, std::uint32_t kept) {
   return kept < std::max(retention.keep_last, 1u) ||
          (retention.keep_every > 0 && stored.iteration % retention.keep_every == 0);
@@ -181,7 +184,7 @@ void remove_checkpoint(FileSystem& files, const std::string& job, std::int64_t i
       if (going(entry)) files.remove(directory + "/" + entry.name);
     if (std::erase_if(entries, going) != 0) files.sync_directory(directory);
   };
-  // At every instant, the manifest vouches for records, and a record for the bytes that it describes.
+  // This order leaves no manifest without its records, and no record without the bytes that it describes.
   remove_those([](const std::string& name) { return name == manifest_name; });
   remove_those([](const std::string& name) { return name.ends_with(record_suffix); });
   remove_those([](const std::string&) { return true; });

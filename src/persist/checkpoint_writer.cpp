@@ -12,7 +12,7 @@
 namespace ckpt::persist {
 namespace {
 
-// Aborts a write whose bytes differ from the captured ones.
+// Throws, which ends the write, if the bytes in memory differ from the captured ones.
 void check_leaves(const Piece& piece, std::uint64_t offset, std::size_t size_bytes) {
   const arena::Manifest& manifest = *piece.manifest;
   const std::size_t first = offset / kernels::leaf_size_bytes;
@@ -49,10 +49,12 @@ bool are_same_pieces(const CheckpointRecord& a, const CheckpointRecord& b) {
 CheckpointWriter::CheckpointWriter(FileSystem& files, std::string job, std::string node, RateLimiter& rate_limiter)
     : files_(files), job_(std::move(job)), node_(std::move(node)), rate_limiter_(rate_limiter) {
   if (!is_plain_name(job_) || !is_plain_name(node_))
-    throw Failure(CKPT_ERR_INVALID, "\"" + job_ + "\" or \"" + node_ + "\" cannot name a job or a node on storage");
+    throw Failure(CKPT_ERR_INVALID, "\"" + job_ + "\" or \"" + node_ +
+                                        "\" cannot name a job or a node on storage; use 1 to 64 characters of A-Z a-z "
+                                        "0-9 . _ -");
 }
 
-// A writer that finds a directory made by another does not know yet whether it is durable.
+// Syncs the parents even if the directory exists: another node may have made it and not have synced them yet.
 void CheckpointWriter::make_checkpoint_directory(const std::string& directory) {
   if (directory == made_directory_) return;
   require_location(files_);
@@ -94,7 +96,8 @@ void CheckpointWriter::write_data(const Piece& piece, const std::string& header,
   }
 }
 
-// The record of a piece that was written before, by any node. Anything else in its place counts as nothing.
+// Returns the record of a piece that some node wrote before. Returns nothing if there is no such record, if the record
+// is invalid, or if the files that it describes are not there. Throws if it describes other bytes than `wanted`.
 std::optional<ShardRecord> CheckpointWriter::find_written(const std::string& directory, CheckpointId checkpoint,
                                                           const ShardRecord& wanted) {
   const auto path = [&](std::string_view suffix) {
@@ -117,7 +120,7 @@ std::optional<ShardRecord> CheckpointWriter::find_written(const std::string& dir
   const bool has_data = files_.file_size(data) == wanted.file_bytes() ||
                         files_.file_size(data + std::string(parts_suffix)) == wanted.file_bytes();
   if (!has_data || files_.file_size(path(leaves_suffix)) != wanted.leaves_bytes()) return std::nullopt;
-  files_.sync_directory(directory);  // a reader may have seen it before it was durable
+  files_.sync_directory(directory);  // whoever wrote the record may not have made it durable yet
   return found;
 }
 
@@ -134,7 +137,7 @@ ShardRecord CheckpointWriter::write(const Piece& piece) {
   write_data(piece, header.bytes, record, directory + "/" + data_file_name(manifest.shard, incarnation));
   write_whole(files_, directory + "/" + file_name(manifest.shard, incarnation, leaves_suffix),
               bytes_of(manifest.leaves));
-  // The record claims that both are there, even after a power cut.
+  // The record says that data and leaf digests are there. This must be true even after a power cut.
   files_.sync_directory(directory);
   write_whole(files_, directory + "/" + file_name(manifest.shard, incarnation, record_suffix),
               encode({CheckpointRecord::Kind::shard, job_, manifest.checkpoint, manifest.world_size, node_, {record}}));
@@ -142,8 +145,8 @@ ShardRecord CheckpointWriter::write(const Piece& piece) {
   return record;
 }
 
-// Removes records first, durably: without them, nothing of the rest can become part of a checkpoint any more. A record
-// that cannot be removed keeps the bytes that it vouches for.
+// Removes the records first, and makes that durable. Without its record, a piece can no longer become part of a
+// checkpoint. If a record cannot be removed, the bytes that it describes stay, too.
 void CheckpointWriter::discard(CheckpointId checkpoint, const std::vector<std::string>& shards) {
   const std::string directory = job_ + "/" + folder_name(checkpoint.iteration());
   const auto path = [&](const std::string& name) { return directory + "/" + name; };
@@ -178,15 +181,18 @@ ShardRecord CheckpointWriter::read_record(const std::string& shard, CheckpointId
   const ShardRecord* const found = record.find(shard);
   if (record.kind != CheckpointRecord::Kind::shard || record.job != job_ || record.checkpoint != checkpoint ||
       record.world_size != world_size || found == nullptr)
-    throw Failure(CKPT_ERR_CORRUPT, files_.label(path) + " is the record of another piece");
+    throw Failure(CKPT_ERR_CORRUPT, files_.label(path) +
+                                        " is the record of another piece; check whether another job of this name uses "
+                                        "this storage");
   const std::string leaves = directory + "/" + file_name(shard, checkpoint.incarnation(), leaves_suffix);
   if (files_.file_size(leaves) != found->leaves_bytes())
     refuse_missing(leaves + " with its " + std::to_string(found->leaves_bytes()) + " bytes");
   return *found;
 }
 
-// The manifest of the same checkpoint that some node wrote before. Anything of another checkpoint is removed, unless it
-// is of a later incarnation.
+// Returns the manifest of the checkpoint `wanted` if some node wrote it before. Returns nothing if commit() must write
+// it: there is no manifest, or a damaged one, or one of an earlier incarnation. Throws CKPT_ERR_SUPERSEDED if there is
+// one of a later incarnation.
 std::optional<CheckpointRecord> CheckpointWriter::find_committed(const std::string& path,
                                                                  const CheckpointRecord& wanted) {
   if (!files_.file_size(path)) return std::nullopt;
@@ -199,15 +205,17 @@ std::optional<CheckpointRecord> CheckpointWriter::find_committed(const std::stri
   }
   if (found->checkpoint > wanted.checkpoint)
     throw Failure(CKPT_ERR_SUPERSEDED, files_.label(path) + " is of incarnation " +
-                                           std::to_string(found->checkpoint.incarnation()) + " already; incarnation " +
-                                           std::to_string(wanted.checkpoint.incarnation()) + " is over");
+                                           std::to_string(found->checkpoint.incarnation()) +
+                                           ", so the checkpoint of the earlier incarnation " +
+                                           std::to_string(wanted.checkpoint.incarnation()) + " is not completed");
   if (found->checkpoint != wanted.checkpoint) return std::nullopt;
   if (!are_same_pieces(*found, wanted)) refuse_other_bytes(files_.label(path));
   return found;
 }
 
-// Gives a file its final name after all of its content is written. Other nodes may be doing the same, and a late one
-// may begin to fill another file of parts. So a name that exists is never replaced.
+// Gives a shard's file its final name once all of its parts are written. Throws CKPT_ERR_LOST if some are not. Other
+// nodes may be doing the same, and a late one may have begun to fill a new file of parts. So a file under the final
+// name is never replaced.
 void CheckpointWriter::put_in_place(const std::string& directory, const ShardFile& file) {
   const std::string path = directory + "/" + file.name, parts = path + std::string(parts_suffix);
   const auto is_in_place = [&] { return files_.file_size(path) == file.file_bytes; };

@@ -1,10 +1,10 @@
-// CheckpointWriter writes checkpoints to storage. Each node writes its pieces. Then one node writes the manifest, which
-// makes the checkpoint complete. The parts of a shard go into one file, each into its range. The file gets its final
-// name together with the manifest.
+// CheckpointWriter writes checkpoints to storage. Each node writes its pieces. Then one node writes manifest.json,
+// which makes the checkpoint complete. The parts of a shard go into one file, each into its range. This file gets its
+// final name just before manifest.json is written.
 //
-// Only the thread that owns the file system may use it. When a function returns, all that it wrote is safe even if
-// storage loses power. Each function may be called again after a failure, and by several nodes at once. A file under
-// its final name is always complete. A checkpoint's bytes never change once a record refers to them.
+// Only the thread that owns the file system may use a CheckpointWriter. When a function returns, all that it wrote is
+// safe even if storage loses power. Each function may be called again after a failure, and by several nodes at once. A
+// file under its final name is always complete. Bytes never change once a record of the checkpoint refers to them.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,8 @@
 
 namespace ckpt::persist {
 
-// A piece in memory, to be written: a shard or a part of one. `data` is not copied. It must not change while `owner` is
-// held.
+// A piece in memory that is to be written: a shard or a part of one. `data` is not copied. It must stay valid and
+// unchanged while a copy of `owner` exists.
 struct Piece {
   std::shared_ptr<const arena::Manifest> manifest;
   const std::byte* data = nullptr;
@@ -32,19 +32,19 @@ class CheckpointWriter {
   // Every record that this object writes names `node` as its writer.
   CheckpointWriter(FileSystem& files, std::string job, std::string node, RateLimiter& rate_limiter);
 
-  // Writes one piece of the checkpoint piece.manifest->checkpoint, unless storage has it. Verifies every leaf before
-  // writing it. Throws CKPT_ERR_CORRUPT if the memory no longer holds what was captured, or if storage holds other
-  // bytes of the same checkpoint.
+  // Writes one piece of the checkpoint piece.manifest->checkpoint, unless storage has this piece already. Verifies
+  // every leaf before writing it. Returns the piece's record. Throws CKPT_ERR_CORRUPT if the memory no longer holds
+  // what was captured, or if storage has the same piece of the same checkpoint with other bytes.
   ShardRecord write(const Piece& piece);
 
-  // Removes these shards of a checkpoint that was never completed. If it has a manifest after all, it stays. What
-  // cannot be removed now is left for later clean-ups.
+  // Removes the pieces `shards` of a checkpoint that will not be completed. Does nothing if the checkpoint has a
+  // manifest.json after all. Files that cannot be removed now are left for prune_checkpoints().
   void discard(CheckpointId checkpoint, const std::vector<std::string>& shards);
 
-  // Completes the checkpoint. `shards` are all pieces of the job, each already written by some node. Throws
-  // CKPT_ERR_LOST if a piece is missing, and CKPT_ERR_CORRUPT if the pieces do not form whole shards. A complete
-  // checkpoint of the same iteration is replaced if it is from an earlier incarnation. It stays if it is from a later
-  // one (CKPT_ERR_SUPERSEDED).
+  // Completes the checkpoint by writing manifest.json. `shards` names all pieces of the checkpoint, each already
+  // written by some node. Throws CKPT_ERR_LOST if a piece is missing, and CKPT_ERR_CORRUPT if the pieces do not form
+  // whole shards. Replaces a complete checkpoint of the same iteration from an earlier incarnation. Throws
+  // CKPT_ERR_SUPERSEDED if there is one from a later incarnation.
   CheckpointRecord commit(CheckpointId checkpoint, std::uint32_t world_size, std::vector<std::string> shards);
 
  private:
@@ -61,7 +61,7 @@ class CheckpointWriter {
   const std::string job_;
   const std::string node_;
   RateLimiter& rate_limiter_;
-  std::string made_directory_;  // made by this writer, and durable
+  std::string made_directory_;  // the checkpoint's directory that this object made durable last
 };
 
 }  // namespace ckpt::persist

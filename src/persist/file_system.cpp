@@ -31,7 +31,7 @@ std::string text_of(int error) {
     case ETIMEDOUT:
       return "the storage did not answer in time; check whether it hangs";
     case ECANCELED:
-      return "the operation was called off";
+      return "the operation was cancelled";
     case ECONNRESET:
       return "the connection to the server was lost";
     case EHOSTUNREACH:

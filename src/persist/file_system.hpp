@@ -3,10 +3,11 @@
 //
 // Paths are relative to the root that the file system was opened on; '/' joins their parts. Every failure is a
 // StorageError, whose sentence names the operation and the path. No call waits longer than the option timeout_ms.
-// Storage may still carry out a call that has timed out. So the call's memory and descriptors are kept. The caller can
-// go on or exit. Once the option `stop` is requested, calls fail within 100 ms.
+// Storage may still carry out a call that has timed out. So the file system keeps that call's memory and descriptors,
+// and the caller may go on or exit. After the option `stop` is requested, calls fail within 100 ms.
 //
-// A FileSystem and its files belong to one thread; open one per thread. Files must not outlive it.
+// A FileSystem and its files belong to one thread, so each thread opens its own. Files must not outlive their file
+// system.
 #pragma once
 
 #include <cerrno>
@@ -24,18 +25,20 @@
 
 namespace ckpt::persist {
 
-// The errno of a StorageError that says that the file system's own root is missing.
+// The error() of a StorageError if the root of the file system is missing.
 inline constexpr int location_is_missing = ENODEV;
 
 class StorageError : public Failure {
  public:
-  // `doing` says what was tried, e.g. "cannot sync /mnt/job/step-00000001". The text of `error` is appended.
+  // `error` is an errno. `doing` says what failed, e.g. "cannot sync /mnt/job/step-00000001". The message is `doing`
+  // and the text of `error`.
   StorageError(int error, const std::string& doing);
-  int error() const { return error_; }  // an errno; ETIMEDOUT: the deadline passed, ECANCELED: stopped
-  // True if storage does not answer, its location is missing, or the call was cancelled: nothing is known of any path.
+  int error() const { return error_; }  // an errno; ETIMEDOUT: the deadline passed; ECANCELED: `stop` was requested
+  // True if storage does not answer, if its root is missing, or if the call was cancelled. Then nothing is known of any
+  // path.
   bool is_about_storage() const;
-  // True if the path is missing or of the wrong kind. If this and is_about_storage() are false, storage does not let us
-  // read the file, which may be complete.
+  // True if the path is missing, or is a directory in place of a file or the other way round. If this and
+  // is_about_storage() are both false, storage does not let us read the file, and the file may be complete.
   bool is_about_path() const;
 
  private:
@@ -43,8 +46,8 @@ class StorageError : public Failure {
 };
 
 struct FileSystemOptions {
-  std::int64_t timeout_ms = 30'000;                // for one operation; for transfers: until one of those started ends
-  unsigned queue_depth = 16;                       // transfers in flight
+  std::int64_t timeout_ms = 30'000;                // longest wait for an operation, or for the next transfer to end
+  unsigned queue_depth = 16;                       // most transfers in flight
   std::size_t block_bytes = std::size_t{1} << 20;  // size of a transfer, a multiple of 64 KiB
   bool direct = true;                              // bypass the page cache if the file system can
   std::stop_token stop = {};
@@ -56,29 +59,33 @@ inline constexpr std::chrono::milliseconds stop_slice{50};
 // Transfers bypass the page cache if their offset, size and memory are multiples of this.
 inline constexpr std::size_t direct_alignment_bytes = 4096;
 
+// How a transfer ended. A transfer that moved fewer bytes than requested is no error: either the file ends there, or
+// the caller must start another transfer for the rest.
 struct Completion {
-  std::uint64_t tag = 0;
-  int error = 0;               // an errno; 0: done
-  std::size_t size_bytes = 0;  // fewer than requested: either the file has ended, or start the rest again
+  std::uint64_t tag = 0;       // the tag that start_write() or start_read() was given
+  int error = 0;               // an errno; 0: none
+  std::size_t size_bytes = 0;  // bytes transferred
 };
 
-// Memory for transfers that bypass the page cache.
+// Memory for transfers that bypass the page cache: its address is a multiple of direct_alignment_bytes.
 std::shared_ptr<std::byte> make_aligned_buffer(std::size_t size_bytes);
 
-// An open file. Reads and writes are started and completed in any order. At most queue_depth are under way.
+// An open file. Transfers may end in another order than they were started in. The caller must not have more than
+// queue_depth under way.
 class File {
  public:
   virtual ~File() = default;
 
   virtual std::uint64_t size_bytes() = 0;
-  // `owner` is held until storage is done with the memory, even if nobody waits for the transfer any more.
+  // Start a transfer. `tag` is any number; the transfer's Completion has it, too. The file system holds `owner` until
+  // storage no longer uses the memory at `data`, even if nobody waits for the transfer any more.
   virtual void start_write(std::uint64_t tag, std::uint64_t offset, const std::byte* data, std::size_t size_bytes,
                            std::shared_ptr<const void> owner) = 0;
   virtual void start_read(std::uint64_t tag, std::uint64_t offset, std::byte* data, std::size_t size_bytes,
                           std::shared_ptr<void> owner) = 0;
-  // Waits for the next transfer to end.
+  // Waits for the next transfer to end. Throws if no transfer ends within timeout_ms.
   virtual Completion wait() = 0;
-  // When it returns, everything written is on the medium.
+  // Returns when everything written to the file is on the medium.
   virtual void sync() = 0;
 };
 
@@ -92,40 +99,44 @@ class FileSystem {
   virtual ~FileSystem() = default;
 
   virtual const FileSystemOptions& options() const = 0;
-  // For messages: the root and the path.
+  // The root and the path, for messages.
   virtual std::string label(const std::string& path) const = 0;
 
-  // Aligned memory with which transfers may be cheaper than with other memory.
+  // Memory aligned to direct_alignment_bytes. Transfers to and from it may be cheaper than with other memory.
   virtual std::shared_ptr<std::byte> make_buffer(std::size_t size_bytes) { return make_aligned_buffer(size_bytes); }
 
-  // Makes a new, empty file; EEXIST if there is one. Reserves `expected_bytes` if the file system can.
+  // Makes a new, empty file. Throws (EEXIST) if the path exists. Reserves `expected_bytes` if the file system can.
   virtual std::unique_ptr<File> create(const std::string& path, std::uint64_t expected_bytes) = 0;
   virtual std::unique_ptr<File> open(const std::string& path) = 0;
-  // Opens a file that others write to as well, in other ranges. Makes it if there is none, and never truncates it.
+  // Opens a file that other nodes write to as well, in other ranges. Makes the file if there is none. Never truncates
+  // it.
   virtual std::unique_ptr<File> open_shared(const std::string& path, std::uint64_t expected_bytes) = 0;
-  // Replaces a file by another, at once for all readers. Durable after sync_directory().
+  // Renames `from` to `to`. Replaces a file that has this name, at one moment for all readers. Durable after
+  // sync_directory().
   virtual void rename(const std::string& from, const std::string& to) = 0;
-  // Gives a file a second name; EEXIST if the name exists. Durable after sync_directory().
+  // Gives the file `from` a second name. Throws (EEXIST) if the name exists. Durable after sync_directory().
   virtual void link(const std::string& from, const std::string& to) = 0;
   virtual void remove(const std::string& path) = 0;
   virtual void remove_directory(const std::string& path) = 0;
-  // The parent must exist. Does nothing if the directory exists.
+  // Does nothing if the directory exists. Its parent must exist. Durable after sync_directory() of the parent.
   virtual void make_directory(const std::string& path) = 0;
+  // Makes all changes of names in the directory durable.
   virtual void sync_directory(const std::string& path) = 0;
+  // The entries of a directory, in any order, without "." and "..".
   virtual std::vector<DirectoryEntry> list(const std::string& path) = 0;
-  // Size of a file; nothing if there is none.
+  // The size of a file or directory; nothing if the path does not exist.
   virtual std::optional<std::uint64_t> file_size(const std::string& path) = 0;
   // When a file was last written, in seconds since 1970. Nothing if there is no such file or the time is unknown.
   virtual std::optional<std::int64_t> modified_s(const std::string&) { return std::nullopt; }
   virtual std::uint64_t free_bytes() = 0;
 };
 
-// `location`: an absolute path, or nfs://server/export/path[?option=value...]. Throws Failure (CKPT_ERR_INVALID) for
-// anything else. Touches nothing yet.
+// `location` is an absolute path, or nfs://server/export/path[?option=value...]. Throws Failure (CKPT_ERR_INVALID) for
+// anything else. Does not access the storage yet.
 std::unique_ptr<FileSystem> open_file_system(const std::string& location, const FileSystemOptions& options);
 
-// Throws StorageError if the location itself is missing. It is never created: if a mount were missing, everything would
-// go to another disk.
+// Throws StorageError if the root of the file system is missing. The root is never created. Otherwise checkpoints would
+// go to another disk whenever the storage is not mounted.
 void require_location(FileSystem& files);
 
 using FileSystemFactory = std::function<std::unique_ptr<FileSystem>(const FileSystemOptions&)>;

@@ -16,14 +16,15 @@ bool is_aligned(std::uint64_t value) { return value % direct_alignment_bytes == 
 
 }  // namespace
 
-// Two descriptors of one file. Aligned transfers use the direct one. The other always exists. It takes the end of a
-// file and unaligned memory.
+// An open file with up to two descriptors. The direct one bypasses the page cache and takes aligned transfers, if the
+// file system supports this. The plain one always exists and takes all other transfers, such as the end of a file.
 class LocalFile : public File {
  public:
   LocalFile(LocalFileSystem& files, std::string path, std::shared_ptr<UniqueFd> plain, std::shared_ptr<UniqueFd> direct)
       : files_(files), path_(std::move(path)), plain_(std::move(plain)), direct_(std::move(direct)) {}
 
-  // Closing may wait for the storage (a network file system writes back), so another thread does it.
+  // Closing a file may wait for the storage, because a network file system writes data back then. So another thread
+  // closes it.
   ~LocalFile() override {
     for (auto* fd : {&direct_, &plain_}) {
       if (!*fd) continue;
@@ -58,7 +59,7 @@ class LocalFile : public File {
       const OperationPtr operation = std::move(ended_->front());
       ended_->pop_front();
       if (operation->result == -EINVAL && operation->file != plain_) {
-        // A file system may accept the flag and still refuse a transfer. From then on, do without it.
+        // Some file systems open a file with O_DIRECT and then refuse a transfer. Go on with the plain descriptor.
         direct_.reset();
         start(operation->kind, operation->tag, operation->offset, operation->data, operation->size_bytes,
               operation->owner);
@@ -101,7 +102,7 @@ class LocalFile : public File {
   LocalFileSystem& files_;
   const std::string path_;
   std::shared_ptr<UniqueFd> plain_;
-  std::shared_ptr<UniqueFd> direct_;  // null: the file system does not support it
+  std::shared_ptr<UniqueFd> direct_;  // null: the file system does not support O_DIRECT
   std::shared_ptr<Ended> ended_ = std::make_shared<Ended>();
 };
 
@@ -121,7 +122,7 @@ OperationQueue& LocalFileSystem::queue_of(Kind kind) {
 void LocalFileSystem::submit(OperationPtr operation, const std::string& doing) {
   if (options_.stop.stop_requested()) throw StorageError(ECANCELED, doing);
   while (helpers_->wait(Clock::time_point::min())) {
-  }  // results of closing
+  }  // drop the results of operations that closed files
   OperationQueue& queue = queue_of(operation->kind);
   const auto has_room = [&] { return queue.unfinished() <= 2 * std::size_t{options_.queue_depth} + 8; };
   await(queue, has_room, doing + " while earlier operations do not end");
@@ -138,7 +139,8 @@ void LocalFileSystem::await(OperationQueue& queue, const std::function<bool()>& 
   }
 }
 
-// The file may be gone. Then its list of results is gone, too, and the memory is released here.
+// `waiter` is the list of results that the operation's file shares. If the file is closed, this function holds the last
+// reference and releases the operation.
 void LocalFileSystem::hand_over(OperationPtr operation) {
   if (!operation->waiter) return;
   const auto ended = std::static_pointer_cast<LocalFile::Ended>(std::move(operation->waiter));
@@ -174,7 +176,7 @@ std::shared_ptr<UniqueFd> LocalFileSystem::open_fd(const std::string& path, int 
   return run(std::move(operation), "cannot open " + label(path))->file;
 }
 
-// Null if the file system does not support it.
+// Opens a descriptor with O_DIRECT. Returns null if the file system does not support it.
 std::shared_ptr<UniqueFd> LocalFileSystem::open_direct(const std::string& path, int flags) {
   if (!options_.direct) return nullptr;
   Operation operation;
@@ -252,7 +254,8 @@ void LocalFileSystem::sync_directory(const std::string& path) {
   operation.file = directory;
   const std::string doing = "cannot sync the directory " + label(path);
   const OperationPtr synced = attempt(std::move(operation), doing);
-  // Some network file systems cannot do this and need not: the server changes directories before a call returns.
+  // Some network file systems answer EINVAL. They need no sync, because their server makes a change in a directory
+  // durable before the call returns.
   if (synced->result < 0 && synced->result != -EINVAL) throw StorageError(static_cast<int>(-synced->result), doing);
 }
 

@@ -11,6 +11,7 @@ namespace ckpt::persist {
 
 class LocalFileSystem : public FileSystem {
  public:
+  // automatic: io_uring or threads. threads: always threads.
   enum class Engine { automatic, threads };
 
   // `root` is an absolute path.
@@ -44,23 +45,25 @@ class LocalFileSystem : public FileSystem {
   std::shared_ptr<UniqueFd> open_fd(const std::string& path, int flags);
   std::shared_ptr<UniqueFd> open_direct(const std::string& path, int flags);
 
-  // Null if there is no such file.
+  // Looks up the size and the time of a file. Returns null if there is no such file.
   OperationPtr look_at(const std::string& path);
-  // Runs an operation to its end, whatever its result. Throws if that takes too long.
+  // Runs an operation and waits for its end. Does not check whether it succeeded. Throws if it takes longer than the
+  // option timeout_ms. `doing` is the beginning of the message.
   OperationPtr attempt(Operation operation, const std::string& doing);
   // Like attempt(), but throws if the operation failed.
   OperationPtr run(Operation operation, const std::string& doing);
   OperationPtr run(Operation::Kind kind, const std::string& path, const std::string& doing);
   void submit(OperationPtr operation, const std::string& doing);
-  // Waits for operations of a queue to end until `arrived`.
+  // Gives an operation that has ended to the file that started it.
   static void hand_over(OperationPtr operation);
+  // Hands over operations of `queue` as they end, until `arrived` returns true.
   void await(OperationQueue& queue, const std::function<bool()>& arrived, const std::string& doing);
   OperationQueue& queue_of(Operation::Kind kind);
 
   const std::string root_;
   const FileSystemOptions options_;
   std::unique_ptr<OperationQueue> transfers_;
-  std::unique_ptr<OperationQueue> helpers_;  // a thread for what io_uring cannot do
+  std::unique_ptr<OperationQueue> helpers_;  // a thread for the operations that io_uring cannot do
 };
 
 }  // namespace ckpt::persist

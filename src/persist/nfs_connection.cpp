@@ -18,7 +18,7 @@
 namespace ckpt::persist {
 namespace {
 
-// The errors that libnfs returns for a reply that never came.
+// The errors that libnfs returns if a reply never came.
 bool means_lost(int result) { return result == -EFAULT || result == -EINTR || result == -ETIMEDOUT; }
 
 // If the server refused a transfer, libnfs gives the reason only in its message, as "... NFS3ERR_NOSPC(-28)".
@@ -57,7 +57,8 @@ NfsConnection::NfsConnection(std::string url, const FileSystemOptions& options)
   if (!valid) throw Failure(CKPT_ERR_INVALID, "storage " + url_ + " is not nfs://server/export/path; correct it");
 }
 
-// Releases handles of lost connections, through a connection that never connects.
+// libnfs releases a handle only through a context. So the handles of lost connections are released through a new
+// context that never connects.
 NfsConnection::~NfsConnection() {
   lose();
   context_ = unclosed_.empty() ? nullptr : nfs_init_context();
@@ -117,7 +118,7 @@ void NfsConnection::connect(const std::string& doing) {
   result = mounted->lost ? -ECONNRESET : mounted->result;
   if (result < 0) {
     lose();
-    const bool is_refused = means_lost(result) || result == -EACCES;  // the answer for what is not exported
+    const bool is_refused = means_lost(result) || result == -EACCES;  // EACCES: the directory is not exported
     throw StorageError(is_refused ? EHOSTUNREACH : result == -ENOENT ? location_is_missing : -result, mounting);
   }
   for (nfsfh* handle : std::exchange(unclosed_, {})) close(handle);
@@ -136,7 +137,7 @@ std::shared_ptr<NfsCall> NfsConnection::start(NfsCall call, const Begin& begin, 
   return started;
 }
 
-// Handles incoming and outgoing data until the deadline, or until something happened.
+// Waits until the socket is ready or the time has come, and lets libnfs send and receive.
 void NfsConnection::serve(Clock::time_point until) {
   pollfd polled{nfs_get_fd(context_), static_cast<short>(nfs_which_events(context_)), 0};
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();

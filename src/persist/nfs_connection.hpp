@@ -1,10 +1,11 @@
 // NfsConnection is a connection to an NFS server, for NfsFileSystem. It connects when it is first used, and again after
-// it was lost. Every call has a deadline. If a call misses it, the call and the connection are given up.
+// the connection was lost. Every call has a deadline. If a call misses it, NfsConnection gives up the call and the
+// connection.
 //
-// If a reply is lost, the call fails; it is never repeated in secret. A write and the sync that makes it durable must
-// reach the same start of the server. So libnfs may not reconnect by itself.
+// If a reply is lost, the call fails. NfsConnection never repeats a call, and does not let libnfs reconnect by itself.
+// The reason: a server that restarts between a write and its sync may lose the write and still report success.
 //
-// Only one thread may use it.
+// Only one thread may use a NfsConnection.
 #pragma once
 
 #include <chrono>
@@ -22,16 +23,16 @@ struct nfsfh;
 
 namespace ckpt::persist {
 
-// A call under way. `result` is libnfs's: negative errno, or what the call returns.
+// A call under way.
 struct NfsCall {
-  // Called with the result of a successful call, which is valid only during `take`.
+  // Called if the call succeeds. `data` is what libnfs passes; it is valid only until `take` returns.
   std::function<void(const NfsCall& call, void* data)> take;
-  std::function<void(const NfsCall& call)> end;  // however the call ended
+  std::function<void(const NfsCall& call)> end;  // called when the call has ended, successful or not
   std::shared_ptr<const void> owner;             // keeps the call's memory
   std::uint64_t tag = 0;
   bool ended = false;
-  bool lost = false;  // given up with its connection
-  int result = 0;
+  bool lost = false;  // true: the connection was given up before the call ended
+  int result = 0;     // as libnfs reports it: a negative errno, or what the call returns
 };
 
 class NfsConnection {
@@ -44,16 +45,17 @@ class NfsConnection {
 
   const std::string& url() const { return url_; }
 
-  // Queues a call through `begin`, which passes libnfs the callback and its argument. `doing` is for messages.
+  // Starts a call: calls `begin`, which must pass the callback and its argument to an asynchronous function of libnfs.
+  // `doing` is the beginning of an error message, e.g. "cannot open nfs://server/export/file".
   using Callback = void (*)(int, nfs_context*, void*, void*);
   using Begin = std::function<int(nfs_context*, Callback, void*)>;
   std::shared_ptr<NfsCall> start(NfsCall call, const Begin& begin, const std::string& doing);
-  // Waits until `arrived` returns true.
+  // Handles replies until `arrived` returns true. Throws StorageError if that takes longer than the option timeout_ms.
   void await(const std::function<bool()>& arrived, const std::string& doing);
   // Makes one call and waits for it. Returns its result, which may be a negative errno.
   int attempt(const Begin& begin, const std::function<void(void*)>& take, const std::string& doing);
 
-  // Grows by one when a connection is lost. Handles of an earlier generation are useless.
+  // A number that grows by one when the connection is lost. A handle opened under another number cannot be used.
   std::uint64_t generation() const { return broken_ ? generation_ + 1 : generation_; }
   // Closes a file handle without waiting.
   void close(nfsfh* handle);
@@ -71,7 +73,7 @@ class NfsConnection {
   bool broken_ = false;
   std::uint64_t generation_ = 0;
   std::unordered_map<NfsCall*, std::shared_ptr<NfsCall>> calls_;
-  std::vector<nfsfh*> unclosed_;  // of lost connections
+  std::vector<nfsfh*> unclosed_;  // handles of lost connections, to be released
 };
 
 }  // namespace ckpt::persist

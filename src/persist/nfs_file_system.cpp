@@ -41,7 +41,8 @@ class NfsFile : public File {
     });
   }
 
-  // libnfs keeps arriving data until it is taken. So nothing reaches `data` after nobody waits any more.
+  // libnfs receives into its own memory, and `take` copies from there. So nothing writes to `data` once nobody waits
+  // for this read any more.
   void start_read(std::uint64_t tag, std::uint64_t offset, std::byte* data, std::size_t size_bytes,
                   std::shared_ptr<void> owner) override {
     const auto take = [=](const NfsCall& call, void* found) {
@@ -115,7 +116,7 @@ void NfsFileSystem::run(const NfsConnection::Begin& begin, const std::function<v
   if (result < 0) throw StorageError(-result, doing);
 }
 
-// Opens a file as `begin` says.
+// Opens or makes a file through the libnfs call that `begin` starts.
 std::unique_ptr<File> NfsFileSystem::take_file(const std::string& path, const NfsConnection::Begin& begin,
                                                const std::string& doing) {
   nfsfh* handle = nullptr;
@@ -142,7 +143,7 @@ std::unique_ptr<File> NfsFileSystem::open(const std::string& path) {
       "cannot open " + label(path));
 }
 
-// If two nodes make it at once, one of them finds that it exists.
+// If two nodes make the file at the same time, one of them finds that it exists, and opens it.
 std::unique_ptr<File> NfsFileSystem::open_shared(const std::string& path, std::uint64_t expected_bytes) {
   try {
     if (!file_size(path)) return create(path, expected_bytes);

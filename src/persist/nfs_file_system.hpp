@@ -1,7 +1,8 @@
-// NfsFileSystem is the FileSystem for an NFS server that is not mounted. It uses libnfs, so the kernel needs no NFS.
+// NfsFileSystem is the FileSystem for an NFS server that is not mounted. It uses libnfs, so the kernel needs no NFS
+// client.
 //
-// It speaks NFS version 3, because its file handles survive a restart of the server. The named directory must exist.
-// The server makes a change in a directory durable before the call returns, so there is no directory to sync.
+// It speaks NFS version 3, because its file handles survive a restart of the server. The directory in the URL must
+// exist. The server makes a change in a directory durable before it replies, so sync_directory() does nothing.
 #pragma once
 
 #include "persist/file_system.hpp"
@@ -33,9 +34,9 @@ class NfsFileSystem : public FileSystem {
 
  private:
   std::unique_ptr<File> take_file(const std::string& path, const NfsConnection::Begin& begin, const std::string& doing);
-  // False if there is no such file.
+  // Passes the attributes of a file or directory to `take`. Returns false if the path does not exist.
   bool look_at(const std::string& path, const std::function<void(const nfs_stat_64&)>& take);
-  // Throws if the call fails.
+  // Makes one call and waits for it. Throws StorageError if the call fails.
   void run(const NfsConnection::Begin& begin, const std::function<void(void*)>& take, const std::string& doing);
 
   const FileSystemOptions options_;

@@ -1,7 +1,7 @@
-// RateLimiter limits how fast checkpoints are written to storage. In any time T, at most rate * T bytes and one block
-// go. A pause does not allow more afterwards.
+// RateLimiter limits how fast checkpoints are written to storage. During any time T, it lets at most rate * T bytes and
+// one block pass. Time in which nothing was written does not count for later.
 //
-// RateLimiterClock supplies the time, so that tests can replace it. Only one thread may use it.
+// RateLimiterClock supplies the time, so that tests can replace it. Only one thread may use a RateLimiter.
 #pragma once
 
 #include <algorithm>
@@ -30,11 +30,11 @@ class RateLimiterClock {
 
 class RateLimiter {
  public:
-  // 0: no limit.
+  // `bytes_per_second` 0: no limit. The clock must outlive this object.
   RateLimiter(std::uint64_t bytes_per_second, RateLimiterClock& clock)
       : bytes_per_second_(bytes_per_second), clock_(clock) {}
 
-  // Waits until these bytes may go, or `stop` is requested.
+  // Waits until `bytes` more bytes may be written, or until `stop` is requested.
   void take(std::uint64_t bytes, const std::stop_token& stop) {
     if (bytes_per_second_ == 0) return;
     const auto now = clock_.now();

@@ -36,7 +36,7 @@ ReadOutcome attempt(Call call) {
   return outcome;
 }
 
-// A read that several threads share; the last of them reports.
+// A read whose parts several threads read. The thread that ends the last part calls `done`.
 struct SharedRead {
   std::mutex mutex;
   std::size_t left = 0;
@@ -57,7 +57,7 @@ struct SharedRead {
 }  // namespace
 
 struct ReadQueue::State {
-  // Calls `run` with a source, or with null and the reason.
+  // A thread calls `run` with its source, or with null and the reason why it has none.
   struct Task {
     std::function<void(CheckpointSource*, const ReadOutcome&)> run;
   };
@@ -68,7 +68,7 @@ struct ReadQueue::State {
   std::mutex mutex;
   std::condition_variable ready;
   std::deque<Task> tasks;
-  std::size_t lists = 0;  // number of lists, which are in front
+  std::size_t lists = 0;  // so many tasks at the front list checkpoints
   bool ending = false;
   std::stop_source stop;
   std::vector<std::thread> threads;
@@ -106,7 +106,7 @@ struct ReadQueue::State {
     for (const Task& task : dropped) task.run(nullptr, called_off);
   }
 
-  // Makes a source when it is needed, and again after a cancel().
+  // The body of each thread. Makes the thread's source for the first task, and a new one after a cancel().
   void run() {
     std::unique_ptr<CheckpointSource> source;
     std::stop_token made_with;

@@ -1,10 +1,11 @@
 // ReadQueue reads pieces and lists checkpoints from a CheckpointSource in the background, for the agent. It has several
-// threads, each with a source of its own, and spreads a read over them.
+// threads, each with its own CheckpointSource, and spreads a read over them.
 //
-// Thread-safe. No call waits for the source except the destructor, which cancels what is under way. Requests run in
-// order, but requests to list checkpoints go first. `done` is called once for each request: on a thread of the queue,
-// or by the destructor if the request had not begun. `done` must not block or call the queue. At most `requests_max`
-// requests wait; any further one fails at once with CKPT_ERR_NO_SPACE.
+// Thread-safe. No call waits for the CheckpointSource except the destructor, which cancels all requests and waits for
+// the threads to end. Requests start in order, but requests to list checkpoints go first. `done` is called once for
+// each request, usually on a thread of the queue. If the request has not begun, cancel() and the destructor call it. If
+// too many requests wait (`requests_max`), the request fails at once: it calls `done` with CKPT_ERR_NO_SPACE. `done`
+// must not block or call the queue.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ namespace ckpt::persist {
 
 struct ReadOutcome {
   ckpt_status status = CKPT_OK;
-  std::string sentence;  // describes a failure
-  double milliseconds = 0;
+  std::string sentence;     // describes a failure; empty if there was none
+  double milliseconds = 0;  // how long the request ran; of a read's parts, the longest
   bool ok() const { return status == CKPT_OK; }
 };
 
@@ -29,7 +30,7 @@ class ReadQueue {
  public:
   struct Limits {
     unsigned threads = 2;
-    std::size_t requests_max = 4096;
+    std::size_t requests_max = 4096;  // most that may wait; each part of a read counts
   };
   ReadQueue(CheckpointSourceFactory make_source, const Limits& limits);
   ~ReadQueue();
@@ -39,11 +40,12 @@ class ReadQueue {
   void list(std::function<void(const ReadOutcome&, Listing)> done);
   void manifest(const std::string& shard, CheckpointId checkpoint,
                 std::function<void(const ReadOutcome&, arena::Manifest)> done);
-  // `destination` stays valid until `done`. Nothing writes to it afterwards, whatever the outcome. If `stop` is
-  // requested, parts that had not begun end as CKPT_DISCARDED when their turn comes; parts that had begun go on.
+  // Reads a range of a piece into `destination`, which must stay valid until `done`. Nothing writes to it afterwards,
+  // whatever the outcome. The read is divided into parts. If `stop` is requested, parts that have begun go on, and the
+  // others end with CKPT_DISCARDED when their turn comes.
   void read(const std::string& shard, CheckpointId checkpoint, ByteRange range, std::byte* destination,
             std::function<void(const ReadOutcome&)> done, const std::stop_token& stop = {});
-  // Cancels what is under way and what waits: their outcomes are CKPT_DISCARDED.
+  // Cancels all requests, those under way and those that wait. Their outcome is CKPT_DISCARDED.
   void cancel();
 
  private:

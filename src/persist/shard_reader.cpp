@@ -60,7 +60,8 @@ void ShardReader::refuse_leaf(std::size_t leaf) const {
                                       " does not fit its digest");
 }
 
-// `data` holds whole leaves from `offset` on. Copies the wanted part of them to its place.
+// `data` holds whole leaves, the first at `offset` in the piece. Verifies them, and copies the bytes of the range
+// `wanted` among them to their place in `destination`.
 void ShardReader::take(std::uint64_t offset, const std::byte* data, std::size_t size_bytes, ByteRange wanted,
                        std::byte* destination) const {
   const std::size_t first = offset / kernels::leaf_size_bytes;

@@ -1,7 +1,7 @@
 // ShardReader reads any range of one piece of a complete checkpoint on storage, and verifies it leaf by leaf. The piece
 // is a shard or a part of one.
 //
-// Only the thread that owns the file system may use it. The file system must outlive it.
+// Only the thread that owns the file system may use a ShardReader. The file system must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,9 @@ struct ByteRange {
 
 class ShardReader {
  public:
-  // Reads the header and the leaf digests. Throws Failure: CKPT_ERR_LOST if the checkpoint has no such shard,
-  // CKPT_ERR_CORRUPT if its files differ from the record. Throws StorageError if they cannot be read.
+  // `stored` is the checkpoint's record, `shard` the name of the piece. Reads the header and the leaf digests. Throws
+  // Failure: CKPT_ERR_LOST if the checkpoint has no such piece, CKPT_ERR_CORRUPT if the files differ from the record.
+  // Throws StorageError if the files cannot be read.
   ShardReader(FileSystem& files, const CheckpointRecord& stored, const std::string& shard);
 
   const arena::Manifest& manifest() const { return manifest_; }
@@ -32,7 +33,7 @@ class ShardReader {
   // Reads the range into `destination`. The message of CKPT_ERR_CORRUPT names the first damaged leaf. After any failure
   // the content of `destination` is undefined, and nothing writes to it any more.
   void read(ByteRange range, std::byte* destination);
-  // Reads and verifies the whole piece, and keeps nothing.
+  // Reads and verifies the whole piece. Throws what read() throws.
   void verify();
 
  private:
@@ -43,7 +44,7 @@ class ShardReader {
 
   FileSystem& files_;
   std::string data_path_;
-  std::uint64_t begin_bytes_ = 0;  // where the piece begins in that file
+  std::uint64_t begin_bytes_ = 0;  // where the piece begins in the file `data_path_`
   arena::Manifest manifest_;
 };
 

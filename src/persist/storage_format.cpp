@@ -85,7 +85,8 @@ ShardRecord parse_shard(const json& object, std::uint64_t incarnation) {
   shard.layout_bytes = size_field(object, "layout_bytes");
   shard.layout_hash = digest_field(object, "layout_xxh3");
   shard.written_by = name_field(object, "written_by");
-  // Names follow from shard and incarnation. The names in the record are for other readers and never followed.
+  // The piece's name and the incarnation determine the names of the files. The names in the record are for other
+  // programs. They must agree.
   if (object.at("file") != data_file_name(shard.shard, incarnation) ||
       object.at("leaves") != file_name(shard.shard, incarnation, leaves_suffix))
     refuse("the files of shard " + shard.shard + " have wrong names");
@@ -105,7 +106,8 @@ CheckpointRecord parse_record(const json& object) {
     refuse("it has format " + std::to_string(format) + ", and this program reads format " +
            std::to_string(format_version));
   const auto kind = object.at("kind").get<std::string>();
-  if (kind != "step" && kind != "shard") refuse("its kind is neither step nor shard");
+  if (kind != "step" && kind != "shard")
+    refuse("its kind is neither \"step\" nor \"shard\": it is damaged, or was written by another version");
   record.kind = kind == "step" ? CheckpointRecord::Kind::checkpoint : CheckpointRecord::Kind::shard;
   record.job = name_field(object, "job");
   record.written_by = name_field(object, "written_by");
@@ -125,13 +127,14 @@ CheckpointRecord parse_record(const json& object) {
   return record;
 }
 
-// The fields that all pieces of a file share.
+// Compares the fields that are the same for all pieces of a file.
 bool agree_on_the_file(const ShardRecord& a, const ShardRecord& b) {
   return a.header_bytes == b.header_bytes && a.header_digest == b.header_digest && a.whole_bytes == b.whole_bytes &&
          a.layout_bytes == b.layout_bytes && a.layout_hash == b.layout_hash;
 }
 
-// Each of `pieces` has the place that its name implies, and no name comes twice. Checks that all of them exist.
+// Throws unless `pieces` are all pieces of one file. Each of them already has the range that its name implies, and no
+// name occurs twice.
 void check_complete(const std::vector<const ShardRecord*>& pieces, const std::string& stored) {
   const std::string& first = pieces.front()->shard;
   const std::uint32_t of = core::parse_part(first).of;

@@ -46,7 +46,8 @@ struct ShardRecord {
   bool operator==(const ShardRecord&) const = default;
 };
 
-// True if the record's range agrees with the piece's name: SHARD.2of4 fills the third quarter, as parts count from 0.
+// True if the record's range is the one that the piece's name implies: SHARD.2of4 fills the third quarter, because
+// parts count from 0.
 bool lies_where_it_belongs(const ShardRecord& record);
 
 // What a record's file says: all pieces of a checkpoint (manifest.json), or one piece (PIECE.1.json).
@@ -58,7 +59,7 @@ struct CheckpointRecord {
   CheckpointId checkpoint;
   std::uint32_t world_size = 0;
   std::string written_by;
-  std::vector<ShardRecord> shards;  // pieces, by name
+  std::vector<ShardRecord> shards;  // the pieces, sorted by name
 
   const ShardRecord* find(std::string_view shard) const;
   std::vector<core::PieceInfo> pieces() const;
@@ -68,20 +69,22 @@ struct CheckpointRecord {
 // A shard's safetensors file, and the pieces that fill it.
 struct ShardFile {
   std::string shard;  // name of the whole shard
-  std::string name;   // of the file
+  std::string name;   // the file's name
   std::uint64_t header_bytes = 0;
   std::uint64_t file_bytes = 0;
-  std::vector<const ShardRecord*> pieces;  // by offset
+  std::vector<const ShardRecord*> pieces;  // sorted by offset
 };
-// The files of a checkpoint, in order of shards. They point into `stored`. Throws Failure (CKPT_ERR_CORRUPT) if a
-// shard's pieces do not form one file.
+// The files of a checkpoint, sorted by shard. They point into `stored`. Throws Failure (CKPT_ERR_CORRUPT) if a shard's
+// pieces do not form one file.
 std::vector<ShardFile> files_of(const CheckpointRecord& stored);
+// The text of the record's file.
 
 std::string encode(const CheckpointRecord& record);
 // Throws Failure (CKPT_ERR_CORRUPT) if the text is not a record, or if a checkpoint's pieces do not form whole files.
 // The error names `label` and what is wrong. The caller adds what to do.
 CheckpointRecord decode_record(std::string_view text, const std::string& label);
 
+// The name of a checkpoint's directory, "step-00000123", and the iteration in such a name.
 std::string folder_name(std::int64_t iteration);
 std::optional<std::int64_t> parse_folder_name(std::string_view name);
 
@@ -95,19 +98,21 @@ inline constexpr std::string_view parts_suffix = ".parts";  // a shard's file th
 std::string file_name(std::string_view shard, std::uint64_t incarnation, std::string_view suffix);
 // The name of the file that contains the piece's bytes.
 std::string data_file_name(std::string_view piece, std::uint64_t incarnation);
-// The incarnation in the name of a file, even an incomplete one. Nothing if the name is not of this format.
+// The incarnation in the name of a file, also of a file that is not complete yet. Nothing if the name does not have the
+// form of such a name.
 std::optional<std::uint64_t> incarnation_in(std::string_view file_name);
 
 // The beginning of a shard's file, the same for all its pieces: length, JSON, and blanks up to a multiple of
 // data_alignment_bytes. Throws Failure (CKPT_ERR_CORRUPT) if the manifest's layout does not fit its data.
 struct Header {
   std::string bytes;
-  std::uint64_t whole_bytes = 0;  // size of the data after it
+  std::uint64_t whole_bytes = 0;  // size of the data after the header
 };
 Header encode_header(const arena::Manifest& manifest, const std::string& job);
-// The record of a piece in the file with this header.
+// The record of the piece with this manifest, in the file with this header. `node` is the writer.
 ShardRecord describe(const arena::Manifest& manifest, const Header& header, const std::string& node);
-// The layout text in a header. Throws Failure (CKPT_ERR_CORRUPT).
+// The layout text in a header. `label` names the file in messages. Throws Failure (CKPT_ERR_CORRUPT) if the header does
+// not match the record.
 std::string decode_header(std::string_view header, const ShardRecord& record, const std::string& label);
 
 std::uint64_t digest_of(std::string_view bytes);

@@ -36,7 +36,9 @@ Listing StorageSource::list() {
       listing.offers.push_back(offer_of(*stored.record));
       records_.emplace(stored.checkpoint(), std::move(*stored.record));
     } else if (stored.is_withheld && stored.may_be_newer_than(newest_offered)) {
-      listing.withheld.push_back(stored.problem + "; the checkpoint may be whole, and newer than all that can be read");
+      listing.withheld.push_back(stored.problem +
+                                 "; this checkpoint may be complete, and newer than all that can be "
+                                 "read");
     } else {
       listing.problems.push_back(std::move(stored.problem));
     }

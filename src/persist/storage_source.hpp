@@ -25,8 +25,8 @@ class StorageSource : public CheckpointSource {
 
   const std::unique_ptr<FileSystem> files_;
   const std::string job_;
-  std::map<CheckpointId, CheckpointRecord> records_;  // of the last list()
-  // The reader of the last shard, kept because its ranges are read one after the other.
+  std::map<CheckpointId, CheckpointRecord> records_;  // of the usable checkpoints that the last list() found
+  // The reader of the piece that was read last. It is kept because the next range is usually of the same piece.
   std::unique_ptr<ShardReader> reader_;
 };
 

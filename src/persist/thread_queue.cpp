@@ -90,7 +90,7 @@ std::int64_t perform(Operation& operation) {
   return -EINVAL;
 }
 
-// State that the threads share. It lives until the last of them has ended, perhaps long after the queue.
+// State that the queue and its threads share. It lives until the last thread has ended, perhaps long after the queue.
 struct Shared {
   std::mutex mutex;
   std::condition_variable submitted, ended;
@@ -123,7 +123,7 @@ class ThreadQueue : public OperationQueue {
       threads_.push_back(start_thread("ckpt-storage", [shared = shared_] { work(shared); }));
   }
 
-  // Threads that are stuck in a system call are left alone.
+  // If an operation has not ended, its thread may hang in a system call. So the destructor does not wait for it.
   ~ThreadQueue() override {
     bool idle = false;
     {

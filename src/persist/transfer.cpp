@@ -45,7 +45,7 @@ class Writes {
     file_.start_write(tag, block.offset, block.data, block.size_bytes, block.owner);
   }
 
-  // Waits until a whole block is written.
+  // Waits until one of the blocks is written completely.
   void wait_for_one() {
     for (;;) {
       const Completion completion = file_.wait();
@@ -70,21 +70,21 @@ class Writes {
   std::vector<std::size_t> free_;
 };
 
-// Blocks that are being read, by tag, each with its place in one piece of memory.
+// Blocks that are being read, by tag. Each tag has its place in one buffer.
 class Reads {
  public:
   Reads(FileSystem& files, File& file, std::string label) : files_(files), file_(file), label_(std::move(label)) {}
 
   std::size_t depth() const { return std::max(files_.options().queue_depth, 1u); }
 
-  // As many as can ever be under way at once.
+  // Starts the first reads. Later ones reuse their tags, so no more than these are ever under way at once.
   void begin(const std::vector<Extent>& extents) {
     slots_.resize(extents.size());
     memory_ = files_.make_buffer(extents.size() * files_.options().block_bytes);
     for (std::size_t tag = 0; tag < extents.size(); ++tag) start(tag, extents[tag]);
   }
 
-  // Starts one in the place of a block that was read.
+  // Starts a read under a tag whose block is not used any more.
   void start(std::size_t tag, const Extent& extent) {
     slots_[tag] = {extent, 0};
     ++in_flight_;
@@ -95,7 +95,7 @@ class Reads {
   const Extent& extent(std::size_t tag) const { return slots_[tag].extent; }
   std::byte* memory(std::size_t tag) const { return memory_.get() + tag * files_.options().block_bytes; }
 
-  // Waits until a whole block is there, and returns its tag.
+  // Waits until one of the blocks is read completely, and returns its tag.
   std::size_t wait_for_one() {
     for (;;) {
       const Completion completion = file_.wait();
@@ -118,7 +118,8 @@ class Reads {
     std::size_t filled = 0;
   };
 
-  // Rounds up to a multiple of the alignment. The block has room for the bytes beyond what is wanted.
+  // Reads what is still missing of a block. Rounds its end up to a multiple of the alignment. The buffer has room for
+  // the additional bytes.
   void read_rest(std::size_t tag) {
     const Slot& slot = slots_[tag];
     const std::size_t end =
@@ -151,7 +152,7 @@ bool hangs(const Failure& failure) {
 void remove_quietly(FileSystem& files, const std::string& path) {
   try {
     files.remove(path);
-  } catch (const StorageError&) {  // it stays until a later clean-up
+  } catch (const StorageError&) {  // the file stays until prune_checkpoints() removes it
   }
 }
 

@@ -34,7 +34,7 @@ struct InFlight {
   struct statx found {};
 };
 
-// Memory that the kernel has pinned once, as its buffer 0.
+// Memory that is registered with the ring, as buffer 0. The kernel has pinned it.
 struct FixedBuffer {
   std::shared_ptr<std::byte> memory;
   std::size_t size_bytes = 0;
@@ -100,7 +100,7 @@ class UringQueue : public OperationQueue {
  public:
   explicit UringQueue(const io_uring& ring) : ring_(ring) {}
 
-  // Operations that cannot be cancelled are leaked: the kernel may still use their memory.
+  // An operation that cannot be cancelled is never freed, because the kernel may still use its memory.
   ~UringQueue() override {
     call_off();
     for (auto& [address, in_flight] : in_flight_) {
@@ -116,13 +116,13 @@ class UringQueue : public OperationQueue {
     auto in_flight = std::make_unique<InFlight>();
     in_flight->operation = std::move(operation);
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-    if (entry == nullptr) {  // impossible: each submission is handed over at once
+    if (entry == nullptr) {  // cannot happen, because each entry goes to the kernel at once
       in_flight->operation->result = -EBUSY;
       refused_.push_back(std::move(in_flight->operation));
       return;
     }
     prepare(entry, *in_flight, fixed_);
-    // Kernel threads do the storage's work, so that handing over does not wait for it.
+    // With this flag a kernel thread runs the operation. Otherwise submitting it might wait for the storage.
     if (needs_thread(in_flight->operation->kind)) entry->flags |= IOSQE_ASYNC;
     InFlight* const address = in_flight.get();
     io_uring_sqe_set_data(entry, address);
@@ -150,14 +150,15 @@ class UringQueue : public OperationQueue {
     return end(address, result);
   }
 
-  // The pinned buffer, enlarged if needed, while nobody uses it. Otherwise any memory.
+  // Returns the registered buffer, enlarged if needed. Returns other memory if that buffer is in use, if the size
+  // exceeds what can be registered, or if the kernel refuses to pin so much memory.
   std::shared_ptr<std::byte> make_buffer(std::size_t size_bytes) override {
     if (fixed_.memory.use_count() > 1 || size_bytes > fixed_max_bytes) return make_aligned_buffer(size_bytes);
     if (fixed_.size_bytes < size_bytes) {
       if (fixed_.memory) io_uring_unregister_buffers(&ring_);
       fixed_ = {make_aligned_buffer(size_bytes), size_bytes};
       const iovec area{fixed_.memory.get(), size_bytes};
-      // The kernel refuses if no more memory may be pinned.
+      // Fails if this process may not pin more memory.
       if (io_uring_register_buffers(&ring_, &area, 1) != 0) {
         fixed_ = {};
         return make_aligned_buffer(size_bytes);

@@ -10,7 +10,7 @@
 
 namespace ckpt::persist {
 
-// Memory that storage is using. If storage hangs, the loan outlives the write that failed.
+// Memory that storage is using. If storage hangs, the loan lives on after the write has failed.
 using Loan = std::shared_ptr<const void>;
 
 struct WriteQueue::Shared {
@@ -35,7 +35,7 @@ class WriteQueue::Lane {
  public:
   struct Request {
     CheckpointId checkpoint;
-    // Fills in its results; throws Failure.
+    // Runs the request and fills in the outcome's results. Throws Failure.
     std::function<void(FileSystem&, WriteOutcome&)> work;
     Done done;
   };
@@ -80,7 +80,7 @@ class WriteQueue::Lane {
  private:
   static std::string folder_name_of(const Request& request) { return folder_name(request.checkpoint.iteration()); }
 
-  // Releases the request's memory before anybody learns of the result.
+  // Releases the request's memory before it reports the outcome.
   static void end(Request request, const WriteOutcome& outcome) {
     request.work = nullptr;
     if (request.done) request.done(outcome);
@@ -153,10 +153,11 @@ WriteQueue::WriteQueue(FileSystemFactory make_files, const WriteQueueOptions& op
 
 WriteQueue::~WriteQueue() = default;
 
-// A write that hangs may hold this much memory, and no more. If every attempt could hold some, the node would run out
-// of slots to capture into.
+// Throws if an earlier write still holds memory. Otherwise lends the memory of `pieces` to storage: notes when storage
+// no longer uses it. So at most one write holds memory if storage hangs. If each further write could hold more, the
+// node would run out of slots.
 void WriteQueue::lend(Shared& shared, FileSystem& files, std::vector<Piece>& pieces) {
-  files.file_size(shared.options.job);  // a sign of life; the file system handles operations that have ended meanwhile
+  files.file_size(shared.options.job);  // any call, in which the file system notices operations that have ended
   const auto is_out = [](const auto& loan) { return !loan.expired(); };
   if (std::any_of(shared.loans.begin(), shared.loans.end(), is_out)) {
     throw Failure(CKPT_ERR_TIMEOUT, "a write to " + files.label(shared.options.job) +
@@ -202,7 +203,7 @@ void WriteQueue::commit(CheckpointId checkpoint, std::uint32_t world_size, std::
     try {
       for (const std::string& problem : prune_checkpoints(files, options.job, options.retention, damaged).problems)
         outcome.sentence += (outcome.sentence.empty() ? "" : "; ") + problem;
-    } catch (const Failure& failure) {  // the checkpoint is whole nevertheless
+    } catch (const Failure& failure) {  // only the removal failed; the checkpoint is complete
       outcome.sentence = failure.what();
     }
   };

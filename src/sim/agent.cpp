@@ -10,8 +10,8 @@ namespace ckpt::sim {
 using namespace core;
 
 namespace {
-constexpr TimeMs poll_ms = 500;            // of the store's records
-constexpr TimeMs claim_timeout_ms = 2000;  // how long a new trainer waits for a living one of its rank
+constexpr TimeMs poll_ms = 500;            // how often it reads the store's records
+constexpr TimeMs claim_timeout_ms = 2000;  // how long a new trainer waits for a living one of its rank to end
 constexpr TimeMs claim_poll_ms = 200;
 
 RankWatch::Limits watch_limits(const Settings& settings) {
@@ -37,7 +37,7 @@ Agent::Agent(World& world, Machine& machine, std::uint64_t id)
   });
 }
 
-// Forgets the recorded trainers that no longer live.
+// Removes from the arena the trainers that no longer live.
 Arena& Agent::swept(World& world, Arena& arena) {
   std::erase_if(arena.controls, [&](const auto& entry) { return world.trainer(entry.second.instance) == nullptr; });
   return arena;
@@ -52,7 +52,7 @@ Config Agent::configure(const World& world, const Machine& machine) {
   return config;
 }
 
-// The previous agent's memory is gone. The slots of a grant that is still open belong to its writer.
+// Finds in the arena what the previous agent knew. If a grant is still open, its slots belong to its writer.
 Recovered Agent::attach(Arena& arena, TimeMs now) {
   Recovered recovered;
   recovered.highest_commit = arena.highest_commit;
@@ -232,7 +232,7 @@ void Agent::trainer_died(std::uint64_t instance) {
     look_at_ranks();
     return;
   }
-  // Trainers that have not come back to this agent since the previous one died.
+  // Trainers that have not connected to this agent again since the previous one died.
   for (const auto& [rank, control] : machine_.arena.controls) {
     if (control.instance != instance) continue;
     const Rank its_rank = rank;
@@ -288,7 +288,7 @@ SegmentsReady Agent::segments_of(Rank rank, const std::vector<std::string>& shar
   return {rank, shards, static_cast<std::uint8_t>(slots)};
 }
 
-// Posts the changes: first a capture, then the trainer's progress.
+// Posts what has changed in the trainer's control words: first a capture, then the trainer's progress.
 void Agent::read_words(Rank rank) {
   const auto found = sessions_.find(rank);
   if (found == sessions_.end()) return;

@@ -1,6 +1,6 @@
 // Agent is the simulator's ckptd. Like the real one, it drives one core::Node. It can crash between any two effects,
-// and freeze and wake. It shares the words of the arena with its trainers. The other calls stand for the socket. It
-// lives in a Machine, which outlives it. Not thread-safe.
+// and freeze and wake. It shares the arena's control words (memory.hpp) with its trainers. The trainers' calls of its
+// functions stand for their socket. A Machine owns the agent and outlives it. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class World;
 
 class Agent {
  public:
-  // Re-attaches to the machine's arena.
+  // Attaches to the machine's arena, as it is. `id`: of this run of the agent.
   Agent(World& world, Machine& machine, std::uint64_t id);
 
   void start();
@@ -39,21 +39,21 @@ class Agent {
   // Runs `input` after the delay, if this run of the agent still exists then. If the agent is frozen, `input` runs when
   // it wakes.
   void later(TimeMs delay_ms, std::function<void(Agent&)> input);
-  void receive(core::Event event);  // now, or on waking
+  void receive(core::Event event);  // handles it now, or if the agent is frozen, when it wakes
 
-  // Requests of trainers over the socket.
+  // Requests of trainers over the socket. `instance` names the trainer process.
   void greet(std::uint64_t instance, TimeMs waited_ms);
   void ask_restore(std::uint64_t instance);
-  void end_restore(std::uint64_t instance, const std::vector<SlotRef>& corrupt);  // none: its tensors are whole
+  void end_restore(std::uint64_t instance, const std::vector<SlotRef>& corrupt);  // corrupt is empty: it has restored
   void reserve(std::uint64_t instance);
   core::SegmentsReady segments_of(Rank rank, const std::vector<std::string>& shards) const;
-  void read_words(Rank rank);                 // the trainer rang
-  void trainer_died(std::uint64_t instance);  // its pidfd says so
+  void read_words(Rank rank);                 // the trainer has rung the doorbell
+  void trainer_died(std::uint64_t instance);  // the trainer's pidfd says so
 
   // Results of transfers.
   void fetch_ended(std::uint64_t fetch, const SlotRef& slot, core::FetchResult result, const PieceInfo& made);
   void handle(const core::Event& event);
-  void verify(const SlotRef& slot);  // a reader found its bytes wrong: check them here
+  void verify(const SlotRef& slot);  // a reader got wrong bytes from this slot: the agent checks them itself
   void unpin(const SlotRef& slot);
 
  private:
@@ -61,7 +61,7 @@ class Agent {
   struct TrainerSession {
     std::uint64_t instance = 0;
     bool waits_for_restore = false;
-    std::vector<SlotRef> reads;  // pinned while it restores
+    std::vector<SlotRef> reads;  // slots that it restores from, pinned meanwhile
     std::int64_t notified_attempted = -1;
     std::int64_t notified_capturing = -1;
     std::uint64_t marks_read = 0;
@@ -98,7 +98,7 @@ class Agent {
   void on(const core::NotifyCommit& notify);
   void on(const core::NotifyStored& notify);
   void on(const core::NotifyResume& notify);
-  void on(const core::NotifyReplicationGroup&) {}  // a matter between trainers
+  void on(const core::NotifyReplicationGroup&) {}  // simulated trainers do not copy from GPU to GPU
   void on(const core::Fence& fence);
   void on(const core::RestoreReady& ready);
   void on(const core::RestoreFailed& failed);
@@ -118,8 +118,8 @@ class Agent {
   core::Node node_;
   core::RankWatch watch_;
   std::map<Rank, TrainerSession> sessions_;
-  std::set<Rank> open_grants_;                     // granted, and not seen used yet
-  std::deque<std::function<void(Agent&)>> inbox_;  // while frozen
+  std::set<Rank> open_grants_;                     // ranks whose newest grant this agent has not seen used
+  std::deque<std::function<void(Agent&)>> inbox_;  // inputs that came while it was frozen
   bool frozen_ = false;
   TimeMs frozen_at_ = 0;
   TimeMs wanted_tick_at_ = 0;

@@ -16,8 +16,8 @@ void Agent::carry_out(const Effect& effect) {
   std::visit([this](const auto& content) { on(content); }, effect);
 }
 
-// Effects that need more than memory can fail. The core then gets the answers that it waits for, and nothing for the
-// others.
+// Effects that need more than memory can fail. If the core waits for an answer to the effect, it gets one. Otherwise it
+// hears nothing.
 bool Agent::fails(const Effect& effect) {
   if (!world_.random.chance(300)) return false;
   const auto answer = [this](Event event) {
@@ -55,7 +55,7 @@ void Agent::on(const SwapLeaderRecord& swap) {
   world_.store.swap(machine_.id, swap, store_answer());
 }
 
-// A decision is judged by what can be known now, when the leader makes it, and not when it is on record.
+// A decision is judged now, when the leader makes it, by what the leader could know. It may be on record only later.
 void Agent::on(const SwapIncarnationRecord& swap) {
   const Invariants::Asked asked{world_.event_queue.now(), world_.invariants.judge(machine_, swap.record)};
   write_assignments(swap, 0,
@@ -65,7 +65,7 @@ void Agent::on(const SwapIncarnationRecord& swap) {
                     });
 }
 
-// Writes each record after the answer to the previous one, and the incarnation's record last.
+// Writes the records of the rank assignments one after another, and the incarnation's record last.
 void Agent::write_assignments(const SwapIncarnationRecord& swap, std::size_t number,
                               const Store::IncarnationWritten& written) {
   const auto& assignments = swap.assignments;

@@ -11,7 +11,7 @@ using namespace core;
 namespace {
 constexpr TimeMs look_every_ms = 100;
 constexpr TimeMs iterations_max = 16;
-// Time for reports, for conclusions that are drawn only now and then, and for messages that are lost or delayed.
+// Time for reports, for what the core decides only now and then, and for messages that are lost or delayed.
 constexpr TimeMs notified_within_ms = 8000;
 }  // namespace
 
@@ -41,7 +41,8 @@ TimeMs CommitRateCheck::bound_ms() const {
          notified_within_ms;
 }
 
-// All is well if every rank trains on an unchanged node of its incarnation, no fault is at work, and traffic fits.
+// All is well if every rank trains on a node that is as it was when the incarnation began, no fault is at work, and the
+// network can carry the traffic.
 bool CommitRateCheck::is_well() const {
   const TimeMs now = world_.event_queue.now();
   if (!world_.faults.is_mended() || world_.faults.struck_at() >= waits_since_) return false;

@@ -1,5 +1,5 @@
-// CommitRateCheck checks invariant I6 in a simulated run: while nothing is wrong, a job commits every few iterations,
-// whatever happened before. Not thread-safe.
+// CommitRateCheck checks a part of invariant I6 (docs/simulator.md) in a simulated run: while nothing is wrong, the job
+// commits every few iterations, whatever happened before. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class CommitRateCheck {
 
   World& world_;
   TimeMs next_look_ = 0;
-  TimeMs waits_since_ = 0;  // waits for a commit since then, while nothing has been wrong
+  TimeMs waits_since_ = 0;  // when nothing was wrong and no commit came since
   std::uint64_t commits_ = 0;
   TimeMs slowest_ms_ = 0;
 };

@@ -1,5 +1,5 @@
-// EventQueue is the simulator's time. It runs actions in the order of their times. Actions of the same time run in the
-// order in which they were scheduled. Not thread-safe.
+// EventQueue is the simulator's clock. It runs actions in the order of their times, and its time is that of the action
+// that runs. Actions of the same time run in the order in which they were scheduled. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,9 @@ class EventQueue {
   using Action = std::function<void()>;
 
   TimeMs now() const { return now_; }
-  std::uint64_t steps() const { return steps_; }
+  std::uint64_t steps() const { return steps_; }  // how many actions have run
 
-  // A negative delay counts as 0. So nothing happens in the past, or before an action scheduled earlier for the same
-  // time.
+  // Schedules an action. A negative delay counts as 0, so no action runs in the past.
   void after(TimeMs delay_ms, Action action);
 
   // Runs the next action. Returns false if there is none.

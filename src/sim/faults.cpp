@@ -7,13 +7,13 @@
 namespace ckpt::sim {
 
 namespace {
-constexpr TimeMs aim_ms = 5000;        // how long a fault waits for its phase; then it strikes in another
-constexpr TimeMs give_up_ms = 9000;    // then it is left out, because it finds no victim
-constexpr TimeMs learning_ms = 25000;  // likewise, of a fault for which agents must know the ranks
+constexpr TimeMs aim_ms = 5000;        // how long a fault waits for its phase; then it strikes in any phase
+constexpr TimeMs give_up_ms = 9000;    // how long a fault waits for something to strike; then it is left out
+constexpr TimeMs learning_ms = 25000;  // likewise, of a fault for which agents must know all ranks
 bool is_watched(Fault fault) { return static_cast<std::size_t>(fault) >= fault_count - watched_faults; }
 bool needs_training(Fault fault) { return fault == Fault::update_unannounced || fault == Fault::silent_corruption; }
 
-// From the loss of a leader to the last restored copy.
+// The phases from the loss of a leader until all copies exist again.
 bool is_of_recovery(Phase phase) {
   return phase == Phase::electing || phase == Phase::gathering || phase == Phase::deciding ||
          phase == Phase::announcing || phase == Phase::restoring || phase == Phase::reprotecting ||
@@ -27,7 +27,7 @@ bool is_possible(Fault fault, Phase phase) {
     return phase >= Phase::capturing && phase != Phase::gathering && phase != Phase::announcing &&
            phase != Phase::reprotecting && phase != Phase::decoding;
   switch (fault) {
-    // These need a trainer, or one that trains.
+    // These faults need a trainer, or one that trains.
     case Fault::trainer_crash:
     case Fault::trainer_freeze:
       return true;
@@ -36,7 +36,7 @@ bool is_possible(Fault fault, Phase phase) {
     case Fault::update_unannounced:
     case Fault::silent_corruption:
       return phase != Phase::down && phase != Phase::hello && phase != Phase::deciding && phase != Phase::announcing;
-    // These need a slot that is being written.
+    // These faults need a slot that is being written.
     case Fault::torn_write:
     case Fault::bit_flip_wire:
       return phase != Phase::idle;
@@ -55,15 +55,15 @@ void Faults::start() {
   armed_at_ = world_.event_queue.now() + world_.random.between(0, world_.settings.fault_gap_ms);
 }
 
-// Phases never come if the run lacks what they need.
+// False if the phase never comes in this run, because the run lacks what the phase needs.
 bool Faults::can_come(Phase phase) const {
   const core::Config& core = world_.settings.core;
   if (phase == Phase::encoding || phase == Phase::decoding) return core.protection.has_parity();
   return phase != Phase::replacing || core.standby;
 }
 
-// The leader is lost more often than by chance, at every point of a recovery. If there are standby nodes, more happens
-// while they are replacements.
+// Draws a fault. Faults strike the leader more often than by chance, in all phases of a recovery. If there are standby
+// nodes, more faults strike while they are replacements.
 Faults::Plan Faults::draw() {
   Plan plan;
   const bool is_leader_loss = world_.random.chance(150);
@@ -76,24 +76,24 @@ Faults::Plan Faults::draw() {
   return plan;
 }
 
-// Phases that hardly ever come by themselves are caused by another fault just before.
+// Some phases hardly ever come by themselves. This puts another fault, which causes the phase, before the fault.
 std::vector<Faults::Plan> Faults::with_prelude(const Plan& plan, Random& random) const {
   std::vector<Plan> plans;
   std::optional<Fault> prelude;
   if (plan.phase == Phase::electing || plan.phase == Phase::gathering) prelude = Fault::leader_crash;
   if (plan.phase == Phase::reprotecting || plan.phase == Phase::decoding || plan.phase == Phase::replacing)
     prelude = Fault::node_loss;
-  // When a machine is gone, nobody trains any more. When its agent sleeps, ranks still train.
+  // The prelude is not the loss of a machine, because then nobody trains. If an agent sleeps, ranks go on training.
   if (plan.phase == Phase::replacing && needs_training(plan.fault)) prelude = Fault::agent_freeze;
   if (plan.phase <= Phase::restoring || plan.phase == Phase::announcing) prelude = Fault::trainer_crash;
-  // If messages are slow, the next checkpoint is under way before this one is known to be committed.
+  // If messages are slow, the next checkpoint is under way before nodes know that this one is committed.
   if (plan.phase == Phase::committing && plan.fault == Fault::bit_flip_wire) prelude = Fault::messages_reordered;
-  // If a leader crashes while nobody leads, it is one that sleeps.
+  // The leader that crashes while nobody leads is one that sleeps.
   const bool on_leader = (plan.fault == Fault::leader_crash || is_watched(plan.fault)) && plan.phase == Phase::electing;
   if (on_leader || (prelude && is_watched(plan.fault))) prelude = Fault::agent_freeze;
   if (prelude && (on_leader || random.chance(700))) plans.push_back({*prelude, Phase::idle, false, on_leader});
   plans.push_back(plan);
-  // Damage there shows only when the checkpoint is needed.
+  // Damage on storage shows only when the job needs that checkpoint.
   if (plan.fault == Fault::storage_damaged) plans.push_back({Fault::everything_lost, Phase::capturing});
   return plans;
 }
@@ -102,7 +102,7 @@ void Faults::plan_one() {
   for (const Plan& plan : with_prelude(draw(), world_.random)) plan_.push_back(plan);
 }
 
-// Places for these faults: anywhere among the others, which stay the same. Two of three strike a recovery.
+// Inserts the harder faults anywhere among the others, which stay the same. Two of three strike during a recovery.
 void Faults::plan_harder() {
   Random random(mix(world_.settings.seed, hash_of("harder")));
   if (random.chance(400)) return;
@@ -113,7 +113,7 @@ void Faults::plan_harder() {
       plan.fault = static_cast<Fault>(first_faults + random.below(hard_faults));
       plan.phase = static_cast<Phase>(random.below(phase_count));
     } while (!can_come(plan.phase) || (in_recovery && !is_of_recovery(plan.phase)));
-    std::vector<std::size_t> places = {0};  // not between a fault and its prelude
+    std::vector<std::size_t> places = {0};  // where a fault may be inserted: not between a fault and its prelude
     for (std::size_t i = 0; i < plan_.size(); ++i)
       if (plan_[i].is_last) places.push_back(i + 1);
     const auto plans = with_prelude(plan, random);
@@ -121,7 +121,8 @@ void Faults::plan_harder() {
   }
 }
 
-// Faults that need so much else that they hardly ever come. They follow all others, which stay the same.
+// Adds faults that hardly ever strike in a drawn plan, because they need other faults before. They follow all others,
+// which stay the same.
 void Faults::plan_rare() {
   const core::Config& core = world_.settings.core;
   Random random(mix(world_.settings.seed, hash_of("rare")));
@@ -129,7 +130,7 @@ void Faults::plan_rare() {
   for (const Plan& plan : with_prelude({Fault::silent_corruption, Phase::replacing}, random)) plan_.push_back(plan);
 }
 
-// After all other faults, the number of ranks changes once or more, with another fault on the way.
+// Adds changes of the number of ranks, with another fault during each. They follow all others.
 void Faults::plan_elastic() {
   Random random(mix(world_.settings.seed, hash_of("world size")));
   for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
@@ -167,7 +168,7 @@ void Faults::plan_watched() {
   }
 }
 
-// Leaves out the faults that a replay shall not have. If the replay shall try other random choices, they change from
+// Leaves out the faults that a replay shall not have. If the replay shall have other random choices, they change from
 // here on.
 void Faults::leave_out() {
   for (std::size_t i = 0; i < plan_.size(); ++i) {
@@ -187,7 +188,7 @@ void Faults::after_step() {
   const Phases phases = current_phases(world_);
   const bool on_target = phases.test(static_cast<std::size_t>(plan.phase));
   if (!on_target && now < armed_at_ + aim_ms) return;
-  if (!world_.random.chance(300)) return;  // anywhere in the phase, not always at its first event
+  if (!world_.random.chance(300)) return;  // so that faults strike anywhere in the phase, not always at its first event
   if (strike(plan)) {
     count(plan.fault, phases);
     struck_at_ = now;

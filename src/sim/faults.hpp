@@ -1,6 +1,6 @@
-// Faults breaks things in a simulated run, by a plan that is drawn from the run's seed. Each fault waits for a phase,
-// such as a restore, strikes in it, and is mended later. After the last fault nothing breaks any more, and the job has
-// to recover. Not thread-safe.
+// Faults breaks things in a simulated run, by a plan that is drawn from the run's seed. Each fault waits for a phase
+// (phase.hpp), such as a restore. It strikes in this phase, and is mended later. After the last fault nothing breaks
+// any more, and the job has to recover. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -24,17 +24,17 @@ struct Machine;
 enum class Fault : std::uint8_t {
   trainer_crash,
   trainer_freeze,       // SIGSTOP, woken later
-  trainer_left_behind,  // the job restarts, and some trainers of the old incarnation run or sleep on
+  trainer_left_behind,  // the job restarts, but some trainers of the old incarnation go on running or sleeping
   rank_claimed_twice,   // a second process of some rank says hello
-  update_unannounced,   // before_update() is forgotten
-  silent_corruption,    // one of several ranks that share a shard computes something else
-  agent_crash,          // and restarts on the same arena
-  agent_crash_midway,   // between two effects of one event
+  update_unannounced,   // a trainer does not call before_update()
+  silent_corruption,    // of several ranks that share a shard, one computes something else
+  agent_crash,          // the agent restarts on the same arena
+  agent_crash_midway,   // the same, between two effects of one event
   agent_freeze,
   leader_crash,
-  node_loss,  // agent, trainers and arena
+  node_loss,  // agent, trainers and arena are lost
   two_node_losses,
-  node_outdated,  // cut off for long while the job continues; then only this node is left
+  node_outdated,  // a node is cut off for long while the job continues; then all other nodes are lost
   torn_write,     // the writer of a half-written slot dies
   bit_flip_stored,
   bit_flip_wire,
@@ -47,18 +47,18 @@ enum class Fault : std::uint8_t {
   store_outage,
   store_answer_lost,
   clock_jump,
-  everything_lost,  // all machines at once
+  everything_lost,  // all machines are lost at once
   storage_outage,
-  storage_damaged,  // a bit of the newest checkpoint
-  // These are drawn after the ones above. So a seed does the same with or without them.
-  agents_freeze,      // several at once
-  all_agents_freeze,  // all of them: a suspended cluster
+  storage_damaged,  // a bit of the newest checkpoint on storage flips
+  // The harder faults. They are drawn after the ones above, so the ones above are the same with and without them.
+  agents_freeze,      // several agents freeze at once
+  all_agents_freeze,  // all agents freeze, as in a suspended cluster
   all_clocks_jump,
-  damage_found,       // a flipped bit that its node finds at once, preferably in an uncommitted checkpoint
-  store_record_lost,  // one of the coordination store's records
-  store_record_old,   // a record is again as it was before
-  effects_fail,       // for a while, the agent fails to do what its core asks
-  // Only in runs in which all ranks share one main shard.
+  damage_found,       // a bit flips, preferably in an uncommitted checkpoint, and its node finds that at once
+  store_record_lost,  // the coordination store loses the leader's or the incarnation's record
+  store_record_old,   // the coordination store sets one of these records back
+  effects_fail,       // for a while, an agent fails to do what its core asks
+  // Only in runs in which all ranks share one main shard:
   world_size_changed,  // the job restarts with another number of ranks
   // Only in runs in which agents watch the ranks. All of them train and are known to the agents by then. The launcher
   // notices nothing at first.
@@ -71,8 +71,8 @@ enum class Fault : std::uint8_t {
   node_suspended,       // agent and ranks, which notice nothing
 };
 inline constexpr std::size_t fault_count = 43;
-inline constexpr std::size_t first_faults = 28;   // those drawn first
-inline constexpr std::size_t hard_faults = 7;     // those drawn then
+inline constexpr std::size_t first_faults = 28;   // how many are drawn first
+inline constexpr std::size_t hard_faults = 7;     // how many harder ones are drawn then
 inline constexpr std::size_t watched_faults = 7;  // the last ones
 inline constexpr std::array<const char*, fault_count> fault_names = {
     "trainer crash",      "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
@@ -97,20 +97,20 @@ class Faults {
 
   void start();
   void after_step();
-  bool is_over() const { return plan_.empty() && unmended_ == 0; }
+  bool is_over() const { return plan_.empty() && unmended_ == 0; }  // all faults have struck and are mended
   const FaultTable& table() const { return table_; }
-  // All faults drawn, in order, including those that the run leaves out.
+  // Descriptions of all faults that were drawn, in order. Includes those that the run leaves out.
   const std::vector<std::string>& planned() const { return planned_; }
-  bool is_mended() const { return unmended_ == 0; }
-  TimeMs struck_at() const { return struck_at_; }  // when the last fault struck
+  bool is_mended() const { return unmended_ == 0; }  // all faults that have struck are mended
+  TimeMs struck_at() const { return struck_at_; }    // when the last fault struck
 
  private:
   struct Plan {
     Fault fault = Fault::trainer_crash;
     Phase phase = Phase::idle;
-    bool is_last = true;     // false: the next fault follows at once
-    bool on_leader = false;  // for a fault that strikes an agent: strike the leader's
-    std::size_t number = 0;  // in the plan, from 1
+    bool is_last = true;     // false: the next fault of the plan follows at once
+    bool on_leader = false;  // true: a fault that strikes an agent strikes the leader
+    std::size_t number = 0;  // number of the fault in the plan, from 1
   };
 
   bool can_come(Phase phase) const;
@@ -123,7 +123,7 @@ class Faults {
   void plan_watched();
   void leave_out();
   void count(Fault fault, Phases phases);
-  bool strike(const Plan& plan);  // false: there is nothing to strike now
+  bool strike(const Plan& plan);  // returns false if there is nothing to strike now
   void mend_after(TimeMs low_ms, TimeMs high_ms, std::function<void()> mend);
 
   bool strike_trainer(Fault fault);
@@ -155,8 +155,8 @@ class Faults {
   bool suspend_node();
   void halt(Trainer& trainer, TimeMs low_ms, TimeMs high_ms);
 
-  Machine* leader_machine();  // null where it has no agent
-  Machine* pick_machine();    // one with a running agent, preferably one that is busy
+  Machine* leader_machine();  // null if it has no agent
+  Machine* pick_machine();    // a machine with a running agent, preferably a busy one
   Trainer* pick_trainer();
 
   World& world_;

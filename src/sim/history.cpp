@@ -12,7 +12,8 @@ core::Rank History::world_size(std::uint64_t incarnation) const {
   return found == world_sizes_.end() ? settings_->ranks : found->second;
 }
 
-// What the last incarnation that began went on from it without is void.
+// The newest incarnation that began may have restored the checkpoint with fewer ranks than captured it. The private
+// shards of the other ranks are void then.
 core::Rank History::own_ranks(CheckpointId checkpoint) const {
   const auto last = std::find_if(decisions_.rbegin(), decisions_.rend(), [](const auto& entry) {
     return entry.second.verdict == Verdict::fresh || entry.second.verdict == Verdict::restore;
@@ -132,7 +133,7 @@ void History::decided(std::uint64_t incarnation, const Decision& decision, core:
   own_ranks_[incarnation] = own_ranks;
   reported_before_ = reported_;
   if (decision.verdict != Verdict::fresh && decision.verdict != Verdict::restore) return;
-  // Everything newer is void from now on.
+  // All newer checkpoints are void from now on.
   committed_ = std::min(committed_, decision.checkpoint);
   reported_ = std::min(reported_, decision.checkpoint);
 }

@@ -1,5 +1,6 @@
-// History records the truth about a simulated run's checkpoints, for the simulator's checks: what was captured, where
-// it was, what was committed, reported and decided. No simulated node knows all of this. Not thread-safe.
+// History records the truth about a simulated run's checkpoints, for the simulator's checks: which pieces were captured
+// and where they were, and what was committed, reported and decided. No simulated node knows all of this. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -23,82 +24,83 @@ class History {
   explicit History(const Settings& settings) : settings_(&settings) {}
 
   using Shards = std::vector<std::string>;
-  // Names the checkpoint's shards: all main shards, and the private shards of the first `own` ranks. Without `own`:
-  // own_ranks(checkpoint) private shards. They are fewer than the world size if fewer ranks have restored the
-  // checkpoint.
+  // Names the checkpoint's shards: all main shards, and the private shards of the first `own` ranks. If `own` is not
+  // given, it is own_ranks(checkpoint).
   const Shards& shards(CheckpointId checkpoint, std::optional<core::Rank> own = {}) const;
   core::Rank world_size(std::uint64_t incarnation) const;
   core::Rank world_size(CheckpointId checkpoint) const { return world_size(checkpoint.incarnation()); }
-  core::Rank own_ranks(CheckpointId checkpoint) const;  // number of private shards that are not void
+  // How many private shards of the checkpoint count. If fewer ranks than captured it have restored it, only theirs do.
+  core::Rank own_ranks(CheckpointId checkpoint) const;
 
-  // A trainer sealed it.
+  // A trainer has sealed this piece.
   void captured(const PieceInfo& piece);
   const std::set<std::uint64_t>& digests(CheckpointId checkpoint, const std::string& shard) const;
-  // Ranks that share a shard have captured different bytes for it.
+  // True if ranks that share a shard have captured different bytes of it.
   bool ranks_disagree(CheckpointId checkpoint) const;
   bool ranks_ever_disagreed() const { return ranks_disagreed_; }
 
-  // Records which nodes have the piece. A node that dropped it is forgotten. A node that lost it, with its machine or
-  // because it found damage, stays on record as one that had it.
+  // Record which nodes have a piece. A node that dropped the piece is forgotten. A node that lost the piece, with its
+  // machine or because it found damage, stays on record as one that had it.
   void gained(NodeId node, const PieceInfo& piece);
   void dropped(NodeId node, const PieceInfo& piece);
   void lost(NodeId node, const PieceInfo& piece, TimeMs now);
   // A fault destroyed some copy of the checkpoint.
   void damaged(CheckpointId checkpoint) { damaged_.insert(checkpoint); }
   bool was_damaged(CheckpointId checkpoint) const { return damaged_.contains(checkpoint); }
-  // Of all these shards, the one that the fewest nodes have, and how many have it. A node that lost the piece at
-  // `since` or later still counts, because others may not know yet. By default every node counts that ever had it.
+  // Of these shards, the one that the fewest nodes have, and how many nodes have it. A node that lost the shard at
+  // `since` or later still counts, because others may not know that yet. By default, all nodes that ever had it count.
   struct Scarcest {
     std::size_t copies = 0;
     std::string shard;
   };
   Scarcest scarcest(CheckpointId checkpoint, const Shards& shards, TimeMs since = 0) const;
   std::size_t copies(CheckpointId checkpoint) const { return scarcest(checkpoint, shards(checkpoint)).copies; }
-  // A shard of which no parity group is whole in this sense; "" if every shard has one.
+  // Returns a shard that has no parity group of which nodes have all pieces, where nodes count as above. "" if there is
+  // no such shard.
   std::string unprotected(CheckpointId checkpoint, const Shards& shards, TimeMs since = 0) const;
-  // True if every shard was once whole somewhere.
+  // True if every shard was once whole on some node.
   bool was_whole(CheckpointId checkpoint) const { return copies(checkpoint) > 0; }
   std::vector<CheckpointId> complete_checkpoints() const;
 
-  // The nodes that the ranks of an incarnation ran on.
+  // A rank of the incarnation runs on this node.
   void hosted(std::uint64_t incarnation, NodeId node) { hosts_[incarnation].insert(node); }
   const std::set<NodeId>& hosts(std::uint64_t incarnation) const;
 
   // Decisions, in the order in which they were written.
   void decided(std::uint64_t incarnation, const core::Decision& decision, core::Rank world_size, core::Rank own_ranks);
   const core::Decision* decision(std::uint64_t incarnation) const;
-  // True if the newest incarnation does not build on this checkpoint: that incarnation, or one before it, went on from
-  // something older or started anew. A void checkpoint can become valid again. If a node that kept it returns, what was
-  // done since is void instead.
+  // True if the newest incarnation does not build on this checkpoint, because it or an incarnation before it restored
+  // an older checkpoint or started anew. A void checkpoint can become valid again: if a node that kept it returns and
+  // the job restores it, then the checkpoints made since are void.
   bool is_void(CheckpointId checkpoint) const;
 
   // Acts as if the newest decided incarnation were undecided.
   void forget_decision(std::uint64_t incarnation);
-  // Acts as if that incarnation and all later ones had never existed.
+  // Removes the incarnation `from` and all later ones from this history.
   void forget_incarnations(std::uint64_t from);
 
   void committed(CheckpointId checkpoint);
   bool was_committed(CheckpointId checkpoint) const { return commits_.contains(checkpoint); }
   void reported(CheckpointId checkpoint);
-  CheckpointId newest_committed() const { return committed_; }  // that is not void
-  CheckpointId newest_committed_ever() const { return committed_ever_; }
-  CheckpointId newest_reported() const { return reported_; }  // that is not void
+  CheckpointId newest_committed() const { return committed_; }            // the newest that is not void
+  CheckpointId newest_committed_ever() const { return committed_ever_; }  // void ones included
+  CheckpointId newest_reported() const { return reported_; }              // the newest that is not void
   std::uint64_t incarnation() const { return decisions_.empty() ? 0 : decisions_.rbegin()->first; }
 
  private:
   const Settings* settings_;
   mutable std::map<std::pair<core::Rank, core::Rank>, Shards> shards_;  // by world size and `own`
   std::map<std::uint64_t, core::Rank> world_sizes_;                     // by incarnation
-  std::map<std::uint64_t, core::Rank> own_ranks_;                       // likewise, of the checkpoint that it restored
+  std::map<std::uint64_t, core::Rank> own_ranks_;  // by incarnation; of the checkpoint that it restored
   std::map<CheckpointId, std::map<std::string, std::set<std::uint64_t>>> digests_;
   bool ranks_disagreed_ = false;
-  using Holders = std::map<NodeId, TimeMs>;  // and when the node lost it; far in the future while it has it
+  using Holders = std::map<NodeId, TimeMs>;  // when the node lost the piece; has_it if it has the piece
   static constexpr TimeMs has_it = INT64_MAX;
   CheckpointId newest_valid_commit() const;
   static std::size_t count(const Holders& holders, TimeMs since);
   std::map<CheckpointId, std::map<std::string, Holders>> holders_;
-  // The shards of a parity group, and the nodes that have had the parity of each member. Groups go by name, the first
-  // part of their pieces' names.
+  // The shards of a parity group, and for each member's parity the nodes that have had it. A group's name is the first
+  // part of its pieces' names.
   struct Group {
     std::vector<std::string> shards;
     std::map<std::uint32_t, Holders> holders;
@@ -111,7 +113,7 @@ class History {
   CheckpointId committed_;
   CheckpointId committed_ever_;
   CheckpointId reported_;
-  CheckpointId reported_before_;  // the newest decision
+  CheckpointId reported_before_;  // reported_ when the newest decision was made
 };
 
 }  // namespace ckpt::sim

@@ -79,7 +79,8 @@ bool Invariants::is_whole(CheckpointId checkpoint, std::size_t copies) const {
   });
 }
 
-// Nodes that took no part in the incarnation and contradict one that did. Also replacements that contradict a member.
+// Returns the nodes that took no part in the incarnation and contradict a node that did, and the replacements that
+// contradict a member.
 std::set<NodeId> Invariants::contradicting(const Whole& whole, const IncarnationRecord& incarnation_record) const {
   const auto assignment_table = world_.store.assignment_table(incarnation_record.assignments);
   const auto distance = [&](NodeId node) {
@@ -90,7 +91,8 @@ std::set<NodeId> Invariants::contradicting(const Whole& whole, const Incarnation
                ? 1
                : 2;
   };
-  std::map<std::string, std::set<std::tuple<int, NodeId, std::uint64_t>>> claims;  // by captured shard, members first
+  // [shard]: the digests that nodes have of it. Members come first, because the first number is smallest for them.
+  std::map<std::string, std::set<std::tuple<int, NodeId, std::uint64_t>>> claims;
   for (const auto& [name, nodes] : whole) {
     for (const auto& [node, slot] : nodes) {
       if (!slot->header.is_parity()) claims[name].insert({distance(node), node, slot->header.root_digest});
@@ -127,7 +129,7 @@ bool Invariants::wants_parity(std::uint64_t incarnation) const {
   return world_.settings.core.protection.has_parity() && history_.hosts(incarnation).size() > 1;
 }
 
-// Counts members and ignores what the core would do: a member lacks something if its shard or its parity is missing.
+// Counts members of a group, however the core counts them: a member is lacking if its shard or its parity is missing.
 std::set<std::string> Invariants::covered(CheckpointId checkpoint, bool may_lack, const Nodes* among) const {
   const Whole whole = whole_pieces(checkpoint, among);
   std::map<std::string, std::map<std::uint32_t, const Slot*>> groups;
@@ -156,7 +158,8 @@ bool Invariants::is_there(CheckpointId checkpoint, const History::Shards& shards
                      [&](const auto& shard) { return whole.contains(shard) || decodable.contains(shard); });
 }
 
-// What another number of ranks has cut otherwise lies, whole, on all nodes that restore it.
+// If another number of ranks captured the checkpoint, its main shard has other parts. All nodes that restore these must
+// have them whole.
 const History::Shards& Invariants::with_parity(CheckpointId checkpoint) const {
   static const History::Shards none;
   const Rank now = history_.world_size(history_.incarnation());
@@ -189,18 +192,18 @@ void Invariants::committed(const Machine& machine, CheckpointId checkpoint) {
     throw Violation{
         "I4", text("node ", machine.id, " commits ", describe(checkpoint), ", which a later incarnation has voided")};
   }
-  // A commit of an incarnation that came back, older than the checkpoint that the present incarnation restored. It was
-  // whole when it was made, and need not be whole now.
+  // The commit is older than the checkpoint that the present incarnation restored. It was whole when it was made, and
+  // need not be whole now.
   const Decision* incarnation_record = history_.decision(history_.incarnation());
   if (history_.was_committed(checkpoint) && incarnation_record != nullptr &&
       checkpoint < incarnation_record->checkpoint)
     return history_.committed(checkpoint);
-  // An incarnation must give the checkpoint that it restored its copies again.
+  // An incarnation must make all copies of the checkpoint that it restored.
   const Decision* decision = history_.decision(history_.incarnation());
   const bool is_restored = decision != nullptr && decision->checkpoint == checkpoint;
   const std::size_t wanted = copies_wanted(is_restored ? history_.incarnation() : checkpoint.incarnation());
   const TimeMs known_until = world_.news_of_before();
-  // A commit that was restored from storage still counts while its copies are made.
+  // A commit that was restored from storage counts even before its copies are made.
   const bool is_stored = is_restored && world_.storage.has_step(checkpoint);
   if (const auto [copies, shard] = history_.scarcest(checkpoint, history_.shards(checkpoint), known_until);
       copies < wanted && !is_stored) {
@@ -213,9 +216,9 @@ void Invariants::committed(const Machine& machine, CheckpointId checkpoint) {
     throw Violation{"I2", text("node ", machine.id, " commits ", describe(checkpoint), " while the parity of shard ",
                                shard, " is not whole")};
   }
-  // If an incarnation commits a checkpoint of its own, all ranks have captured it and all were compared. A checkpoint
-  // of another incarnation may have been restored before that. Then ranks that captured something else may be lost, and
-  // nothing left shows it.
+  // If an incarnation commits a checkpoint of its own, all ranks have captured it, and the leader has compared all
+  // captures. A checkpoint of an earlier incarnation may have been restored before that. Then the ranks that captured
+  // other bytes may be lost, and no remaining piece shows that.
   const Nodes reachable = reachable_from(machine);
   if (is_restored ? is_disputed(checkpoint, world_.store.incarnation_record().record, &reachable)
                   : history_.ranks_disagree(checkpoint)) {
@@ -235,13 +238,13 @@ void Invariants::sending(const Machine& machine, const Message& message) {
   const auto* directive_batch = std::get_if<DirectiveBatch>(&message);
   if (directive_batch == nullptr) return;
   for (const DirectiveBatch::Item& item : directive_batch->items) {
-    if (item.directive.leader != machine.id) continue;  // it is only passed on
+    if (item.directive.leader != machine.id) continue;  // it only passes the batch on
     directed(machine, item.directive);
     world_.watch_check.told(machine, item.directive);
   }
 }
 
-// A relay's own reports never come with those that it passes on.
+// Each report in a relay's batch must be one that the named node has sent. A relay never puts its own report there.
 void Invariants::check_passed_on(const Machine& machine, const Report& report) {
   const std::pair key(report.agent_id, report.sequence);
   if (report.node == machine.id) {
@@ -273,12 +276,12 @@ void Invariants::persisting(const Machine& machine, const Persist& persist) {
       persist.epoch < arena.epoch) {
     throw Violation{"I4", text("node ", machine.id, " writes an older commit, checkpoint or epoch over a newer one")};
   }
-  // A leader with the only rank tells nobody else.
+  // If the leader has the only rank, it tells no other node of a commit. So this is the first that shows of it.
   if (persist.highest_commit > arena.highest_commit && !history_.is_void(persist.highest_commit))
     committed(machine, persist.highest_commit);
 }
 
-// Storage may have been cleared since, but the whole checkpoint was there.
+// The whole checkpoint must have been on storage. It need not be there now, because storage may have been cleared.
 void Invariants::stored_notified(const Machine& machine, Rank rank, CheckpointId checkpoint) const {
   if (world_.storage.has_had_step(checkpoint)) return;
   throw Violation{"I2", text("rank ", rank, " on node ", machine.id, " is told that ", describe(checkpoint),
@@ -291,7 +294,7 @@ void Invariants::commit_notified(const Machine& machine, Rank rank, CheckpointId
                                " is committed, which a later incarnation has voided")};
   }
   committed(machine, checkpoint);
-  // If a commit is not on record when its node loses its memory, nobody ever knew of it.
+  // If a node loses its memory before it has recorded a commit, nobody ever knew of that commit.
   if (machine.arena.highest_commit < checkpoint) {
     throw Violation{"I3", text("rank ", rank, " on node ", machine.id, " is told that ", describe(checkpoint),
                                " is committed before the node has put that on record")};
@@ -299,7 +302,8 @@ void Invariants::commit_notified(const Machine& machine, Rank rank, CheckpointId
   history_.reported(checkpoint);
 }
 
-// A checkpoint on storage is restored without asking whether it was committed.
+// A checkpoint on storage is restored without asking whether it was committed. So only a committed one may be
+// completed.
 void Invariants::storing(const Machine& leader, const FinalizeCheckpoint& step) {
   ++tally_.stored;
   if (step.checkpoint > history_.newest_committed_ever()) {
@@ -310,7 +314,7 @@ void Invariants::storing(const Machine& leader, const FinalizeCheckpoint& step) 
 
 // ---- Restores ----
 
-// A node learns only for its own ranks how main shards are cut.
+// Compares decisions without the cuts that the node need not know: a node learns only those of its own ranks.
 bool Invariants::is_same(const Decision& notified, const Decision& decided) {
   Decision all = notified;
   all.cuts = decided.cuts;
@@ -351,8 +355,8 @@ void Invariants::restore_refused(const RestoreFailed& failed) const {
   if (failed.text.empty()) throw Violation{"I6", text("restore of rank ", failed.rank, " fails without saying why")};
 }
 
-// The wait limit has passed although nothing was wrong for that long. That is a valid answer only if another rank is in
-// trouble.
+// Nothing was wrong for as long as the wait limit, but a restore has not ended. That is right only if another rank is
+// in trouble.
 void Invariants::restore_hangs(const Trainer& trainer) {
   if (trainer.launch != world_.launcher.launch()) return;
   for (Trainer* each : world_.launcher.trainers()) {

@@ -1,5 +1,6 @@
-// Invariants checks most of the invariants of a simulated run (docs/simulator.md). Each function takes one fact at the
-// moment when it becomes true, and throws Violation if the fact breaks an invariant. Not thread-safe.
+// Invariants checks the invariants I1 to I5 and parts of I6 in a simulated run (docs/simulator.md). Other checks have
+// the rest: liveness_check.hpp, commit_rate_check.hpp, protection.hpp, watch_check.hpp. Each function below takes one
+// fact at the moment when it becomes true, and throws Violation if the fact breaks an invariant. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -27,28 +28,29 @@ struct Violation {
   std::string text;
 };
 
-// Counts what happened in a run, so that a simulator in which nothing happens is noticed.
+// Counts what happened in a run. So people notice if the simulator does nothing.
 struct Tally {
-  std::uint64_t commits = 0;                                               // checkpoints
-  std::uint64_t restores = 0;                                              // ranks
-  std::uint64_t from_peer = 0;                                             // of these, with a part from a peer
-  std::uint64_t decoded = 0;                                               // likewise, from parity
-  std::uint64_t from_storage = 0;                                          // likewise
-  std::uint64_t replaced = 0;                                              // standby nodes
-  std::uint64_t stored = 0;                                                // checkpoints
-  std::uint64_t decided_fresh = 0, decided_restore = 0, decided_lost = 0;  // incarnations
+  std::uint64_t commits = 0;       // checkpoints that were committed
+  std::uint64_t restores = 0;      // ranks that restored
+  std::uint64_t from_peer = 0;     // ranks that restored a part from a peer
+  std::uint64_t decoded = 0;       // ranks that restored a part decoded from parity
+  std::uint64_t from_storage = 0;  // ranks that restored a part from storage
+  std::uint64_t replaced = 0;      // standby nodes that became replacements
+  std::uint64_t stored = 0;        // checkpoints that were completed on storage
+  // Incarnations, by what was decided. The second line counts restores that are behind, or of unknown status.
+  std::uint64_t decided_fresh = 0, decided_restore = 0, decided_lost = 0;
   std::uint64_t decided_behind = 0, decided_unknown = 0;
-  std::uint64_t decided_elastic = 0;  // restores of what another number of ranks captured
+  std::uint64_t decided_elastic = 0;  // restores of a checkpoint that another number of ranks captured
   std::uint64_t elections = 0;
   std::uint64_t alarms = 0;  // runs in which silent corruption was reported
   std::uint64_t quarantined = 0;
   std::uint64_t restarts = 0;
   std::uint64_t given_up = 0;
-  std::uint64_t relayed = 0;        // reports
-  std::uint64_t notified_lost = 0;  // members
+  std::uint64_t relayed = 0;        // reports that a relay passed on
+  std::uint64_t notified_lost = 0;  // members that were said to be lost
   std::uint64_t named = 0;          // causes of hangs that every leader had to name
-  TimeMs slowest_recovery_ms = 0;   // after the last fault
-  TimeMs slowest_commit_ms = 0;     // after the one before, while all was well
+  TimeMs slowest_recovery_ms = 0;   // longest time from the last fault's end until the job had recovered
+  TimeMs slowest_commit_ms = 0;     // longest time from one commit to the next while all was well
 
   void add(const Tally& other);
 };
@@ -57,7 +59,7 @@ class Invariants {
  public:
   explicit Invariants(World& world);
 
-  // What the core does with memory (I5, and I4 if an old writer is in the way).
+  // What the core does with memory. Breaks I5, or I4 if an older writer still uses the slot.
   void granting(const Machine& machine, const SlotRef& ref, std::uint64_t instance);
   void filling(const Machine& machine, const SlotRef& ref);
   void capturing(const Machine& machine, const SlotRef& ref, std::uint64_t instance);
@@ -80,18 +82,19 @@ class Invariants {
   void storing(const Machine& leader, const core::FinalizeCheckpoint& step);
   void writing_leader(const Machine& machine, const core::LeaderRecord& record);
   void leader_written(NodeId by, const core::LeaderRecordRead& now);
-  // Judges the record that a leader is about to write by what the leader could have known. If the record is written,
-  // the result counts as a violation.
+  // Judges the record that a leader is about to write, by what the leader can know now. If the record is written, a
+  // result counts as a violation. None if the record is right.
   std::optional<Violation> judge(const Machine& leader, const core::IncarnationRecord& record) const;
+  // When a leader asked the store to write a record, and what judge() said then.
   struct Asked {
     TimeMs at = 0;
-    std::optional<Violation> judgement = {};  // of the decision, by what could be known then
+    std::optional<Violation> judgement = {};
   };
   void incarnation_written(NodeId by, const core::IncarnationRecordRead& before, const core::IncarnationRecordRead& now,
                            const Asked& asked);
   void member_notified(const Machine& leader, const core::MemberChanged& changed);
 
-  // Call these before and after every event that a core handles (I4).
+  // Call these before and after every event that a core handles. They check I4.
   void before(const Machine& machine, const core::Node& node, const core::Event& event);
   void after(const Machine& machine, const core::Node& node, const core::Event& event);
 
@@ -99,37 +102,38 @@ class Invariants {
   void memory_lost(Machine& machine);
   void leader_record_spoiled() { leader_record_spoiled_ = true; }
   void incarnation_record_spoiled();
-  void incarnation_read(const core::IncarnationRecord& record);  // by an agent that runs
+  void incarnation_read(const core::IncarnationRecord& record);  // a running agent has read this record
   void bit_flipped(const Slot& slot) { history_.damaged(slot.header.checkpoint); }
   void forget_everything();
 
   const History& history() const { return history_; }
   const Tally& tally() const { return tally_; }
-  // Copies that placement can ask for in the current incarnation.
+  // How many copies of a shard the placement asks for in this incarnation. Fewer than configured if nodes are too few.
   std::size_t copies_wanted(std::uint64_t incarnation) const;
-  // True if every shard of the checkpoint is whole on at least `copies` nodes now.
+  // True if every shard of the checkpoint is now whole on at least `copies` nodes.
   bool is_whole(CheckpointId checkpoint, std::size_t copies) const;
-  // The functions below count only what these nodes have; null: what any node has.
+  // The functions below take a set of nodes and look only at the pieces that these have. Null: at those of all nodes.
   using Nodes = std::set<NodeId>;
-  // True if these nodes have different bytes of a shard of the checkpoint. Leaves out nodes that took no part in the
-  // incarnation and contradict one that did.
+  // True if these nodes have different bytes of a shard of the checkpoint. A node that took no part in the incarnation
+  // does not count if it contradicts one that did.
   bool is_disputed(CheckpointId checkpoint, const core::IncarnationRecord& incarnation_record,
                    const Nodes* among) const;
-  // True if the incarnation keeps parity. That takes enough nodes.
+  // True if the incarnation keeps parity. False also if it has too few nodes for that.
   bool wants_parity(std::uint64_t incarnation) const;
-  // True if every shard of the checkpoint is whole on one of these nodes, or in a group that has lost no more members
-  // than it may.
+  // True if each of these shards is whole on a node, or in a parity group that has lost no more members than it may.
   bool is_there(CheckpointId checkpoint, const History::Shards& shards, const Nodes* among) const;
-  // The shards of groups that lack nothing or, with `may_lack`, no more members than they may lose.
+  // The shards of parity groups that lack nothing. With `may_lack`, also of groups that lack no more members than they
+  // may lose.
   std::set<std::string> covered(CheckpointId checkpoint, bool may_lack, const Nodes* among = nullptr) const;
-  // True if a checkpoint of the current incarnation is whole in all places and nobody has reported it yet.
+  // True if a checkpoint of the current incarnation is whole in all its places, and nobody has reported it as
+  // committed.
   bool awaits_commit() const;
 
  private:
   using Whole = std::map<std::string, std::map<NodeId, const Slot*>>;  // by shard, then by node
   Whole whole_pieces(CheckpointId checkpoint, const Nodes* among) const;
-  // reachable_from(): the nodes that a leader there has heard of, if it did its work. awaited_by(): the nodes that it
-  // must still wait for.
+  // reachable_from(): the nodes that a leader on this machine has heard from, if it does its work. awaited_by(): the
+  // nodes that this leader must still wait for.
   Nodes reachable_from(const Machine& leader) const;
   Nodes awaited_by(const Machine& leader) const;
   std::set<core::NodeId> contradicting(const Whole& whole, const core::IncarnationRecord& incarnation_record) const;
@@ -159,16 +163,16 @@ class Invariants {
   World& world_;
   History history_;
   Tally tally_;
-  CheckpointId newest_whole_;  // of the current incarnation, with all copies that were asked for
+  CheckpointId newest_whole_;  // newest checkpoint of the current incarnation that has had all its copies
   core::LeaderRecord leader_record_;
-  bool leader_record_spoiled_ = false;               // by the store
+  bool leader_record_spoiled_ = false;               // the store has lost the leader's record or set it back
   std::map<std::uint64_t, NodeId> epoch_holders_;    // which node was elected with each epoch
   std::map<std::uint64_t, TimeMs> epochs_asked_at_;  // when its node last asked the store for it
   std::uint64_t newest_epoch_led_ = 0;               // newest epoch whose leader took charge of an incarnation
   TimeMs newest_epoch_led_since_ = 0;
   std::uint64_t newest_decided_ = 0;                            // newest incarnation that was ever opened
-  bool incarnation_record_spoiled_ = false;                     // by the store
-  std::optional<TimeMs> incarnation_record_spoiled_at_;         // the last time in this run
+  bool incarnation_record_spoiled_ = false;                     // the store has lost that record or set it back
+  std::optional<TimeMs> incarnation_record_spoiled_at_;         // when it last did so
   core::AssignmentTable assignments_before_;                    // of the incarnation before the recorded one
   TimeMs newest_incarnation_read_at_ = 0;                       // last time that an agent may have read its record
   std::uint64_t newest_decided_read_ = 0;                       // newest incarnation whose decision an agent has read

@@ -1,8 +1,8 @@
-// I1-I4: what a leader decides and tells, judged by what it could have known at that time.
+// I1-I4: judges what a leader decides and tells, by what it could have known at that time.
 //
-// A leader waits node_wait_ms for nodes that do not answer. So it could have known the pieces on every node that
-// nothing has hindered for a while. If it has not listened for that long without a pause of its own, it had to wait.
-// Then it could have known the pieces on every node that is not lost. The leader's own trouble excuses nothing.
+// A leader waits node_wait_ms for nodes that do not answer. So it must know the pieces of every node that nothing has
+// kept from reporting for a while. If the leader has not yet listened for node_wait_ms without a pause of its own, it
+// must wait for all nodes that are not lost, so it must know their pieces, too. A pause of the leader is no excuse.
 #include <algorithm>
 
 #include "sim/invariants.hpp"
@@ -43,14 +43,14 @@ Invariants::Nodes Invariants::awaited_by(const Machine& leader) const {
   return living;
 }
 
-// Whether all nodes that the last incarnation named are among these, with the memory that they had.
+// True if all members of the last incarnation are among these nodes, and have the memory that they had then.
 bool Invariants::is_witnessed(const std::vector<Member>& members, const Nodes& among) const {
   return !members.empty() && std::all_of(members.begin(), members.end(), [&](const Member& member) {
     return among.contains(member.node) && world_.machines.at(member.node).arena.id == member.arena_id;
   });
 }
 
-// Whether all nodes that the last incarnation named lost their memory of that time, some time ago.
+// True if all members of the last incarnation have lost the memory that they had then, and that is some time ago.
 bool Invariants::is_unwitnessed(const std::vector<Member>& members) const {
   const TimeMs since = world_.event_queue.now() - known_after_ms;
   return !members.empty() && std::all_of(members.begin(), members.end(), [&](const Member& member) {
@@ -63,7 +63,7 @@ bool Invariants::is_unwitnessed(const std::vector<Member>& members) const {
 
 std::optional<Violation> Invariants::judge(const Machine& leader, const IncarnationRecord& record) const {
   const IncarnationRecord& before = world_.store.incarnation_record().record;
-  // It may write an earlier decision again if the store lost it.
+  // The leader may write an earlier decision again if the store lost it.
   if (history_.decision(record.incarnation) != nullptr || record.decision.verdict == Verdict::undecided)
     return std::nullopt;
   const std::string what =
@@ -86,8 +86,8 @@ const History::Shards& Invariants::needed(CheckpointId checkpoint, const Incarna
   return history_.shards(checkpoint, std::min(own, world_size));
 }
 
-// An uncut main shard does not show to another number of ranks whether it was the only one. The rank assignments of the
-// last incarnation show that.
+// If a main shard was not cut, another number of ranks cannot see from the pieces whether there were other main shards.
+// Only the rank assignments of the last incarnation show that.
 bool Invariants::may_be_a_fraction(CheckpointId checkpoint, const IncarnationRecord& before, Rank world_size) const {
   const Rank captured_by = history_.world_size(checkpoint);
   const bool is_as_now = captured_by == world_size && needed(checkpoint, before, world_size).size() ==
@@ -97,7 +97,7 @@ bool Invariants::may_be_a_fraction(CheckpointId checkpoint, const IncarnationRec
   return !is_as_now && !is_known && world_.settings.parts(0, captured_by) != captured_by;
 }
 
-// Whether the decision gives up state that exists.
+// Judges a decision that gives state up: whether that state exists.
 std::optional<Violation> Invariants::judge_loss(const Machine& leader, const IncarnationRecord& before,
                                                 const IncarnationRecord& record, const std::string& what) const {
   const Decision& decision = record.decision;
@@ -112,8 +112,8 @@ std::optional<Violation> Invariants::judge_loss(const Machine& leader, const Inc
     return Violation{"I2", text(what, " although ", describe(reported), " was reported committed and is still there")};
   }
   if (decision.verdict != Verdict::restore) {
-    // It may be certain that a job starts anew before every node is heard. That its state is lost is never certain
-    // before.
+    // A leader can be certain that the job starts anew before it has heard every node. It can be certain that state is
+    // lost only after that.
     const Nodes& among = decision.verdict == Verdict::lost ? awaited : reachable;
     for (const CheckpointId whole : history_.complete_checkpoints()) {
       if (history_.ranks_disagree(whole) || !can_go_on_from(whole, among)) continue;
@@ -129,7 +129,7 @@ std::optional<Violation> Invariants::judge_loss(const Machine& leader, const Inc
   return std::nullopt;
 }
 
-// Whether the decision says that a newer commit may exist exactly when it should.
+// Judges whether the decision says that a newer commit may exist. It must say so if and only if that is in doubt.
 std::optional<Violation> Invariants::judge_doubt(const Machine& leader, const IncarnationRecord& before,
                                                  const Decision& decision, const std::string& what) const {
   const bool gives_state = decision.verdict == Verdict::restore;
@@ -154,7 +154,7 @@ std::optional<Violation> Invariants::judge_doubt(const Machine& leader, const In
   return std::nullopt;
 }
 
-// Judges by the truth alone, whoever knows it.
+// Judges a decision by the truth alone, whether the leader could know it or not.
 void Invariants::check_decision(const IncarnationRecord& before, const IncarnationRecord& now) {
   const Decision& decision = now.decision;
   const CheckpointId checkpoint = decision.checkpoint;
@@ -162,7 +162,7 @@ void Invariants::check_decision(const IncarnationRecord& before, const Incarnati
   const std::string what = text("incarnation ", now.incarnation, " decides ", describe(decision));
   const bool gives_state = decision.verdict == Verdict::restore;
   const bool flagged = decision.behind || decision.status_unknown;
-  // A committed checkpoint was whole, whoever has dropped it since.
+  // A committed checkpoint was whole once, even if nodes have dropped pieces of it since.
   const auto& shards = needed(checkpoint, before, now.world_size);
   const bool was_whole = history_.scarcest(checkpoint, shards).copies > 0 || history_.was_damaged(checkpoint) ||
                          history_.was_committed(checkpoint);
@@ -210,7 +210,7 @@ void Invariants::check_decision(const IncarnationRecord& before, const Incarnati
   tally_.decided_unknown += decision.status_unknown;
 }
 
-// If the decided checkpoint can no longer be had, the restores that wait for it end.
+// A leader may end restores only if nodes and storage no longer have all of the decided checkpoint.
 void Invariants::stranding(const Machine& leader, const Directive& directive) {
   const std::pair on_record(directive.epoch, directive.incarnation);
   if (directive.stranded.empty()) {
@@ -232,7 +232,7 @@ void Invariants::stranding(const Machine& leader, const Directive& directive) {
 void Invariants::member_notified(const Machine& leader, const MemberChanged& changed) {
   const TimeMs now = world_.event_queue.now();
   const Machine& machine = world_.machines.at(changed.node);
-  // Its last message may have been under way for long.
+  // The node's last message may have been under way for long.
   if (changed.change == Change::returned && machine.is_lost && machine.memory_since <= world_.news_of_before())
     throw Violation{"I6", text("node ", leader.id, " says that node ", machine.id, " is back, which is lost")};
   if (changed.change != Change::lost) return;
@@ -244,8 +244,8 @@ void Invariants::member_notified(const Machine& leader, const MemberChanged& cha
   const bool goes_by_it = knows.incarnation > on_record.assignments.incarnation ||
                           (knows.incarnation == on_record.assignments.incarnation && is_decided);
   const auto assignment_table = goes_by_it ? world_.store.assignment_table(on_record.assignments) : assignments_before_;
-  if (!assignment_table.is_member(machine.id, machine.arena.id)) return;  // or came back without its memory
-  // Only while the leader has listened, because it must conclude nothing from its own pause.
+  if (!assignment_table.is_member(machine.id, machine.arena.id)) return;  // also if it came back without its memory
+  // A leader must conclude nothing from a pause of its own. So it must have listened for a while.
   const TimeMs since = std::min(now, std::max(now - known_after_ms, leader.listens_since + wake_up_ms));
   if (world_.is_reachable_from(machine, leader, since)) {
     throw Violation{"I6", text("node ", leader.id, " says that node ", machine.id,
@@ -255,7 +255,7 @@ void Invariants::member_notified(const Machine& leader, const MemberChanged& cha
 
 // ---- The store ----
 
-// The store may carry this out later, when the leader knows more.
+// A node asks for its leader's record to be written. The store may carry that out later, when the node knows more.
 void Invariants::writing_leader(const Machine& machine, const LeaderRecord& record) {
   if (record.epoch < machine.arena.epoch) {
     throw Violation{"I4", text("node ", machine.id, " wants to be leader with ", describe_epoch(record.epoch),
@@ -272,10 +272,10 @@ void Invariants::leader_written(NodeId by, const LeaderRecordRead& now) {
     throw Violation{"I4", text("node ", by, " is leader with ", describe_epoch(record.epoch), ", which is node ",
                                holder->second, "'s, or nobody's")};
   }
-  // If the store lost the record, nobody may know of a leader that was elected and never took charge; that one did
-  // nothing. The node that asked may also not have known of a leader that had just taken charge. If it is elected with
-  // a lower epoch, it never takes charge. A leader with an older record may continue until it hears of a newer one,
-  // because revisions come a second time.
+  // An epoch may be lower than an earlier one if the store lost the leader's record. There are three cases. The earlier
+  // leader was elected and never took charge, so perhaps nobody knows of it, and it did nothing. Or the node asked
+  // before it could know of a leader that had just taken charge: with its lower epoch it never takes charge. Or a
+  // leader with an older record continues until it hears of a newer one, because revisions come a second time.
   const bool is_unknown =
       record.epoch < newest_epoch_led_ && epochs_asked_at_[record.epoch] - newest_epoch_led_since_ < known_after_ms;
   const bool is_newer = record.epoch > (leader_record_spoiled_ ? newest_epoch_led_ : leader_record_.epoch);
@@ -295,8 +295,8 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
   const IncarnationRecord& old = before.record;
   const IncarnationRecord& record = now.record;
   const bool is_older = record.epoch < old.epoch || record.incarnation < old.incarnation;
-  // This swap was under way since before the store was set back. It met its revision a second time, and sets the store
-  // back once more.
+  // The leader asked for this swap before the store was set back. The store then had the expected revision a second
+  // time, so the swap sets the store back once more.
   if (is_older && incarnation_record_spoiled_at_ && asked.at <= *incarnation_record_spoiled_at_)
     return incarnation_record_spoiled();
   if (is_older || record.incarnation > newest_decided_ + 1) {
@@ -312,7 +312,7 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
   }
   const Decision* decided = history_.decision(record.incarnation);
   const bool was_decided = decided != nullptr;
-  const bool says_so = record.decision.verdict != Verdict::undecided;  // not if the store lost it
+  const bool says_so = record.decision.verdict != Verdict::undecided;  // false if the store lost the decision
   if (was_decided && says_so && !is_same(record.decision, *decided)) {
     throw Violation{"I4", text("node ", by, " changes the decision of incarnation ", record.incarnation, " from ",
                                describe(*decided), " to ", describe(record.decision))};
@@ -321,9 +321,8 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
     throw Violation{"I3", text("node ", by, " forgets that ", describe(old.first_commit), " was committed")};
   }
   const auto assignment_table = world_.store.assignment_table(record.assignments);
-  // Assignments of an earlier incarnation may have been lost since. A node that writes again what the store lost may
-  // not know of the later incarnations for which these were removed. It leads none of them before it has read their
-  // assignments.
+  // Rank assignments of an earlier incarnation may be missing. A node that writes again what the store lost may not
+  // know that a later incarnation has removed them. It leads no incarnation before it has read its assignments.
   const bool is_followed = history_.decision(record.assignments.incarnation) != nullptr &&
                            history_.incarnation() > record.assignments.incarnation;
   if (assignment_table.name() != record.assignments && record.assignments != old.assignments && !is_followed) {
@@ -336,14 +335,15 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
     committed(world_.machines.at(by), record.base);
   }
   if (assignment_table.name() == record.assignments) check_replacements(by, old, record, assignment_table);
-  // A restored checkpoint is committed once it is on record. A leader that reads it there relies on that.
+  // A checkpoint that an incarnation restores counts as committed once the record says so. A leader that reads the
+  // record relies on that.
   if (was_decided && record.base == record.decision.checkpoint && record.base != old.base) {
     committed(world_.machines.at(by), record.base);
   }
 }
 
-// One replacement per member, and never a member itself: the pieces of a lost node that comes back must not mix with
-// another's.
+// A lost member has one replacement, which is not a member. Otherwise pieces of a lost node that comes back could mix
+// with those of another node.
 void Invariants::check_replacements(NodeId by, const IncarnationRecord& old, const IncarnationRecord& record,
                                     const core::AssignmentTable& assignment_table) {
   std::set<NodeId> members, lost, replacing;

@@ -1,5 +1,5 @@
-// Incarnations and decisions that nobody knows of any more. The store lost their record together with every machine, or
-// before any agent read it.
+// Excuses for incarnations and decisions of which nobody knows any more: the store lost their record, and all machines
+// were lost with it, or no agent had read it.
 #include <algorithm>
 
 #include "sim/invariants.hpp"
@@ -14,7 +14,8 @@ void Invariants::incarnation_read(const IncarnationRecord& record) {
   newest_decided_read_ = std::max(newest_decided_read_, record.incarnation);
 }
 
-// A decision that the store forgot before any node read it was never made: not even the node that asked for it knows.
+// If the store loses a decision before any node has read it, the decision counts as never made. Not even the node that
+// asked for it knows that it was made.
 void Invariants::incarnation_record_spoiled() {
   incarnation_record_spoiled_ = true;
   incarnation_record_spoiled_at_ = world_.event_queue.now();
@@ -25,8 +26,8 @@ void Invariants::incarnation_record_spoiled() {
   if (decided > newest_decided_read_ && !has_it) history_.forget_decision(decided);
 }
 
-// The store broke its word, no machine has memory from when it still had that incarnation, and storage has nothing of
-// it. A single older machine must have been asked.
+// True if nobody can know of the incarnation: the store lost its record, no machine has memory from before that, and
+// storage has no piece of it. If there is a single machine with older memory, the leader must ask it.
 bool Invariants::is_forgotten(std::uint64_t incarnation) const {
   if (!incarnation_record_spoiled_ || world_.storage.newest_incarnation() >= incarnation) return false;
   return std::all_of(world_.machines.begin(), world_.machines.end(), [&](const auto& entry) {
@@ -35,8 +36,8 @@ bool Invariants::is_forgotten(std::uint64_t incarnation) const {
   });
 }
 
-// An incarnation may get a number again only if nobody can know of the first one. The first one is then forgotten, but
-// a checkpoint restored from storage must not count as the newest commit.
+// An incarnation may have the number of an earlier one only if nobody can know of the earlier one. The earlier one is
+// then forgotten. But a checkpoint restored from storage must not count as the newest commit.
 void Invariants::incarnation_opened(std::uint64_t incarnation) {
   if (incarnation == 0 || incarnation > newest_decided_ || !is_forgotten(incarnation)) return;
   newest_forgotten_ = history_.newest_committed();

@@ -1,4 +1,4 @@
-// I5: memory is bounded, and nobody writes to bytes that belong to somebody else.
+// I5: memory is bounded, and nobody writes to a slot that is in use for something else.
 #include "sim/invariants.hpp"
 #include "sim/world.hpp"
 
@@ -103,7 +103,7 @@ void Invariants::writing(const Machine& machine, const SlotRef& ref, CheckpointI
 
 void Invariants::releasing(const Machine& machine, Rank rank, const std::string& shard) {
   const auto found = machine.arena.segments.find({rank, shard});
-  if (found == machine.arena.segments.end()) return;  // there was never room for it
+  if (found == machine.arena.segments.end()) return;  // there was never memory for this segment
   for (std::size_t i = 0; i < found->second.size(); ++i) {
     const SlotRef ref{rank, shard, static_cast<std::uint8_t>(i)};
     const Slot& slot = writable(machine, ref, "given back");
@@ -113,7 +113,7 @@ void Invariants::releasing(const Machine& machine, Rank rank, const std::string&
   }
 }
 
-// Everything on the machine counts as lost to a fault.
+// Records that a fault destroyed all pieces on the machine.
 void Invariants::memory_lost(Machine& machine) {
   machine.arena.for_each([&](const SlotRef&, Slot& slot) {
     if (!slot.findable()) return;

@@ -8,7 +8,7 @@ namespace ckpt::sim {
 
 namespace {
 constexpr TimeMs watch_ms = 1000;
-constexpr TimeMs hang_ms = 8000;  // without progress while training
+constexpr TimeMs hang_ms = 8000;  // the job hangs if it trains and makes no progress for so long
 constexpr int losses_until_given_up = 2;
 }  // namespace
 
@@ -103,7 +103,7 @@ void Launcher::stop_all() {
   leaves_behind_ = false;
   for (Trainer* trainer : trainers()) {
     if (leaves_behind && world_.random.chance(500)) {
-      // Somebody will find it in the end.
+      // Somebody finds and kills the trainer later.
       world_.event_queue.after(world_.random.between(1000, 10000), [&world = world_, instance = trainer->instance] {
         if (Trainer* left = world.trainer(instance)) left->die();
       });
@@ -116,7 +116,7 @@ void Launcher::stop_all() {
     ++give_ups_;
     world_.give_up_job();
   }
-  // Some restarts take their time, so that nodes notice a lost machine before.
+  // Some restarts take long, so that nodes notice a lost machine before the ranks come back.
   const TimeMs slowness_ms = world_.settings.core.standby && world_.random.chance(700) ? 5000 : 0;
   world_.event_queue.after(world_.random.between(50, 1500) + slowness_ms + losses_in_a_row_ * 2000,
                            [this] { launch_all(); });
@@ -140,7 +140,7 @@ void Launcher::launch_all() {
   for (Trainer* trainer : trainers()) trainer->start();
 }
 
-// Ranks stay where they were if they can. Otherwise they are placed again; no machine gets more than its share.
+// Leaves ranks on their machines if possible. Otherwise places them on others. No machine gets more than its share.
 void Launcher::place_ranks() {
   std::vector<NodeId> machines = world_.usable_machines();
   world_.random.shuffle(machines);

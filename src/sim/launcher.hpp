@@ -1,7 +1,7 @@
-// Launcher starts and restarts the simulated job, as a job scheduler does. It places ranks on machines and keeps them
-// in step. If a rank dies or hangs, it kills all and starts all again, sometimes on other machines. Sometimes it fails
-// to kill a trainer, which may wake later. If the job's state stays lost, it gives the job up ("ckptctl gc"). Not
-// thread-safe.
+// Launcher starts and restarts the simulated job, as a job scheduler does. It places ranks on machines, and lets them
+// train in step. If a rank dies or hangs, Launcher kills all ranks and starts them again, sometimes on other machines.
+// Sometimes it fails to kill a trainer, which may wake later. If the job's state stays lost, Launcher removes it and
+// starts the job anew, as an operator does with `ckptctl gc`. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,27 +21,27 @@ class Launcher {
   explicit Launcher(World& world);
 
   void start();
-  void restart();                                      // the job as a whole
-  void restart_with(Rank ranks);                       // from the next restart on
-  void leave_some_behind() { leaves_behind_ = true; }  // when the job restarts next
+  void restart();                                      // restarts the whole job
+  void restart_with(Rank ranks);                       // the job has so many ranks from its next restart on
+  void leave_some_behind() { leaves_behind_ = true; }  // the next restart fails to kill some trainers
 
-  // From trainers and machines.
+  // Trainers and machines call these.
   void restored(const Trainer& trainer);
-  void arrived(const Trainer& trainer, std::int64_t k);  // has the gradients of iteration k
+  void arrived(const Trainer& trainer, std::int64_t k);  // the trainer has the gradients of iteration k
   void trainer_died(const Trainer& trainer);
   void state_is_lost();
   // If a rank dies or hangs in the next `for_ms`, the launcher notices it only then.
   void look_away(TimeMs for_ms);
 
-  int launch() const { return launch_; }
-  Rank ranks() const { return ranks_; }    // of this launch
-  std::vector<Trainer*> trainers() const;  // the living ones of this launch
+  int launch() const { return launch_; }   // a launch is one start of the job; they are numbered from 1
+  Rank ranks() const { return ranks_; }    // number of ranks in this launch
+  std::vector<Trainer*> trainers() const;  // the living trainers of this launch
   bool is_between_launches() const { return stopping_; }
   bool everyone_has_asked() const;
   bool everyone_trains() const;
   int restores() const { return restores_; }
   int give_ups() const { return give_ups_; }
-  TimeMs progress_at() const { return progress_at_; }  // when all ranks last began an iteration, or were started
+  TimeMs progress_at() const { return progress_at_; }  // when all ranks last began an iteration or were started
 
  private:
   void watch();
@@ -52,7 +52,7 @@ class Launcher {
 
   World& world_;
   Rank ranks_;
-  Rank next_ranks_;  // of the next launch
+  Rank next_ranks_;  // number of ranks in the next launch
   int launch_ = 0;
   bool stopping_ = false;
   bool leaves_behind_ = false;
@@ -61,8 +61,8 @@ class Launcher {
   int restores_ = 0;
   int give_ups_ = 0;
   std::map<Rank, NodeId> places_;
-  std::vector<std::uint64_t> instances_;  // of this launch, by rank
-  std::map<std::int64_t, Rank> arrived_;  // iteration -> how many ranks
+  std::vector<std::uint64_t> instances_;  // the trainers of this launch, by rank
+  std::map<std::int64_t, Rank> arrived_;  // [iteration]: how many ranks have its gradients
   TimeMs progress_at_ = 0;
   TimeMs looks_away_until_ = 0;
 };

@@ -71,7 +71,7 @@ LivenessCheck::Lack LivenessCheck::redundancy_lack() const {
   return {};
 }
 
-// Each segment must belong to a rank that trains here, or hold something recent.
+// Each segment must belong to a rank that trains on this node, or hold a recent piece.
 LivenessCheck::Lack LivenessCheck::memory_lack() const {
   const CheckpointId kept = world_.invariants.history().newest_committed();
   for (auto& [id, machine] : world_.machines) {

@@ -1,7 +1,7 @@
 // LivenessCheck checks that a simulated job recovers after the last fault (invariants I5 and I6, docs/simulator.md).
 // Within a bounded time, the job must train and commit several checkpoints. It must have all the copies and parity that
-// its nodes allow, and must have freed memory that nothing needs. The run ends once all of that holds (is_reached()).
-// Not thread-safe.
+// its nodes allow, and must have freed memory that nothing needs. Once all of that holds, is_reached() is true, and the
+// run ends. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class LivenessCheck {
 
   void after_step();
   bool is_reached() const { return reached_; }
-  TimeMs took_ms() const { return took_ms_; }  // from the last fault's end
-  TimeMs calm_ms() const;                      // time since then; 0 before
+  TimeMs took_ms() const { return took_ms_; }  // from the last fault's end until is_reached()
+  TimeMs calm_ms() const;                      // time since the last fault's end; 0 before it
 
  private:
   struct Lack {

@@ -17,7 +17,7 @@ namespace {
 using namespace ckpt;
 using namespace ckpt::sim;
 
-// "none", or numbers with commas between.
+// Reads "none", or numbers with commas between them.
 std::set<std::size_t> parse_faults(const std::string& list) {
   std::set<std::size_t> numbers;
   if (list == "none") return numbers;

@@ -1,6 +1,6 @@
-// The memory of a simulated node: the arena (src/arena/arena_format.hpp), reduced to what the protocol sees of it. It
-// outlives the agent and the trainers. In place of bytes, a slot has one number: the digest of the bytes that it would
-// hold. A piece is intact if its header has the same digest.
+// Arena is the memory of a simulated node: the real arena (src/arena/arena_format.hpp), reduced to what the protocol
+// sees of it. It outlives the agent and the trainers. A slot has one number in place of bytes: the digest of the bytes
+// that a real slot would hold. A piece is intact if its header has the same digest.
 #pragma once
 
 #include <cstdint>
@@ -21,41 +21,41 @@ using core::Rank;
 using core::SlotRef;
 
 struct Slot {
-  // In the arena.
+  // A real slot has these, too.
   bool sealed = false;
-  PieceInfo header;  // valid under the seal
-  std::uint64_t bytes = 0;
-  CheckpointId dropped;  // the agent must not find it again when it attaches again
+  PieceInfo header;         // valid if the slot is sealed
+  std::uint64_t bytes = 0;  // the digest of its bytes
+  CheckpointId dropped;     // a checkpoint whose piece an agent ignores here when it attaches
 
-  // For the invariants only. Nobody on the node can see it.
+  // These are for the invariants only. Nobody on the node can see them.
   bool counted = false;  // the core was told that it holds a whole piece, and has not dropped it
   core::TimeMs counted_since = 0;
   bool draining = false;         // dropped, and not released yet
-  int readers = 0;               // transfers and restores that read it
-  std::uint64_t filled_by = 0;   // the transfer that writes it
-  std::uint64_t granted_to = 0;  // the trainer instance that may write it
+  int readers = 0;               // how many transfers and restores read it
+  std::uint64_t filled_by = 0;   // the transfer that writes it; 0: none
+  std::uint64_t granted_to = 0;  // the trainer instance that may write it; 0: none
 
   bool intact() const { return sealed && bytes == header.root_digest; }
   bool findable() const { return sealed && header.checkpoint != dropped; }
 };
 
-// (writer, shard). The writer is held_rank for a peer's shard.
+// The rank that writes the segment's slots, and the shard. The rank is held_rank for a peer's shard.
 using SegmentKey = std::pair<Rank, std::string>;
 using Segment = std::vector<Slot>;
 
-// The words that a simulated trainer and its agent share.
+// The control page that a simulated trainer and its agent share.
 struct Control {
-  std::uint64_t instance = 0;  // of the trainer that maps it
+  std::uint64_t instance = 0;  // the trainer that maps it
   std::string main_shard;
   std::string private_shard;
 
-  std::uint64_t grant = 0;     // sequence of the newest grant, 0: none yet
+  std::uint64_t grant = 0;     // number of the newest grant; 0: none yet
   std::vector<SlotRef> slots;  // of the newest grant
   std::int64_t resume_at = 0;
   CheckpointId committed;
   bool fenced = false;
 
-  std::uint64_t used_grant = 0;
+  std::uint64_t used_grant = 0;  // number of the newest grant that the trainer has used
   std::int64_t attempted = -1;
   std::int64_t capturing = -1;
   std::vector<std::string> reserved;  // the segments that the trainer has mapped
@@ -85,7 +85,7 @@ struct Arena {
 
   Slot* find(const SlotRef& ref);
   const Slot* find(const SlotRef& ref) const;
-  void make_segment(Rank rank, const std::string& shard, std::size_t slots);  // does nothing if it exists
+  void make_segment(Rank rank, const std::string& shard, std::size_t slots);  // does nothing if there is one
 
   // Calls visit(SlotRef, Slot&) for every slot, in a fixed order.
   template <class Visit>

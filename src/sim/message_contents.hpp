@@ -1,4 +1,4 @@
-// Finds the reports or directives in a message, for the simulator. A message may have several: it may be a batch.
+// Finds the reports or directives in a message, for the simulator. A batch has several.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ inline std::vector<const core::Report*> reports_in(const core::Message& message)
   return reports;
 }
 
-// The directives for node `to`, which receives the message.
+// The directives in the message that are for node `to`, which receives the message. Those for other nodes are left out.
 inline std::vector<const core::Directive*> directives_for(core::NodeId to, const core::Message& message) {
   std::vector<const core::Directive*> directives;
   if (const auto* directive = std::get_if<core::Directive>(&message)) directives.push_back(directive);

@@ -1,6 +1,6 @@
 // MessageSize computes how many bytes a message has on the wire, for the simulator. It visits the same fields as the
-// agents' encoding. It also computes a fingerprint that leaves out sequence numbers. So two heartbeats with the same
-// content have the same fingerprint. No I/O.
+// agents' encoding (message_codec.hpp). It also computes a fingerprint without sequence numbers and times. So two
+// heartbeats that say the same have the same fingerprint. No I/O.
 #pragma once
 
 #include <concepts>

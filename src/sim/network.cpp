@@ -16,8 +16,8 @@ void Network::send(NodeId from, NodeId to, core::Message message) {
   if (random_.chance(conditions_.repeats)) deliver_after(draw_delay(), from, to, shared);
 }
 
-// A few milliseconds. One message in two hundred is delayed for long, so that it arrives in another epoch or
-// incarnation.
+// Draws a delay of a few milliseconds. One message in two hundred is delayed for so long that it arrives in a later
+// epoch or incarnation.
 TimeMs Network::draw_delay() {
   if (conditions_.delay_ms_max > 0) return random_.between(1, conditions_.delay_ms_max);
   return random_.chance(5) ? random_.between(100, delay_ms_max) : random_.between(1, 6);

@@ -1,5 +1,5 @@
-// Network carries messages between simulated nodes. It delays, loses, repeats and reorders them. A partition cuts it in
-// one direction or in both. Not thread-safe.
+// Network carries messages between simulated nodes. It delays, loses, repeats and reorders them. A partition cuts off
+// some nodes from the others, in one direction or in both. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -28,21 +28,21 @@ class Network {
   bool open(NodeId from, NodeId to) const;
   bool open_both_ways(NodeId one, NodeId other) const { return open(one, other) && open(other, one); }
 
-  // Since when both nodes can hear each other; far in the future while they cannot.
+  // The time since which both nodes can hear each other. Far in the future if they cannot.
   TimeMs open_both_ways_since(NodeId one, NodeId other) const;
-  // Since when messages usually arrive.
+  // The time since which network conditions are so good that messages usually arrive.
   TimeMs fair_since() const { return fair_since_; }
 
-  // Cuts messages from inside to outside and, unless one_way, back. Returns a handle for mend().
+  // Cuts off the nodes `inside`: their messages do not reach other nodes, and unless `one_way`, messages of other nodes
+  // do not reach them. Returns a handle for mend().
   int cut(std::set<NodeId> inside, bool one_way);
   void mend(int cut);
 
-  // How bad the network is, everywhere, until it is changed again: per mille of messages lost, per mille repeated, and
-  // the longest delay.
+  // How bad the whole network is. Holds until the next set_conditions().
   struct NetworkConditions {
-    unsigned loss = 0;
-    unsigned repeats = 0;
-    TimeMs delay_ms_max = 0;
+    unsigned loss = 0;        // per mille of messages that are lost
+    unsigned repeats = 0;     // per mille of messages that are repeated
+    TimeMs delay_ms_max = 0;  // longest delay
   };
   void set_conditions(const NetworkConditions& conditions);
 
@@ -67,7 +67,7 @@ class Network {
   Deliver deliver_;
   NetworkConditions conditions_;
   std::map<int, Cut> cuts_;
-  std::vector<std::pair<Cut, TimeMs>> mended_;  // and when it was mended
+  std::vector<std::pair<Cut, TimeMs>> mended_;  // former cuts, and when each was mended
   TimeMs fair_since_ = 0;
   int next_cut_ = 0;
   int era_ = 0;

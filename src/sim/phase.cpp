@@ -14,7 +14,7 @@ bool is_electing(World& world) {
   return leader == nullptr || leader->is_frozen();
 }
 
-// A node has heard of the leader if its record of the leader says so.
+// True if some node has not heard of the present leader: its newest epoch is older than that of the leader's record.
 bool is_gathering(World& world) {
   const std::uint64_t epoch = world.store.leader().record.epoch;
   return std::any_of(world.machines.begin(), world.machines.end(),

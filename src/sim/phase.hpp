@@ -1,4 +1,4 @@
-// Phases say what a simulated job is doing, so that a fault can aim at a moment. Several phases may hold at once.
+// A phase says what a simulated job is doing, so that a fault can aim at it. Several phases may hold at once.
 #pragma once
 
 #include <array>
@@ -13,19 +13,19 @@ class World;
 enum class Phase : std::uint8_t {
   down,          // between two launches
   hello,         // some rank has not asked for restore() yet
-  deciding,      // all ranks have asked, and the incarnation is undecided
-  restoring,     // it is decided, and some rank does not train yet
+  deciding,      // all ranks have asked for restore(), and the incarnation is undecided
+  restoring,     // the incarnation is decided, and some rank does not train yet
   capturing,     // some rank writes its slots
-  replicating,   // pieces of a checkpoint that this incarnation captured are on their way
+  replicating,   // transfers move pieces of a checkpoint that this incarnation captured
   committing,    // a checkpoint is whole in all its places, and no trainer knows that it is committed
-  reprotecting,  // pieces of the checkpoint that this incarnation restored are on their way, home or to new places
+  reprotecting,  // transfers move pieces of the checkpoint that this incarnation restored
   electing,      // no node that could lead is leader
-  idle,          // training, and none of the others
+  idle,          // the job trains, and no other phase holds
   gathering,     // some node and the leader have not heard each other yet
-  announcing,    // an incarnation is decided, and only the leader knows
+  announcing,    // an incarnation is decided, and only the leader knows that
   encoding,      // parity of a checkpoint that this incarnation captured is being made
   decoding,      // lost pieces are being decoded from parity
-  replacing,     // a standby node has the place of a lost one
+  replacing,     // a standby node is the replacement of a lost member
 };
 inline constexpr std::size_t phase_count = 15;
 inline constexpr std::array<const char*, phase_count> phase_names = {

@@ -10,8 +10,8 @@ using namespace core;
 
 namespace {
 constexpr TimeMs verdict_look_every_ms = 100;
-constexpr TimeMs iterations_allowed = 4;  // docs/protection.md
-// A node learns of a commit, and its news arrives, within this time.
+constexpr TimeMs iterations_allowed = 4;  // how many iterations a commit may take: docs/protection.md
+// Within this time, a node learns of a commit, and its own news arrives.
 constexpr TimeMs verdict_told_within_ms = 3500;
 }  // namespace
 
@@ -30,7 +30,7 @@ void Protection::follow(TimeMs now) {
   const Verdict verdict = record.decision.verdict;
   const std::pair incarnation(record.incarnation, verdict == Verdict::fresh || verdict == Verdict::restore);
   const std::uint64_t commits = world_.invariants.tally().commits;
-  // Until the leader has told anybody of an incarnation, it may not know itself that the decision is written.
+  // As long as the leader has told nobody of the incarnation, the leader may not know either that it is decided.
   if (commits != commits_ || incarnation != incarnation_ || !world_.decision_is_notified()) quiet_since_ = now;
   commits_ = commits;
   incarnation_ = incarnation;
@@ -42,7 +42,7 @@ void Protection::judge(const Machine& machine, TimeMs now) const {
   const TimeMs least_ms = world_.settings.core.unprotected_after_ms + verdict_told_within_ms;
   if (quiet_ms <= least_ms) return;
   const Health health = machine.agent->node().health(now + machine.clock_offset_ms);
-  // A node allows as much time as its leader says. The verdict never allows more than the slowest iteration takes.
+  // A node allows as much time as its leader says. The leader never says more than the slowest iteration asks for.
   const TimeMs allowed_ms =
       std::min(health.allowed_ms, iterations_allowed * (longest_iteration_ms_ + verdict_told_within_ms));
   if (health.standing != Standing::is_protected || quiet_ms <= std::max(allowed_ms + verdict_told_within_ms, least_ms))

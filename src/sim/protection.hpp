@@ -25,8 +25,8 @@ class Protection {
   World& world_;
   TimeMs next_look_ = 0;
   std::uint64_t commits_ = 0;
-  std::pair<std::uint64_t, bool> incarnation_;  // in the store, and whether it has begun
-  TimeMs quiet_since_ = 0;                      // since the newest commit, or since an incarnation went on from one
+  std::pair<std::uint64_t, bool> incarnation_;  // the incarnation in the store, and whether it has begun
+  TimeMs quiet_since_ = 0;                      // the newest commit, or a later beginning of an incarnation
   TimeMs longest_iteration_ms_ = 0;             // longest time that any rank waited for the next iteration
 };
 

@@ -1,5 +1,6 @@
 // Random draws all random numbers of the simulator (splitmix64). Unlike the distributions of std, it gives the same
-// numbers on every machine and with every library. A copy gives the same numbers from there on. Not thread-safe.
+// numbers on every machine and with every library. A copied Random gives the same further numbers as the original. Not
+// thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ constexpr std::uint64_t scramble(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// Order matters: mix(a, b) != mix(b, a).
+// Mixes two numbers into one. The order matters: mix(a, b) != mix(b, a).
 constexpr std::uint64_t mix(std::uint64_t left, std::uint64_t right) {
   return scramble(scramble(left + 0x9e3779b97f4a7c15ull) ^ right);
 }
@@ -33,10 +34,11 @@ class Random {
 
   std::uint64_t next() { return scramble(state_ += 0x9e3779b97f4a7c15ull); }
 
-  // 0 <= result < bound; bound > 0 and far below 2^64, so that the bias of the remainder does not matter.
+  // Draws a number from 0 to bound - 1. `bound` must be above 0, and far below 2^64, so that the bias of the remainder
+  // does not matter.
   std::uint64_t below(std::uint64_t bound) { return next() % bound; }
 
-  // low <= result <= high.
+  // Draws a number from `low` to `high`, both included.
   std::int64_t between(std::int64_t low, std::int64_t high) {
     return low + static_cast<std::int64_t>(below(static_cast<std::uint64_t>(high - low) + 1));
   }

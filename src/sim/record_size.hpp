@@ -1,5 +1,5 @@
-// RecordSize computes how long a record of the coordination store is, for the simulator. Agents write records as JSON.
-// Escapes in names are not counted, because names need none. No I/O.
+// RecordSize computes how many bytes a record of the coordination store has, for the simulator. Agents write records as
+// JSON. Names need no escapes, so none are counted. No I/O.
 #pragma once
 
 #include <concepts>
@@ -25,7 +25,7 @@ class RecordSize {
   // visit_fields() calls the functions below.
   template <class T>
   void field(const char* name, const T& value) {
-    bytes_ += std::string_view(name).size() + 4;  // its quotes, colon and comma
+    bytes_ += std::string_view(name).size() + 4;  // two quotes, colon and comma
     add(value);
   }
   void shard(const char* name, const std::string& shard) { field(name, shard); }

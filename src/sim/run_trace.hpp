@@ -1,5 +1,5 @@
-// RunTrace writes down what happens in a simulated run, line by line. It also computes a fingerprint. Two runs of one
-// seed must have the same. Not thread-safe.
+// RunTrace writes down what happens in a simulated run, line by line. It also computes a fingerprint of the run, which
+// must be the same for two runs of one seed. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -33,13 +33,13 @@ class RunTrace {
 
   bool on() const { return out_ != nullptr; }
 
-  // Adds the line that `make` returns. If lines are not written, `make` is not called.
+  // Writes the line that `make` returns. Does not call `make` if no lines are written.
   template <class Make>
   void line(core::TimeMs now, const Make& make) {
     if (on()) write(now, make());
   }
 
-  void mark(std::uint64_t fact);
+  void mark(std::uint64_t fact);  // adds a fact to the fingerprint
   std::uint64_t fingerprint() const { return fingerprint_; }
 
  private:

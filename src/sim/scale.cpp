@@ -26,8 +26,8 @@ namespace {
 
 constexpr TimeMs hop_ms = 1;
 constexpr std::uint32_t copies = 2;
-constexpr TimeMs waited_ms_max = 120'000;  // virtual, for anything to happen
-constexpr int ticks_per_poll = 8;          // of the store's record "leader"
+constexpr TimeMs waited_ms_max = 120'000;  // virtual: how long the run waits for a condition
+constexpr int ticks_per_poll = 8;          // how many ticks from one read of the leader's record to the next
 constexpr NodeId leader_node = 0;
 
 double cpu_ms() {
@@ -41,8 +41,8 @@ double heap_mb() {
   return static_cast<double>(info.uordblks + info.hblkhd) / (1 << 20);
 }
 
-// The shards: each rank's private one, and main shards that `sharers` ranks share. The last main shard has some more
-// ranks if the number does not divide evenly. A main shard has as many parts as ranks that name it.
+// The shards of the job: a private shard for each rank, and main shards that `sharers` ranks share. If the number of
+// ranks does not divide evenly, more ranks share the last main shard. A main shard has as many parts as ranks name it.
 class Shards {
  public:
   Shards(NodeId nodes, std::uint32_t sharers) : nodes_(nodes), sharers_(sharers) {}
@@ -55,7 +55,7 @@ class Shards {
     return copies < naming ? naming : 1;
   }
 
-  // Everything that a checkpoint stores, by number.
+  // The names of all pieces that a checkpoint stores, by number.
   std::uint64_t count() const { return 2 * std::uint64_t{nodes_}; }
   static std::uint64_t index_of(const std::string& name) {
     const ShardPart part = parse_part(name);
@@ -99,15 +99,15 @@ class ScaleWorld {
     std::uint64_t instance = 0;
     std::vector<Held> held;  // the truth about its slots
     std::vector<SlotRef> granted;
-    CheckpointId notified_commit;  // newest commit that its rank knows of
+    CheckpointId notified_commit;  // the newest commit that its rank knows
     bool is_restored = false;
-    int chain = 0;        // messages from the captures to its last action
-    int batch_chain = 0;  // likewise, to what it will pass on next
+    int chain = 0;        // how many messages led from the captures to its last action
+    int batch_chain = 0;  // how many messages led from the captures to the batch that it passes on next
     TimeMs wanted_tick_at = 0;
-    // Fingerprints of the last messages: from it, to it, and for it between its relay and the leader.
+    // Fingerprints of the last messages: from the node, to it, and about it between its relay and the leader.
     std::uint64_t said = 0, received = 0;
     std::uint64_t said_on = 0, received_on = 0;
-    bool is_relay = false;  // has passed something on since counting began
+    bool is_relay = false;  // it has passed on a message since counting began
     std::uint64_t messages = 0;
     std::uint64_t bytes = 0;
   };
@@ -229,7 +229,7 @@ class ScaleWorld {
     handle(node, IncarnationRecordRead{});
   }
 
-  // Every rank begins a new incarnation on the node with its number.
+  // All ranks begin a new incarnation. Rank r runs on node r.
   bool restart() {
     doing_ = "restoring";
     for (Machine& machine : machines_) {
@@ -256,8 +256,8 @@ class ScaleWorld {
     return true;
   }
 
-  // All ranks capture at once. Returns true if all know that the checkpoint is committed and have dropped the one
-  // before.
+  // All ranks capture at once. Returns true once all nodes know that the checkpoint is committed, and have dropped the
+  // checkpoint before it.
   bool commit(int times) {
     for (int i = 0; i < times; ++i) {
       if (!run_until([&] { return granted_ == result_.nodes; })) return false;
@@ -327,7 +327,8 @@ class ScaleWorld {
     return true;
   }
 
-  // Some machines are lost, no two of which hold the same pieces. Others of the same names come with empty memory.
+  // Some machines are lost. No two of them hold the same pieces. Machines with the same names and empty memory replace
+  // them.
   bool lose_some() {
     for (NodeId i = 0; i < result_.lost; ++i) {
       const NodeId node = (i + 1) * (result_.nodes / (result_.lost + 1));
@@ -410,7 +411,7 @@ class ScaleWorld {
     return is_new;
   }
 
-  // The messages that led to this one.
+  // How many messages led from the captures to this one.
   int chain_of(NodeId from, const Message& message) {
     if (from == leader_node) return leader_chain_;
     Machine& machine = machines_[from];
@@ -447,7 +448,7 @@ class ScaleWorld {
     }
     if (!swap.assignments.empty()) assignments_[swap.record.assignments] = swap.assignments;
   }
-  // As in the real stores.
+  // The real stores do the same.
   template <class Record>
   bool is_storable(const Record& record) {
     const std::uint64_t bytes = RecordSize::of(record);
@@ -510,7 +511,7 @@ class ScaleWorld {
   void on(NodeId node, const Fence& fence) {
     if (fence.instance == machines_[node].instance) violation("node " + std::to_string(node) + ": " + fence.text);
   }
-  // The request goes there, and the bytes come back.
+  // The request takes 1 ms to the source, and the bytes take 1 ms back.
   void on(NodeId node, const StartFetch& fetch) {
     ++fetched_;
     Machine& machine = machines_[node];
@@ -546,9 +547,9 @@ class ScaleWorld {
   IncarnationRecordRead incarnation_read_;
   std::map<AssignmentsName, std::vector<RankAssignment>> assignments_;
   std::uint64_t decided_revision_ = 0;
-  std::map<CheckpointId, std::vector<std::uint8_t>> copies_;  // of every shard
-  std::map<CheckpointId, std::uint64_t> whole_;               // number of shards with all their copies
-  std::uint64_t held_ = 0;                                    // slots
+  std::map<CheckpointId, std::vector<std::uint8_t>> copies_;  // how many copies each piece has
+  std::map<CheckpointId, std::uint64_t> whole_;               // how many pieces have all their copies
+  std::uint64_t held_ = 0;                                    // how many slots hold a piece
   CheckpointId newest_commit_;
   std::int64_t iteration_ = 0;
   NodeId restored_ = 0;

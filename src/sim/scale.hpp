@@ -1,10 +1,10 @@
 // Measures what the protocol costs in large jobs: messages, bytes, and CPU time of the leader. A job of many nodes runs
 // in virtual time. Its only fault is the loss of a few nodes at once.
 //
-// Every node runs the real core, with one rank and two copies of every shard. Each hop of a message takes 1 ms, a
-// transfer two. Ranks may share main shards, which are then cut into a part for each rank. The run checks three things
-// as it goes: a commit is announced only when all its copies are there, a restore gets the newest commit, and nothing
-// goes backwards. All but CPU times is deterministic.
+// Every node runs the real core, with one rank and two copies of every shard. A message from one node to another takes
+// 1 ms, a transfer 2 ms. Ranks may share main shards, which are then cut into one part for each rank. The run checks
+// three things: a commit is announced only when all its copies are there, a restore gets the newest commit, and no node
+// goes back to an older commit. All figures except CPU times are deterministic.
 #pragma once
 
 #include <cstdint>
@@ -22,33 +22,33 @@ inline constexpr std::uint32_t scale_sharers_min = 3;  // more than copies: othe
 
 struct ScaleResult {
   core::NodeId nodes = 0;
-  std::uint32_t sharers = 1;  // ranks that name one main shard
-  core::NodeId lost = 0;      // lost at once, in the middle of the run
-  int commits = 0;            // commits that were measured
-  // Messages with news per commit, in and out: the leader's, and those of the busiest worker.
+  std::uint32_t sharers = 1;  // how many ranks name the same main shard
+  core::NodeId lost = 0;      // how many nodes are lost at once, in the middle of the run
+  int commits = 0;            // how many commits were measured
+  // Messages with news per commit, sent and received: those of the leader, and of the busiest other node.
   double messages_leader = 0;
   double bytes_leader = 0;
   double messages_worker = 0;
   double bytes_worker = 0;
-  double messages_relay = 0;  // the busiest relay's; 0: there is none
+  double messages_relay = 0;  // the same of the busiest relay; 0: there is none
   double bytes_relay = 0;
-  double repeats_leader = 0;        // messages without news: heartbeats and their answers
-  int hops = 0;                     // on the longest way from a capture to the news of its commit
-  core::TimeMs commit_ms = 0;       // virtual: from the captures to the last node's news, the slowest one
-  core::TimeMs restart_ms = 0;      // virtual: from the ranks' hello to the last one's restore
+  double repeats_leader = 0;        // the leader's messages without news: heartbeats and their answers
+  int hops = 0;                     // messages on the longest way from a capture to the news of its commit
+  core::TimeMs commit_ms = 0;       // virtual: from the captures until the last node knows of the commit; the slowest
+  core::TimeMs restart_ms = 0;      // virtual: from the ranks' hello until the last rank has restored
   std::uint64_t fetched = 0;        // pieces fetched during the restart
-  double restart_bytes_leader = 0;  // of messages, in and out, that say something new
-  // CPU of the leader's core.
+  double restart_bytes_leader = 0;  // bytes of the leader's messages with news during the restart, sent and received
+  // CPU time of the leader's core.
   double restart_cpu_ms = 0;
-  double decide_ms = 0;  // the recovery decision
-  double place_ms = 0;   // placing the shards of the incarnation that begins, and ordering what its ranks lack
+  double decide_ms = 0;  // to decide what to restore
+  double place_ms = 0;   // to place the shards of the next incarnation, and to order what its ranks lack
   double commit_cpu_ms = 0;
   double memory_mb = 0;            // heap
-  std::uint64_t record_bytes = 0;  // of the longest record in the store
+  std::uint64_t record_bytes = 0;  // size of the longest record in the store
   std::vector<std::string> violations;
 };
 
-// `sharers`: 1, or from scale_sharers_min to `nodes`. `progress` is called now and then with a sentence.
+// `sharers`: 1, or from scale_sharers_min to `nodes`. `progress` is called now and then, with a sentence for people.
 ScaleResult run_scale(core::NodeId nodes, std::uint32_t sharers,
                       const std::function<void(const std::string&)>& progress);
 

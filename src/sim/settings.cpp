@@ -8,7 +8,8 @@ namespace ckpt::sim {
 
 namespace {
 
-// Small clusters find most at the least cost. One run in ten is larger, one in a hundred large.
+// Draws the number of nodes. Small clusters find most bugs in the least time. One run in ten is larger, one in a
+// hundred large.
 NodeId draw_nodes(Random& random) {
   const std::uint64_t draw = random.below(100);
   if (draw == 0) return static_cast<NodeId>(random.between(17, 64));
@@ -24,7 +25,8 @@ std::string Settings::main_shard(Rank rank) const {
 
 std::string Settings::private_shard(Rank rank) const { return "rank" + std::to_string(rank) + ".private"; }
 
-// As the core should do it: by default, shared shards are cut into a part per rank, each captured by `copies` ranks.
+// Does what the core should do: by default, a shared shard is cut into one part per rank, and `copies` ranks capture
+// each part.
 std::uint32_t Settings::parts(Rank rank, Rank world_size) const {
   const bool may_cut = !core.strategy || placement::is_sharded(*core.strategy);
   const Rank first = rank / sharers * sharers;
@@ -92,15 +94,15 @@ Settings draw_settings(std::uint64_t seed) {
     auto& protection = settings.core.protection;
     protection.members = static_cast<std::uint32_t>(random.between(2, 8));
     protection.rows = static_cast<std::uint32_t>(random.between(1, std::min(3u, protection.members - 1)));
-    if (random.chance(700)) protection.copies = 1;  // otherwise both
+    if (random.chance(700)) protection.copies = 1;  // otherwise there are both copies and parity
   }
-  // If the leader looks through few pieces at a time, it reconciles only now and then, as it does with very many nodes.
+  // If the leader examines few pieces per ms, it reconciles only now and then, as it does with very many nodes.
   Random reconciling(mix(seed, hash_of("settling")));
   if (reconciling.chance(300)) settings.core.pieces_per_ms = static_cast<std::uint32_t>(reconciling.between(1, 8));
-  // In half of the runs, a handful of nodes count as many.
+  // In half of the runs, a few nodes are enough for relays.
   Random relaying(mix(seed, hash_of("relaying")));
   if (relaying.chance(500)) settings.core.relay_from = static_cast<std::uint32_t>(relaying.between(1, 4));
-  // Usually the machines without ranks are standby nodes.
+  // In most of the runs, machines without ranks are standby nodes.
   settings.core.standby = settings.ranks < settings.nodes && Random(mix(seed, hash_of("standby"))).chance(800);
   settings.elastic = settings.sharers >= settings.ranks && Random(mix(seed, hash_of("elastic"))).chance(800);
   Random watching(mix(seed, hash_of("watching")));

@@ -1,4 +1,4 @@
-// Settings says how large a simulated run is, and how it behaves. All of it is drawn from the run's seed.
+// Settings says how large a simulated job is, and how a run of it goes. draw_settings() draws all of it from the seed.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,21 @@ using core::TimeMs;
 
 struct Settings {
   std::uint64_t seed = 0;
-  NodeId nodes = 3;      // 2..64
-  Rank ranks = 3;        // 1 or 2 per node; if fewer than nodes, the rest are standby nodes
-  Rank sharers = 1;      // this many ranks name one main shard (data parallelism)
+  NodeId nodes = 3;      // 2 to 64
+  Rank ranks = 3;        // 1 or 2 per node; if fewer than nodes, the other nodes have no ranks
+  Rank sharers = 1;      // so many ranks name the same main shard (data parallelism)
   bool elastic = false;  // all ranks name one main shard, and the job may restart with another number of ranks
-  core::Config core;     // the same for every node except its name and arena
-  bool racks = false;    // failure domains of two nodes each
+  core::Config core;     // the same for every node, except the node's number, arena and domain
+  bool racks = false;    // true: failure domains of two nodes each
   TimeMs iteration_ms = 200;
   TimeMs update_ms = 10;  // longest time from before_update() to snapshot()
   TimeMs capture_ms = 50;
-  TimeMs transfer_ms = 50;      // of one piece between two nodes
-  unsigned loss_per_mille = 0;  // of messages, always
+  TimeMs transfer_ms = 50;      // for one piece from one node to another
+  unsigned loss_per_mille = 0;  // share of messages that are lost even without a fault
   int faults = 4;
-  bool is_hard = true;                               // include the faults that are drawn last
-  std::optional<std::set<std::size_t>> only_faults;  // their numbers in the plan, from 1; none: all of them
-  std::uint64_t shake = 0;                           // changes all random choices but the plan
+  bool is_hard = true;                               // false: leaves out the harder faults
+  std::optional<std::set<std::size_t>> only_faults;  // only these numbers of the plan, from 1; none: all faults
+  std::uint64_t shake = 0;                           // another number changes all random choices except the plan
   // Agents watch the ranks, and faults strike single ranks. Without it, a run is what it was before there was a watch.
   bool watches = false;
   std::uint32_t exchanges = 0;  // communications in an iteration before that of all ranks
@@ -40,14 +40,14 @@ struct Settings {
   TimeMs fault_gap_ms = 4000;  // longest time from one fault to the next
 
   std::string main_shard(Rank rank) const;
-  std::uint32_t parts(Rank rank, Rank world_size) const;  // in how many parts its main shard is stored
+  std::uint32_t parts(Rank rank, Rank world_size) const;  // into how many parts the rank's main shard is cut
   std::string private_shard(Rank rank) const;
-  // What a job of `world_size` ranks captures, each once: main shards by part, and the private shards of the first
-  // `own` ranks.
+  // The names of what a job of `world_size` ranks captures: the parts of main shards, and the private shards of the
+  // first `own` ranks. Each name is listed once.
   std::vector<std::string> shards(Rank world_size, Rank own) const;
 };
 
-// The bytes of a part of a main shard whose state is `main`.
+// The number that stands for the bytes of a part, if `main` stands for the bytes of the whole main shard.
 std::uint64_t part_bytes(std::uint64_t main, std::uint32_t index, std::uint32_t of);
 
 Settings draw_settings(std::uint64_t seed);

@@ -9,13 +9,13 @@ namespace ckpt::sim {
 
 namespace {
 
-// A run without one fault also differs by chance in everything after it. One of a few such runs shows what the rest
-// leads to.
+// How many runs to try with a set of faults. Without one fault, everything after it also changes by chance. So a set
+// may violate the invariant in one run and not in another.
 constexpr std::uint64_t shakes_max = 4;
-// All sets of a size are tried while there are few enough. Then the first set that fails is one of the smallest.
+// All sets of one size are tried, if there are at most so many. Then the first set that fails is one of the smallest.
 constexpr std::uint64_t tried_max = 2000;
 
-// The kind of a violation: its first words, without numbers.
+// Tells violations apart by kind: returns the first words, without numbers.
 std::string kind_of(const Violation& violation) {
   constexpr std::size_t length = 28;
   std::string kind = violation.invariant + ": " + violation.text;

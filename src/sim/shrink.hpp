@@ -13,21 +13,21 @@
 namespace ckpt::sim {
 
 struct Shrunk {
-  Outcome whole;                 // of the unchanged seed
-  std::set<std::size_t> faults;  // the remaining faults, by number in the plan, from 1
-  std::uint64_t shake = 0;
-  Outcome outcome;         // with these faults; violates the same invariant
-  bool is_fewest = false;  // no smaller set was found that violates it
-  std::uint64_t runs = 0;
+  Outcome whole;                 // of the run with all faults
+  std::set<std::size_t> faults;  // the remaining faults: their numbers in the plan, from 1
+  std::uint64_t shake = 0;       // see Settings
+  Outcome outcome;               // of the run with the remaining faults; violates the same invariant
+  bool is_fewest = false;        // true: all smaller sets of faults were tried, and none violates the invariant
+  std::uint64_t runs = 0;        // how many runs were tried
 };
 
-// If the seed violates nothing, only `whole` is set. `progress` is called after every run.
+// Sets only `whole` if the seed violates nothing. Calls `progress` after every run.
 Shrunk shrink(std::uint64_t seed, const std::function<void(std::uint64_t runs)>& progress);
 
-// Describes the result for people. The last line is a command that shows the violation again.
+// A text for people. Its last line is a command that repeats the run.
 std::string shrunk_text(const Shrunk& shrunk);
 
-// The options that repeat a run: "--seed 7 --faults 1,3".
+// The options with which ckpt_sim repeats a run, such as "--seed 7 --faults 1,3".
 std::string replay_options(const Settings& settings);
 
 }  // namespace ckpt::sim

@@ -61,7 +61,7 @@ void Storage::finish_write(NodeId node, std::uint64_t agent_id, const StartWrite
   for (const SlotRef& ref : order.slots) {
     const Slot& slot = *machine.arena.find(ref);
     if (!slot.intact()) ended.trouble = "damaged in memory";
-    // Part of a failed write may be there all the same.
+    // A part of a failed write may be on storage all the same.
     if (!is_out() && slot.intact()) pieces_[order.checkpoint][slot.header.shard] = {slot.header, slot.bytes};
   }
   for (const SlotRef& ref : order.slots) {

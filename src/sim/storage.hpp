@@ -1,6 +1,6 @@
-// Storage is the simulator's persistent storage, one for all nodes. It has pieces, and the checkpoints that were
-// completed from them. It outlives every machine. It can be unreachable for a while, and its content can be damaged.
-// Not thread-safe.
+// Storage is the simulator's persistent storage, which all nodes share. It has pieces, and the checkpoints that were
+// completed from these pieces. It outlives every machine. It can be unreachable for a while, and its pieces can be
+// damaged. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -24,21 +24,21 @@ class Storage {
  public:
   explicit Storage(World& world) : world_(world) {}
 
-  // Requests of agents. Each is answered by one event, if the agent still lives then.
+  // Requests of agents. The agent gets one event as the answer, if it still lives then.
   void list(Agent& agent);
   void write(Machine& machine, Agent& agent, const core::StartWrite& order);
   void commit(Agent& agent, NodeId node, const core::FinalizeCheckpoint& order);
 
   bool is_out() const;
-  // The bytes of a piece of a complete checkpoint, as a digest; 0 if it is not there.
+  // The digest of the bytes of a piece of a complete checkpoint. 0 if storage does not have the piece.
   std::uint64_t read(const core::PieceInfo& piece) const;
 
   void outage(TimeMs duration_ms);
-  bool damage_newest();  // false: there is no checkpoint
+  bool damage_newest();  // flips a bit of the newest complete checkpoint; false: there is none
   void clear();
 
   bool has_step(CheckpointId checkpoint) const { return steps_.contains(checkpoint); }
-  // The incarnation of the newest thing written there, finished or not.
+  // The incarnation of the newest checkpoint with a piece on storage, complete or not. 0: there is no piece.
   std::uint64_t newest_incarnation() const { return pieces_.empty() ? 0 : pieces_.rbegin()->first.incarnation(); }
   bool has_had_step(CheckpointId checkpoint) const { return ever_whole_.contains(checkpoint); }
   // The newest checkpoint that has been complete and undamaged for `for_ms`.

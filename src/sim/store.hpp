@@ -1,7 +1,7 @@
-// Store is the simulator's coordination store. It has two records that change by compare-and-swap, and their revisions
-// grow by one with every write. It also has rank assignments, few in each record, so that an incarnation needs several
-// records. A request that comes during an outage is answered after it, and may be carried out before or after. Answers
-// to one node keep their order. Not thread-safe.
+// Store is the simulator's coordination store. It has two records that change by compare-and-swap. Their revisions grow
+// by one with every write. It also has rank assignments. A record has few of them, so an incarnation needs several such
+// records. A request that comes during an outage is answered after the outage, and is carried out before or after it.
+// A node gets the answers to its requests in their order. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -26,12 +26,12 @@ class Store {
 
   Store(EventQueue& event_queue, Random random, LeaderWritten leader_written);
 
-  // Each call ends in one call of `answer`, with the record as it is then.
+  // Each of these ends in one call of `answer`, with the record as it is then. `by`: the node that asks.
   void read_leader(NodeId by, Answer answer);
   void read_incarnation(NodeId by, Answer answer);
   void swap(NodeId by, const core::SwapLeaderRecord& swap, Answer answer);
-  // Writes the record of an incarnation. Its rank assignments are written before, one record at a time. Each of these
-  // writes ends in a call of `done`.
+  // Writes the record of an incarnation. The caller must write its rank assignments before, one record at a time, with
+  // write_assignments(), which ends in a call of `done`.
   void swap(NodeId by, const core::SwapIncarnationRecord& swap, IncarnationWritten written, Answer answer);
   static constexpr std::size_t assignments_per_record = 3;
   void write_assignments(NodeId by, const core::AssignmentsName& name, std::size_t number,
@@ -45,14 +45,14 @@ class Store {
 
   void outage(TimeMs duration_ms);
   bool is_out() const { return event_queue_.now() < out_until_; }
-  TimeMs answers_since(NodeId node) const;        // in the future while it does not answer
+  TimeMs answers_since(NodeId node) const;        // since when it answers this node; in the future if it does not
   void cut_off(NodeId node, TimeMs duration_ms);  // an outage for one node
-  void lose_answers(int swaps);                   // nobody learns the results of the next `swaps` swaps for a while
-  // The record that lose_record() has lost, or that take_back_record() has set back by some writes.
+  void lose_answers(int swaps);                   // the results of the next `swaps` swaps are not known for a while
+  // Says which record lose_record() has lost, or which one take_back_record() has set back by some writes.
   enum class Spoiled { nothing, leader, incarnation_record };
   Spoiled lose_record();
   Spoiled take_back_record();
-  void clear();  // all records are removed, and all requests forgotten
+  void clear();  // removes all records and forgets all requests
 
  private:
   void ask(NodeId by, bool is_swap, std::function<void()> apply, std::function<void()> answer);
@@ -67,11 +67,11 @@ class Store {
   std::vector<core::LeaderRecordRead> former_leader_reads_;
   std::vector<core::IncarnationRecordRead> former_incarnation_reads_;
   std::map<core::AssignmentsName, std::map<std::size_t, std::vector<core::RankAssignment>>> assignments_;  // by number
-  // The connection of one node. Its requests are carried out and answered in order.
+  // The connection of one node. Its requests are carried out in order, and answered in order.
   struct Connection {
     TimeMs applied_at = 0;
     TimeMs answered_at = 0;
-    TimeMs late_until = 0;  // a slow answer delayed all answers after it
+    TimeMs late_until = 0;  // no answer comes before this time, because an earlier answer is slow
   };
   std::map<NodeId, Connection> connections_;
   std::map<NodeId, TimeMs> cut_off_until_;

@@ -54,7 +54,7 @@ bool Faults::corrupt_silently() {
   Trainer* trainer = pick_trainer();
   if (trainer == nullptr || trainer->stage() != Stage::training) return false;
   trainer->corrupt_state();
-  // Somebody sees the alarm and restarts the job from an older checkpoint.
+  // An operator sees the alarm and restarts the job from an older checkpoint.
   mend_after(1000, 4000, [this] { world_.launcher.restart(); });
   return true;
 }
@@ -87,7 +87,7 @@ bool Faults::freeze_agent(bool on_leader, TimeMs least_ms) {
   return true;
 }
 
-// They wake together, as after one pause of all, or each by itself.
+// The agents wake all at once, as after a pause of the whole cluster, or each at its own time.
 bool Faults::freeze_agents(bool all) {
   std::vector<Machine*> running;
   for (auto& [id, machine] : world_.machines) {
@@ -175,7 +175,7 @@ bool Faults::fill_memory() {
   return true;
 }
 
-// A node whose clock jumps believes that it has not listened meanwhile.
+// A node whose clock jumps takes the jump for a pause, in which it has not listened.
 void Faults::jump(Machine& machine, TimeMs by_ms) {
   machine.clock_offset_ms += by_ms;
   world_.watch_check.agent_disturbed(machine.id, by_ms);
@@ -279,7 +279,8 @@ bool Faults::stop_store(Fault fault) {
   return true;
 }
 
-// If nothing is stored, this ends the job's state, and there is nothing to learn from it.
+// Strikes only if storage has a checkpoint. Otherwise the job's state would be lost for certain, and the run would show
+// nothing.
 bool Faults::lose_everything() {
   if (!world_.storage.newest_sound(0)) return false;
   for (auto& [id, machine] : world_.machines) world_.lose_machine(machine);

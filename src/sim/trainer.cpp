@@ -105,7 +105,7 @@ void Trainer::connect() {
   if (agent_id_ != 0) return;
   Agent* agent = world_.agent_on(node);
   if (agent == nullptr) {
-    // If no agent runs, the engine starts one. A trainer that had one waits for it to come back.
+    // If no agent runs, a new trainer starts one, as the engine does. A trainer that had an agent waits for it.
     if (stage_ != Stage::training) world_.start_agent(machine());
     later(connect_retry_ms, [this] { connect(); });
     return;
@@ -158,13 +158,13 @@ void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
       return slot.bytes;
     };
     const auto of = static_cast<std::uint32_t>(ready.main.size());
-    std::vector<std::uint64_t> states;  // of the whole shard, as each part has it
+    std::vector<std::uint64_t> states;  // for each part, the state of the whole shard that it is a part of
     for (std::uint32_t i = 0; i < of; ++i) states.push_back(part_bytes(bytes_of(ready.main[i]), i, of));
     const std::uint64_t private_bytes = bytes_of(ready.private_);
     if (corrupt.empty()) {
       main_ = states.front();
       for (const std::uint64_t state : states) {
-        if (state != states.front()) main_ = mix(main_, state);  // comes from ranks that differed
+        if (state != states.front()) main_ = mix(main_, state);  // the parts come from ranks with different states
       }
       private_ = private_bytes;
       if (ready.private_.slot.shard != world_.settings.private_shard(rank)) private_ = mix(private_, rank);
@@ -192,7 +192,7 @@ void Trainer::restore_failed(const RestoreFailed& failed) {
   });
 }
 
-// As an operator who reads the sentence.
+// Does what an operator does who reads this sentence.
 void Trainer::heed(const std::string& refusal) {
   constexpr std::string_view before = "are of a job of ";
   const auto found = refusal.find(before);
@@ -246,8 +246,8 @@ void Trainer::mark(schedule::Mark::Kind kind) {
   world_.watch_check.marked(*this, kind);
 }
 
-// before_update(): first completes and seals the running capture. An update without it tears the captured state, which
-// the next snapshot() notices.
+// First calls before_update(), which completes and seals the running capture. An update without before_update() tears
+// the captured state. The next snapshot() notices that.
 void Trainer::update(std::int64_t k) {
   later(world_.random.between(0, 2), [this, k] {
     mark(schedule::Mark::Kind::end);
@@ -277,12 +277,12 @@ void Trainer::ring() {
 
 void Trainer::snapshot(std::int64_t k) {
   Control* words = control();
-  if (words == nullptr) return;  // no longer attached to this arena
+  if (words == nullptr) return;  // this trainer is no longer attached to the arena
   if (words->fenced) {
     later(1, [this] { quit("superseded"); });
     return;
   }
-  capture_ = 0;  // a capture that still runs was torn: its grant stays unused
+  capture_ = 0;  // a capture that still runs is torn, and its grant stays unused
   words->attempted = k;
   words->capturing = -1;
   mark(schedule::Mark::Kind::iteration);
@@ -299,7 +299,7 @@ void Trainer::start_capture(Control& words, std::int64_t k) {
     world_.invariants.capturing(machine(), ref, instance);
     Slot& slot = *machine().arena.find(ref);
     slot.sealed = false;
-    slot.bytes = world_.random.next();  // half written from now on
+    slot.bytes = world_.random.next();  // from now on the slot is half written
   }
   capture_ = ++captures_;
   captured_main_ = main_;
@@ -309,7 +309,7 @@ void Trainer::start_capture(Control& words, std::int64_t k) {
   words.capturing = k;
 }
 
-// Sealing takes one store for each slot and one more. The trainer can die or freeze between any two.
+// To seal a capture takes one store for each slot and one more. The trainer can die or freeze between any two of them.
 void Trainer::seal_next(std::uint64_t capture, std::size_t slot) {
   Control* words = control();
   if (capture != capture_ || words == nullptr) return;

@@ -1,7 +1,7 @@
 // Trainer is a simulated training process with libckptengine in it. It trains in step with the other ranks, offers a
-// snapshot after every update, and writes to the slots that it was granted. It can die at any moment, and freeze and
-// wake. Its state is one number per shard, which every update changes. Each start of the job has other numbers. Not
-// thread-safe.
+// snapshot after every update, and writes to the slots of its grant. It can die at any moment, and freeze and wake. Its
+// state is one number for each shard, which every update changes. After each start of the job, updates give other
+// numbers, even from the same checkpoint. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class Trainer {
   Trainer(World& world, std::uint64_t instance, int launch, Rank rank, Rank world_size, NodeId node);
 
   const std::uint64_t instance;
-  const int launch;  // the start of the job that it belongs to
+  const int launch;  // the launch that it belongs to (launcher.hpp)
   const Rank rank;
   const Rank world_size;
   const NodeId node;
@@ -35,11 +35,11 @@ class Trainer {
   void suspend();
   void spin();  // it computes and gets nowhere, until it wakes
   void wake();
-  void die();  // at once; the world tells the agent and the launcher
-  void forget_next_before_update() { forgetful_ = true; }
+  void die();                                              // dies at once; the world tells the agent and the launcher
+  void forget_next_before_update() { forgetful_ = true; }  // the next update is without before_update()
   void pause_next(TimeMs for_ms) { pauses_for_ms_ = for_ms; }  // after this iteration
   void slow_down(int factor) { slowness_ = factor; }
-  void corrupt_state();  // from now on its memory is wrong, and nobody notices
+  void corrupt_state();  // from now on its state is wrong, and nobody notices
 
   bool is_alive() const { return alive_; }
   bool is_frozen() const { return halt_ == Halt::frozen || halt_ == Halt::suspended; }
@@ -49,12 +49,12 @@ class Trainer {
   bool is_fenced();
   Stage stage() const { return stage_; }
   bool has_asked() const { return has_asked_; }
-  // For hello: 0 until it has restored.
+  // The incarnation that it says in its hello. 0 until it has restored.
   std::uint64_t incarnation() const { return stage_ == Stage::training ? incarnation_ : 0; }
   std::int64_t iteration() const { return iteration_; }
   const core::Share& share() const { return share_; }
 
-  // The agent's answers.
+  // The agent calls these, to answer.
   void attached(std::uint64_t agent_id);
   void restore_ready(const core::RestoreReady& ready);
   void restore_failed(const core::RestoreFailed& failed);
@@ -95,7 +95,7 @@ class Trainer {
   bool has_asked_ = false;
   bool forgetful_ = false;
   Stage stage_ = Stage::connecting;
-  std::deque<std::function<void()>> postponed_;  // while halted
+  std::deque<std::function<void()>> postponed_;  // what it does when it wakes
   std::uint64_t agent_id_ = 0;                   // the agent that it is connected to; 0: none
 
   std::uint64_t incarnation_ = 0;
@@ -105,7 +105,7 @@ class Trainer {
   core::Share share_;
   bool reserving_ = false;
 
-  std::uint64_t capture_ = 0;  // the running one, 0: none
+  std::uint64_t capture_ = 0;  // number of the running capture; 0: none
   std::uint64_t captures_ = 0;
   std::uint64_t captured_main_ = 0;
   std::uint64_t captured_private_ = 0;

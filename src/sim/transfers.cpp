@@ -12,10 +12,10 @@ namespace ckpt::sim {
 using namespace core;
 
 namespace {
-constexpr TimeMs wait_limit_ms = 3000;  // without progress
+constexpr TimeMs wait_limit_ms = 3000;  // a transfer without progress fails after this time
 constexpr TimeMs retry_ms = 100;
 
-// The bytes of parity that is encoded for the first time; the same whoever encodes it again.
+// The digest of the bytes of parity. It is the same whenever and wherever the same parity is encoded.
 std::uint64_t parity_digest(const PieceInfo& parity) {
   std::uint64_t digest = mix(hash_of("parity"), parity.parity_manifest.member);
   for (const ParitySource& parity_source : parity.parity_manifest.sources)
@@ -30,7 +30,7 @@ void Transfers::start(Machine& to, Agent& agent, const StartFetch& order) {
   Slot& slot = *to.arena.find(order.slot);
   slot.sealed = false;
   slot.filled_by = id;
-  slot.bytes = world_.random.next();  // half written from now on
+  slot.bytes = world_.random.next();  // from now on the slot is half written
   const bool is_stored = order.source == storage_node;
   const TimeMs duration = is_stored ? world_.random.between(1, 4 * world_.settings.transfer_ms) : 0;
   world_.event_queue.after(duration + world_.random.between(1, 5), [this, id, is_stored] {
@@ -56,7 +56,7 @@ bool Transfers::flows(const Transfer& transfer) const {
                                              [&](const Reading& reading) { return flows(reading.node, transfer); });
 }
 
-// Ends the transfers that an agent served which is gone.
+// True if an agent that served the transfer is gone.
 bool Transfers::is_broken(const Transfer& transfer) const {
   return std::any_of(transfer.readings.begin(), transfer.readings.end(),
                      [&](const Reading& reading) { return world_.agent(reading.node, reading.agent) == nullptr; });
@@ -167,7 +167,7 @@ void Transfers::arrive(std::uint64_t id, TimeMs waited_ms) {
     world_.event_queue.after(retry_ms, [this, id, waited_ms] { arrive(id, waited_ms + retry_ms); });
     return;
   }
-  // The receiver says which source was damaged. That node then checks its own piece.
+  // The receiver says which node sent damaged bytes. That node then checks its own piece.
   bool intact = !transfer.flip;
   for (const Reading& reading : transfer.readings) {
     if (!transfer.flip && world_.machines.at(reading.node).arena.find(reading.slot)->intact()) continue;
@@ -181,7 +181,8 @@ void Transfers::arrive(std::uint64_t id, TimeMs waited_ms) {
   finish(id, piece, intact ? bytes_read(transfer, piece) : ~piece.root_digest);
 }
 
-// The result of these sources. If they are not those that the parity manifest names, it is something else.
+// The digest of what is computed from the pieces that were read. It is a wrong one if these are not the pieces that the
+// parity manifest names.
 std::uint64_t Transfers::bytes_read(const Transfer& transfer, const PieceInfo& piece) const {
   if (transfer.order.source != parity_node)
     return world_.machines.at(transfer.order.source).arena.find(transfer.readings.front().slot)->bytes;
@@ -233,7 +234,7 @@ void Transfers::cancel(NodeId to, std::uint64_t agent, std::uint64_t fetch) {
   }
 }
 
-// Its own fetches end with it. Those that it served fail later.
+// The fetches of an agent that died end at once. Fetches of other agents that it served fail later.
 void Transfers::agent_died(NodeId node, std::uint64_t agent) {
   for (auto it = active_.begin(); it != active_.end();) {
     const bool receiver_died = it->second.to == node && it->second.to_agent == agent;

@@ -1,6 +1,6 @@
 // Transfers moves pieces between simulated nodes and from storage, and encodes and decodes parity. A transfer pins the
-// slots that it reads, takes its time, and verifies the piece on arrival. It fails if a side dies, stops, or is cut off
-// for longer than the transport waits. Not thread-safe.
+// slots that it reads, takes some time, and verifies the piece on arrival. It fails if the sender or the receiver dies,
+// freezes, or is cut off for longer than the real transport waits. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,9 @@ struct Transfer {
   NodeId to = 0;
   std::uint64_t to_agent = 0;
   core::StartFetch order;
-  std::vector<Reading> readings;  // while it is served
+  std::vector<Reading> readings;  // what it reads now; empty if no node serves it
   bool flip = false;              // a bit flips on the wire
-  bool is_slow = false;           // takes longer than anybody waits for a node
+  bool is_slow = false;           // it takes longer than any node waits for another one
 
   bool reads_from(NodeId node) const;
 };

@@ -125,7 +125,7 @@ void World::lose_machine(Machine& machine) {
   event_queue.after(random.between(100, 5000), [this, id = machine.id] { replace(id); });
 }
 
-// Replaces it by a machine of the same name, or of another.
+// Replaces a lost machine by one with the same number, or with a new one.
 void World::replace(NodeId id) {
   --replacements_due_;
   if (random.chance(500)) {

@@ -1,5 +1,5 @@
-// World is one simulated run, from one seed. It owns the machines, network, store, trainers, launcher, faults and
-// invariants, and their virtual clock. Not thread-safe. Runs in different threads share nothing.
+// World is one simulated run, from one seed. It owns all parts of the run and their virtual clock. Not thread-safe. Two
+// Worlds share nothing, so they may run in different threads.
 #pragma once
 
 #include <cstdint>
@@ -40,10 +40,10 @@ struct Machine {
   bool is_shunned = false;  // the launcher starts nothing on it
   TimeMs clock_offset_ms = 0;
   TimeMs memory_full_until = 0;
-  TimeMs effects_fail_until = 0;  // some of them fail until then
+  TimeMs effects_fail_until = 0;  // until then, some of the effects of its core fail
   TimeMs memory_since = 0;        // since when its arena exists
-  TimeMs awake_since = 0;         // since when its agent has run without a pause that others can notice
-  TimeMs listens_since = 0;       // likewise, and without a jump of its own clock
+  TimeMs awake_since = 0;         // since when its agent has run without a pause that other nodes can notice
+  TimeMs listens_since = 0;       // since when its agent has run without such a pause and without a jump of its clock
   TimeMs paused_from = 0;         // when the last such pause began
 };
 
@@ -66,21 +66,21 @@ class World {
   Outcome run();
 
   // Machines and their agents.
-  Agent* agent_on(NodeId node);                 // null if none runs
-  Agent* agent(NodeId node, std::uint64_t id);  // null if that run of it is over
-  void start_agent(Machine& machine);           // does nothing if one runs, or the machine is lost
-  void crash_agent(Machine& machine);           // it comes back some time later
-  void lose_machine(Machine& machine);          // with everything on it; it is replaced some time later
-  std::vector<NodeId> usable_machines() const;  // for the launcher
+  Agent* agent_on(NodeId node);                 // null if no agent runs there
+  Agent* agent(NodeId node, std::uint64_t id);  // null if this run of the agent is over
+  void start_agent(Machine& machine);           // does nothing if an agent runs, or the machine is lost
+  void crash_agent(Machine& machine);           // the agent starts again some time later
+  void lose_machine(Machine& machine);          // loses all that is on it; another machine replaces it some time later
+  std::vector<NodeId> usable_machines() const;  // machines on which the launcher may start ranks
   bool awaits_replacement() const { return replacements_due_ > 0; }
-  bool decision_is_notified() const;  // whether a node other than the leader knows the newest decision
-  TimeMs pause_ms() const { return settings.core.node_timeout_ms / 2; }  // nobody notices a shorter one
-  // True if, since `since`, nothing has prevented `node` from reporting to a leader on `leader`: it ran, could send,
-  // reach the leader, and could know that it leads. Whether the leader itself was awake does not matter here.
+  bool decision_is_notified() const;  // true if a node other than the leader knows the newest decision
+  TimeMs pause_ms() const { return settings.core.node_timeout_ms / 2; }  // no node notices a shorter pause
+  // True if nothing since `since` has kept `node` from reporting to a leader on machine `leader`: the node ran, could
+  // send, could reach the leader, and could know that it leads. Whether the leader was awake does not matter here.
   bool is_reachable_from(const Machine& node, const Machine& leader, TimeMs since) const;
-  // A leader that did its work knows everything that happened before this time, or can no longer believe the opposite.
-  // A report counts for node_timeout_ms, and may have been on its way for as long as a message or a relay's pause
-  // takes.
+  // A leader that does its work knows all that happened before this time. A report counts for node_timeout_ms, and may
+  // have been on its way for as long as a message or a relay's pause takes. So until then, an older report may have
+  // said the opposite.
   TimeMs news_of_before() const;
   TimeMs pause_ended() const { return pause_ended_; }
   void agent_paused(Machine& machine, TimeMs since);
@@ -120,12 +120,12 @@ class World {
   void deliver(NodeId from, NodeId to, const core::Message& message);
 
   std::map<std::uint64_t, std::unique_ptr<Trainer>> trainers_;
-  std::vector<std::unique_ptr<Agent>> graveyard_;  // agents that died in this step: a function of theirs may still run
+  std::vector<std::unique_ptr<Agent>> graveyard_;  // agents that died in this step: their functions may still run
   NodeId next_node_ = 0;
   std::uint64_t decision_notified_ = 0;  // newest incarnation whose decision a node has learned
   std::uint64_t agents_ = 0;
   int replacements_due_ = 0;
-  TimeMs pause_began_ = 0;  // of the newest pause that has ended, of any agent
+  TimeMs pause_began_ = 0;  // when the newest pause of any agent began, of those that have ended
   TimeMs pause_ended_ = -1'000'000;
 };
 

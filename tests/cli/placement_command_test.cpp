@@ -133,8 +133,8 @@ TEST_F(PlacementCommand, DrawsAPlot) {
 
 TEST_F(PlacementCommand, RefusesBadInputInOneSentence) {
   EXPECT_EQ(refusal(options(4, 5, "all", 1)),
-            "5 copies need as many nodes, and there are 4: ask for fewer copies or add nodes");
-  EXPECT_EQ(refusal(options(4, 2, "group", 5)), "5 lost nodes are more than the 4 there are");
+            "5 copies need as many nodes, but there are only 4: ask for fewer copies or add nodes");
+  EXPECT_EQ(refusal(options(4, 2, "group", 5)), "5 lost nodes are too many: there are only 4 nodes");
   EXPECT_EQ(refusal(options(4, 0, "group", 1)), "a placement needs at least one copy, the node's own, not 0");
   auto question = options(4, 2, "group", 1);
   question.correlation = 0.5;
@@ -144,7 +144,7 @@ TEST_F(PlacementCommand, RefusesBadInputInOneSentence) {
   EXPECT_EQ(refusal(question), "cannot read " + path("missing"));
   question = options(4, 2, "group", 1);
   question.plot_path = path("plot.gif");
-  EXPECT_EQ(refusal(question), "a plot is written as .png or .svg, and '" + path("plot.gif") + "' is neither");
+  EXPECT_EQ(refusal(question), "cannot plot to '" + path("plot.gif") + "': name a file that ends in .png or .svg");
 }
 
 }  // namespace

@@ -123,13 +123,13 @@ TEST(PlanCommand, RefusesAProtectionThatDoesNotFit) {
               to.memory = "10GiB";
               to.inputs.job.replicas = 1;
             })),
-            "copies(3) needs 33.9 GiB of memory on each node, and a node has 10 GiB");
+            "copies(3) needs 33.9 GiB of memory on each node, but a node has only 10 GiB");
   EXPECT_EQ(refusal(with([](PlanOptions& to) {
               to.protection = "copies(3)";
               to.inputs.cluster.gpus = 8;
               to.inputs.job.replicas = 1;
             })),
-            "copies(3) needs 3 nodes, and there are 1");
+            "copies(3) needs 3 nodes, but there are only 1");
   EXPECT_THAT(refusal(with([](PlanOptions& to) { to.protection = "xor(1)"; })), HasSubstr("not 'xor(1)'"));
 }
 

@@ -119,7 +119,7 @@ TEST_F(TraceCommandTest, BadInputIsToldInOneSentence) {
   EXPECT_THAT(failure_of(options()), HasSubstr("there is no arena in " + scope().arena_dir));
   TraceOptions with = options();
   with.plot = path("plot.gif");
-  EXPECT_EQ(failure_of(with), "a plot is written as .png or .svg, and '" + path("plot.gif") + "' is neither");
+  EXPECT_EQ(failure_of(with), "cannot plot to '" + path("plot.gif") + "': name a file that ends in .png or .svg");
   {
     FakeAgent agent(scope().arena_dir);
     EXPECT_THAT(failure_of(options(), "other"), HasSubstr("the jobs there are: job"));

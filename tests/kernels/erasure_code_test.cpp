@@ -115,9 +115,9 @@ TEST(ErasureCode, BeyondToleranceSaysHowManyAreLeft) {
       code.decoder(positions_of(mask), positions_of(255 & ~mask));
       FAIL() << "decoded six pieces from five";
     } catch (const BeyondTolerance& error) {
-      EXPECT_STREQ(
-          error.what(),
-          "a stripe of 6 data and 2 parity pieces cannot be decoded from 5: take the lost pieces from another tier");
+      EXPECT_STREQ(error.what(),
+                   "a stripe of 6 data and 2 parity pieces cannot be decoded from 5 pieces: take the lost pieces from "
+                   "another tier");
     }
   }
 }

@@ -239,7 +239,7 @@ TEST(Nfs, AStopEndsAWaitForAServerThatHangs) {
   files->make_directory("job");
   server.stop();
   std::thread stopper([&] { stop.request_stop(); });
-  EXPECT_THAT(refusal(CKPT_DISCARDED, [&] { files->list("job"); }), HasSubstr("called off"));
+  EXPECT_THAT(refusal(CKPT_DISCARDED, [&] { files->list("job"); }), HasSubstr("cancelled"));
   stopper.join();
 }
 

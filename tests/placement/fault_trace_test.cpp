@@ -144,8 +144,8 @@ std::string refusal(const std::string& text) {
 }
 
 TEST(FaultTrace, ThatIsMalformedIsRefusedInOneSentence) {
-  EXPECT_EQ(refusal("[{"), "the fault trace is not JSON");
-  EXPECT_EQ(refusal("{}"), "the fault trace is not a JSON array of events");
+  EXPECT_EQ(refusal("[{"), "the fault trace is not JSON: give an array of events");
+  EXPECT_EQ(refusal("{}"), "the fault trace must be a JSON array of events");
   EXPECT_EQ(refusal("[7]"), "event 0 of the fault trace has no node_id");
   EXPECT_EQ(refusal(R"([{"node_id": "a", "event_type": "fault_start"}])"),
             "event 0 of the fault trace has no event_time");
@@ -164,7 +164,7 @@ TEST(FaultTrace, WithMoreNodesThanThePlacementIsRefused) {
     random_numbering(bursty_trace(), 16, 1);
     FAIL();
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(), "the fault trace names 40 nodes, but the placement has only 16");
+    EXPECT_STREQ(error.what(), "the fault trace names 40 nodes, but the placement has only 16: ask for more nodes");
   }
 }
 

@@ -214,7 +214,7 @@ std::string refusal(const Request& request) {
 
 TEST(Placement, RefusesWhatCannotBePlacedInOneSentence) {
   EXPECT_EQ(refusal({.nodes = 4, .copies = 5}),
-            "5 copies need as many nodes, and there are 4: ask for fewer copies or add nodes");
+            "5 copies need as many nodes, but there are only 4: ask for fewer copies or add nodes");
   EXPECT_EQ(refusal({.nodes = 4, .copies = 0}), "a placement needs at least one copy, the node's own, not 0");
   EXPECT_EQ(refusal({.nodes = 0, .copies = 1}), "a placement needs at least one node, not 0");
   EXPECT_EQ(refusal({.nodes = 4, .copies = 2, .order = {0, 1, 1, 2}}), "the given order of nodes has node 1 twice");

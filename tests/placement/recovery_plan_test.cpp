@@ -35,7 +35,7 @@ TEST(LostNodes, RefusesToLoseUnknownNodes) {
     lost.add(4);
     FAIL();
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(), "node 4 cannot be lost: there are only 0 to 3");
+    EXPECT_STREQ(error.what(), "node 4 cannot be lost: nodes are numbered from 0 to 3");
   }
 }
 

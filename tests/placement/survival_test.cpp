@@ -146,7 +146,7 @@ TEST(Survival, RefusesToLoseMoreNodesThanThereAre) {
     odds(Strategy::group, 16, 2, 17);
     FAIL();
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(), "17 lost nodes are more than the 16 there are");
+    EXPECT_STREQ(error.what(), "17 lost nodes are too many: there are only 16 nodes");
   }
 }
 

@@ -8,11 +8,11 @@
 namespace ckpt::planner {
 namespace {
 
-constexpr double usable_share = 0.9;      // of an idle span
-constexpr double gradient_share = 0.125;  // 2 of the 16 bytes per parameter of mixed precision with Adam
-constexpr double held_slots = 2;          // of what a node stores for others
+constexpr double usable_share = 0.9;      // share of an idle span in which chunks are sent
+constexpr double gradient_share = 0.125;  // of the state: 2 of 16 bytes per parameter, for mixed precision with Adam
+constexpr double held_slots = 2;          // slots for each piece that a node stores for others
 
-// Shares of the state on a node's GPUs, per checkpoint.
+// What a node handles per checkpoint. The unit is the state on the node's GPUs.
 struct Volumes {
   double captured = 1;
   double sent = 0;
@@ -23,7 +23,7 @@ Volumes volumes(const Inputs& in, const Scheme& scheme) {
   const double replicas = in.job.replicas;
   const placement::Protection& protection = scheme.protection;
   Volumes volume;
-  // Each part of a shard that several nodes hold is captured by as many of them as there are copies.
+  // If several nodes hold the same shard, as many of them capture each part of it as there are copies.
   volume.captured = std::min<double>(protection.copies, replicas) / replicas;
   const double copies_sent = std::max(0.0, protection.copies - replicas) / replicas;
   volume.sent = copies_sent + protection.rows / replicas;
@@ -39,7 +39,7 @@ bool is_late(const Inputs& in, const Scheme& scheme) {
   return scheme.capture == Capture::late || (scheme.capture == Capture::automatic && in.job.replicas > 1);
 }
 
-// From a peer's memory, or decoded from several.
+// The time in which a new node gets its state from a peer's memory, or from several peers to decode it.
 double fetch_s(const Inputs& in, const Scheme& scheme) {
   const placement::Protection& protection = scheme.protection;
   const double reads = protection.copies > 1 || !protection.has_parity() ? 1 : protection.members - protection.rows;
@@ -99,18 +99,19 @@ Behavior in_memory(const Inputs& in, const Setting& setting) {
   return what;
 }
 
-// Failures of further nodes before memory is protected again make a chain. Returns the rate of failures that find too
-// many nodes of their chain lost.
+// Nodes that fail before memory is protected again make a chain. Returns the rate of chains that lose too many nodes
+// for the source `newest`.
 double chain_losses_per_s(double node_failures_per_s, double window_s, const Holdings& holdings, Source newest) {
   const double next = -std::expm1(-node_failures_per_s * window_s);
   double nth_per_s = node_failures_per_s * (1 - next);
   double lost_per_s = 0;
   for (std::uint32_t lost = 1; lost < Holdings::loss_odds_count; ++lost, nth_per_s *= next)
     lost_per_s += nth_per_s * holdings.loss_odds(newest, lost);
-  return lost_per_s + nth_per_s / (1 - next);  // in longer chains all is lost
+  return lost_per_s + nth_per_s / (1 - next);  // longer chains count as losses
 }
 
-// Also a domain and then a node, or a node and then a domain.
+// The rate of failures after which the source `newest` is lost: by chains of nodes, and by a failure domain and a node
+// that fail soon after each other.
 double node_losses_per_s(const Inputs& in, const Holdings& holdings, const Behavior& what, Source newest) {
   const double window_s = what.detection_s + what.restart_s[index(Fault::node)][index(newest)] + what.refetch_s;
   const double nodes_per_s = node_failures_per_s(in), domains_per_s = domain_failures_per_s(in);
@@ -155,7 +156,7 @@ ByFault<BySource<double>> failure_rates(const Inputs& in, const Holdings& holdin
   const double beyond_per_s = std::min(node_failures_per_s(in), node_losses_per_s(in, holdings, what, newest));
   node[index(Source::storage)] = beyond_per_s;
   node[index(newest)] += node_failures_per_s(in) - beyond_per_s;
-  // What replicas do not survive, memory may.
+  // Checkpoints in memory may survive losses that replicas do not survive.
   const double of_replicas = holdings.domain_loss(newest), of_memory = holdings.domain_loss(Source::memory);
   domain[index(Source::storage)] = domain_failures_per_s(in) * std::min(of_replicas, of_memory);
   domain[index(Source::memory)] += domain_failures_per_s(in) * std::max(0.0, of_replicas - of_memory);
@@ -166,7 +167,7 @@ ByFault<BySource<double>> failure_rates(const Inputs& in, const Holdings& holdin
 std::string why_too_large(const Inputs& in, const Setting& setting, const Behavior& what) {
   if (what.memory_bytes_per_node <= in.cluster.memory_bytes_per_node) return "";
   return setting.scheme.name + " needs " + gib(what.memory_bytes_per_node) +
-         " of memory on each node, and a node has " + gib(in.cluster.memory_bytes_per_node);
+         " of memory on each node, but a node has only " + gib(in.cluster.memory_bytes_per_node);
 }
 
 }  // namespace ckpt::planner

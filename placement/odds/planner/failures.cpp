@@ -20,7 +20,7 @@ constexpr double trace_day_s = 86'400;
 
 double exponential_draw(Random& random) { return -std::log1p(-random_share(random)); }
 
-// What fails at a node at that moment: a process, the node, or its domain.
+// Chooses at random what fails at this node: a process, the node, or its failure domain.
 void choose_fault(const Inputs& in, Random& random, std::uint32_t node, Failure& failure) {
   failure.nodes.clear();
   failure.fault = Fault::process;
@@ -81,7 +81,7 @@ class Weibull : public FailureSource {
   Failure failure_;
 };
 
-// A fault of the trace that happens to a running node: not one of a node that is being repaired.
+// The trace's faults of running nodes. Leaves out faults of nodes that are still down because of an earlier fault.
 std::vector<placement::Fault> separate_faults(const FaultTrace& trace) {
   std::vector<double> back_days(trace.nodes, -1);
   std::vector<placement::Fault> faults;
@@ -127,7 +127,7 @@ class Traced : public FailureSource {
     const double length_s = (fault.end_days - fault.start_days) * trace_day_s;
     faults_.push_back({at_s, Fault::node, {node}, at_s + (std::isfinite(length_s) ? length_s : scale.repair_s)});
   }
-  // Faults of one moment are one failure.
+  // Makes one failure of all faults that begin at the same moment.
   void merge() {
     std::vector<Failure> merged;
     for (Failure& fault : faults_) {
@@ -165,12 +165,13 @@ std::unique_ptr<FailureSource> trace_failures(const FaultTrace& trace, const Tra
 
 double trace_gpu_mtbf_s(const FaultTrace& trace, std::uint32_t trace_nodes, std::uint32_t gpus_per_node) {
   if (trace_nodes < trace.nodes)
-    throw std::invalid_argument("the fault trace names " + std::to_string(trace.nodes) +
-                                " nodes; set trace-nodes to at least so many, not to " + std::to_string(trace_nodes));
+    throw std::invalid_argument("the fault trace names " + std::to_string(trace.nodes) + " nodes, but trace-nodes is " +
+                                std::to_string(trace_nodes) + ": set it to all nodes of the trace's cluster");
   const auto faults = separate_faults(trace);
   if (faults.size() < 2 || !(trace.span_days > 0))
     throw std::invalid_argument("the fault trace has " + std::to_string(faults.size()) + " faults in " +
-                                std::to_string(trace.span_days) + " days: too few for a failure rate");
+                                std::to_string(trace.span_days) +
+                                " days, too few for a failure rate: use a longer trace");
   return trace.span_days * trace_day_s * trace_nodes * gpus_per_node / static_cast<double>(faults.size());
 }
 

@@ -1,5 +1,5 @@
-// Where a simulation's failures come from: at random, or from a trace. Pure; random from a seed, the same on every
-// platform.
+// FailureSource gives a simulation its failures: at random, or from a fault trace (fault_trace.hpp). Pure. The same
+// seed gives the same failures on every platform.
 #pragma once
 
 #include <cstdint>
@@ -12,41 +12,44 @@
 namespace ckpt::planner {
 
 struct Failure {
-  double at_s = 0;  // infinite: no further one comes
+  double at_s = 0;  // infinite: there is no further failure
   Fault fault = Fault::process;
-  std::vector<std::uint32_t> nodes;  // whose memory is lost
-  double repaired_at_s = 0;          // when these nodes can be standby nodes
+  std::vector<std::uint32_t> nodes;  // nodes whose memory is lost
+  double repaired_at_s = 0;          // from when on these nodes can be standby nodes
 };
 
+// Times are in seconds since the simulation began.
 class FailureSource {
  public:
   FailureSource() = default;
   virtual ~FailureSource() = default;
   FailureSource(const FailureSource&) = delete;
   FailureSource& operator=(const FailureSource&) = delete;
-  // The next failure, never before the one before it. It stays valid until the next call.
+  // Returns the next failure, in the order of time. The reference stays valid until the next call.
   virtual const Failure& next() = 0;
 };
 
-// Failures at a constant rate, independent of each other, in O(1) each.
+// Failures at a constant rate, independent of each other. next() takes O(1).
 std::unique_ptr<FailureSource> exponential_failures(const Inputs& inputs, std::uint64_t seed);
 
 // Each node's time between failures has a Weibull distribution with the mean of `inputs`. All nodes are new at the
-// start. With a shape below 1, failures of new nodes come early and in bursts. In O(log nodes) each.
+// start. With a shape below 1, failures of new nodes come early and in bursts. next() takes O(log nodes). Throws
+// std::invalid_argument unless the shape is from 0.1 to 20.
 std::unique_ptr<FailureSource> weibull_failures(const Inputs& inputs, double shape, std::uint64_t seed);
 
-// The faults of a trace, over and over. A cluster larger than the trace's gets several copies of it, each with other
-// nodes and begun at a random moment; a smaller one gets a part of its nodes.
 struct TraceScale {
-  std::uint32_t trace_nodes = 0;  // of the cluster that the trace was taken from, with those that never failed
-  std::uint32_t nodes = 0;        // of the cluster to simulate
-  double repair_s = 0;            // for faults that do not end in the trace
+  std::uint32_t trace_nodes = 0;  // nodes of the cluster that the trace was taken from, also those that never failed
+  std::uint32_t nodes = 0;        // nodes of the cluster to simulate
+  double repair_s = 0;            // how long a fault lasts if the trace does not say
 };
+// The faults of a trace. After the last one, they begin again. If the cluster to simulate is larger than the trace's,
+// it gets several copies of the trace, each on other nodes and begun at a random moment. If it is smaller, it gets the
+// faults of some of the trace's nodes.
 std::unique_ptr<FailureSource> trace_failures(const placement::FaultTrace& trace, const TraceScale& scale,
                                               std::uint64_t seed);
 
-// The failures that a trace has per GPU: mean time between them, in seconds. Throws std::invalid_argument if the trace
-// has too few faults to say so, or more nodes than `trace_nodes`.
+// Returns the mean time between the failures of one GPU in the trace, in seconds. Throws std::invalid_argument if the
+// trace has too few faults for that, or more nodes than `trace_nodes`.
 double trace_gpu_mtbf_s(const placement::FaultTrace& trace, std::uint32_t trace_nodes, std::uint32_t gpus_per_node);
 
 }  // namespace ckpt::planner

@@ -28,13 +28,13 @@ std::optional<Domains> domains_of(const Inputs& in) {
   return Domains::flat(domain_of);
 }
 
-// Shards that several nodes hold are cut into parts, each on `copies` neighbours of a ring.
+// If more nodes train with a shard than there are copies, each part of the shard is on `copies` neighbours of a ring.
 Strategy strategy_of(const Inputs& in, std::uint32_t copies) {
   return in.job.replicas > copies ? Strategy::ring : Strategy::group;
 }
 
-// At three losses, the fatal sets are a pair of nodes with each other's copies, and one more of either one's group. For
-// more losses this is a bound.
+// The probability of loss with two copies and one parity row. Three lost nodes are fatal if two of them have each
+// other's copies, and the third is in the parity group of one of these. For more lost nodes this is an upper bound.
 double loss_of_both(const Protection& protection, std::uint32_t nodes, std::uint32_t lost) {
   if (lost < 3) return 0;
   const double fatal_triples = double(nodes) * (protection.members - 1);
@@ -67,10 +67,11 @@ std::string why_not(const Inputs& in, const Scheme& scheme) {
   const std::uint32_t nodes = in.cluster.nodes();
   const std::string& name = scheme.name;
   if (scheme.protection.copies > nodes)
-    return name + " needs " + std::to_string(scheme.protection.copies) + " nodes, and there are " +
+    return name + " needs " + std::to_string(scheme.protection.copies) + " nodes, but there are only " +
            std::to_string(nodes);
   if (scheme.protection.has_parity() && nodes <= scheme.protection.rows)
-    return name + " needs more than " + std::to_string(scheme.protection.rows) + " nodes";
+    return name + " needs more than " + std::to_string(scheme.protection.rows) + " nodes, but there are only " +
+           std::to_string(nodes);
   if (scheme.capture == Capture::late && in.job.replicas < 2) return name + " needs replicas of the state";
   return "";
 }
@@ -169,7 +170,7 @@ bool Holdings::memory_survives(const LostNodes& lost) const {
                      [&](std::uint32_t node) { return has_copy(node, lost) || is_decodable(node, lost); });
 }
 
-// Replicas are far apart: neighbours hold different shards.
+// Replicas are far apart: nodes with neighbouring numbers hold different shards.
 bool Holdings::replicas_survive(const LostNodes& lost) const {
   if (replicas_ < 2) return false;
   if (lost.list().size() < replicas_) return true;

@@ -1,5 +1,5 @@
-// What memory still holds after losses, for one scheme on one cluster. Pure, and immutable once made. Making it takes
-// O(nodes) time and memory.
+// Holdings says which states are left after nodes are lost, for one scheme on one cluster: checkpoints in memory, and
+// live replicas. Pure. A Holdings object never changes, and takes O(nodes) time and memory to make.
 #pragma once
 
 #include <array>
@@ -15,7 +15,8 @@
 
 namespace ckpt::planner {
 
-// Why the scheme cannot run on this cluster, as a sentence. "" if it can. Memory is another question (behavior.hpp).
+// Says in a sentence why the scheme cannot run on this cluster. "" if it can. why_too_large() (behavior.hpp) says
+// whether it fits into memory.
 std::string why_not(const Inputs& inputs, const Scheme& scheme);
 
 class Holdings {
@@ -23,17 +24,18 @@ class Holdings {
   // Throws std::invalid_argument if why_not() has a reason.
   Holdings(const Inputs& inputs, const Scheme& scheme);
 
-  // Whether memory, or a live replica on every lost shard, is left.
+  // True if the checkpoint in memory can be restored without these nodes.
   bool memory_survives(const placement::LostNodes& lost) const;
+  // True if every lost shard is still on the GPUs of another node.
   bool replicas_survive(const placement::LostNodes& lost) const;
 
-  // The odds that `lost` random nodes are too many for memory or for live replicas, for 0 <= lost < loss_odds_count. 1
-  // beyond.
+  // The probability that a source does not survive the loss of `lost` random nodes. 1 for storage, and if `lost` is
+  // loss_odds_count or more.
   static constexpr std::uint32_t loss_odds_count = 7;
   double loss_odds(Source source, std::uint32_t lost) const;
 
-  // The odds that memory, or live replicas, do not survive the loss of a failure domain; and of a domain and a node.
-  // The latter are sampled.
+  // The probability that memory or live replicas do not survive the loss of a failure domain, or of a failure domain
+  // and a node. The latter probability is estimated from random trials.
   double domain_loss(Source source) const { return domain_loss_[index(source)]; }
   double domain_and_node_loss(Source source) const { return domain_and_node_loss_[index(source)]; }
 
@@ -51,11 +53,11 @@ class Holdings {
   bool has_memory_;
   std::optional<placement::Placement> copies_;
   std::uint32_t replicas_;
-  std::vector<std::vector<std::uint32_t>> groups_;  // of parity
-  std::vector<std::uint32_t> group_of_;
+  std::vector<std::vector<std::uint32_t>> groups_;  // the nodes of each parity group
+  std::vector<std::uint32_t> group_of_;             // [node]: its parity group
   std::vector<double> memory_loss_odds_;
   std::vector<double> replica_loss_odds_;
-  std::array<double, 2> domain_loss_ = {};  // of replicas, of memory
+  std::array<double, 2> domain_loss_ = {};  // by Source: replica, memory
   std::array<double, 2> domain_and_node_loss_ = {};
 };
 

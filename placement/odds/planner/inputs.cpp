@@ -48,8 +48,8 @@ void check_counts(const Cluster& cluster, const Job& job) {
                              Range{"replicas", double(job.replicas), 1, 1e6, ""}})
     check_range(range);
   if (job.replicas > cluster.nodes())
-    throw std::invalid_argument(std::to_string(job.replicas) + " replicas need as many nodes, and the cluster has " +
-                                std::to_string(cluster.nodes()));
+    throw std::invalid_argument(std::to_string(job.replicas) + " replicas need as many nodes, but the cluster has " +
+                                std::to_string(cluster.nodes()) + ": ask for fewer replicas or more gpus");
 }
 
 void check_shares(const Inputs& in) {
@@ -118,7 +118,7 @@ double process_failures_per_s(const Inputs& in) { return failures_per_s(in) * (1
 
 double node_state_bytes(const Inputs& in) { return in.job.state_bytes * in.job.replicas / in.cluster.nodes(); }
 
-// The nodes in repair have a Poisson distribution. Its tail, term by term.
+// The number of nodes in repair has a Poisson distribution. Adds up its terms until they cover 99.9 %.
 std::uint32_t standby_nodes_needed(const Inputs& in) {
   const double domain_nodes = std::min(in.failures.domain_nodes, in.cluster.nodes());
   const double mean = (node_failures_per_s(in) + domain_failures_per_s(in) * domain_nodes) * in.cluster.repair_s;

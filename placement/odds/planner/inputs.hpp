@@ -10,41 +10,41 @@ namespace ckpt::planner {
 struct Cluster {
   std::uint32_t gpus = 10'000;
   std::uint32_t gpus_per_node = 8;
-  double memory_bytes_per_node = 512.0 * (1ull << 30);  // that checkpoints may take
+  double memory_bytes_per_node = 512.0 * (1ull << 30);  // memory that checkpoints may take
   double pcie_bytes_per_s = 25e9;                       // of one GPU, to host memory
   double network_bytes_per_s = 50e9;                    // of one node
   double storage_bytes_per_s = 20e9;                    // of all nodes together
-  std::uint32_t standby_nodes = 0;                      // 0: a lost node is replaced within replace_s, always
-  double replace_s = 330;                               // until a new node runs, without standby nodes
-  double repair_s = 24 * 3600;                          // until a lost node is a standby node
+  std::uint32_t standby_nodes = 0;                      // 0: a new node replaces each lost one within replace_s
+  double replace_s = 330;                               // from ordering a new node until it runs; without standby nodes
+  double repair_s = 24 * 3600;                          // from the loss of a node until it can be a standby node
 
   std::uint32_t nodes() const { return (gpus + gpus_per_node - 1) / gpus_per_node; }
 };
 
 struct Failures {
-  double gpu_mtbf_s = 0;           // mean time between failures that stop the job, of one GPU
-  double node_share = 0.78;        // share of the failures that take a node's memory; the others end a process
-  std::uint32_t domain_nodes = 0;  // nodes of a failure domain; 0: there are none
-  double domain_share = 0;         // share of the failures of nodes that take the whole domain
-  bool domains_named = true;       // whether the option `domain` is set
+  double gpu_mtbf_s = 0;           // mean time between failures of one GPU that stop the job
+  double node_share = 0.78;        // share of the failures in which a node's memory is lost; the others end a process
+  std::uint32_t domain_nodes = 0;  // how many nodes a failure domain has; 0: there are no failure domains
+  double domain_share = 0;         // share of the losses of memory in which a whole failure domain is lost
+  bool domains_named = true;       // true if the option `domain` is set on the nodes
 };
 
 struct Job {
-  double state_bytes = 6.5e12;  // one replica of the state, over all its ranks
+  double state_bytes = 6.5e12;  // size of one replica of the state, over all ranks
   std::uint32_t replicas = 4;   // how many nodes hold each shard on their GPUs
   double iteration_s = 10;
-  double idle_share = 0.25;  // of an iteration in which the network is idle
-  double detection_s = 15;
-  double restart_s = 240;      // processes, communicators and warm-up, without loading state
-  double live_restart_s = 15;  // the same where healthy processes stay
+  double idle_share = 0.25;    // share of an iteration in which the network is idle
+  double detection_s = 15;     // from a failure until somebody acts
+  double restart_s = 240;      // for processes, communicators and warm-up, without loading state
+  double live_restart_s = 15;  // the same if healthy processes stay
 };
 
 // What checkpoints cost a job besides waiting for copies. The defaults are the project's own measurements.
 struct Overheads {
-  double blocking_s = 0.0015;    // that a snapshot blocks if the copy is done before the update
-  double copy_share = 0.9;       // of an iteration that a copy may overlap
-  double traffic_share = 0.003;  // by which iterations are longer while copies cross the network
-  double storing_share = 0.01;   // by which iterations are longer while a checkpoint goes to storage
+  double blocking_s = 0.0015;    // how long a snapshot blocks training if its copy ends before the update
+  double copy_share = 0.9;       // share of an iteration in which the copy may run beside training
+  double traffic_share = 0.003;  // by what share iterations are longer while copies cross the network
+  double storing_share = 0.01;   // by what share iterations are longer while a checkpoint goes to storage
 };
 
 struct Inputs {
@@ -52,28 +52,30 @@ struct Inputs {
   Failures failures;
   Job job;
   Overheads overheads;
-  double gpu_hour_price = 4;
+  double gpu_hour_price = 4;  // in any currency
 };
 
-// A published failure rate.
+// A published failure rate. gpu_mtbf_s and node_share are those of Failures.
 struct PublishedRate {
   std::string_view name;
   double gpu_mtbf_s = 0;
   double node_share = 0;
-  std::string_view source;
+  std::string_view source;  // the publication and its figures, for people
 };
-const PublishedRate& published_rate(std::string_view name);  // throws std::invalid_argument, listing the names
+// Throws std::invalid_argument if there is no such rate. The text lists the names.
+const PublishedRate& published_rate(std::string_view name);
 
 // Throws std::invalid_argument with a sentence that names the first input out of its range.
 void check(const Inputs& inputs);
 
-// What follows from the inputs.
-double node_failures_per_s(const Inputs& inputs);     // of all nodes, one at a time
-double domain_failures_per_s(const Inputs& inputs);   // of all domains
-double process_failures_per_s(const Inputs& inputs);  // of all processes
-double node_state_bytes(const Inputs& inputs);        // on the GPUs of one node
+// Figures that follow from the inputs.
+double node_failures_per_s(const Inputs& inputs);     // losses of a single node, in the whole cluster
+double domain_failures_per_s(const Inputs& inputs);   // losses of a failure domain, in the whole cluster
+double process_failures_per_s(const Inputs& inputs);  // ends of a process, in the whole job
+double node_state_bytes(const Inputs& inputs);        // the state on the GPUs of one node
 
-// How many standby nodes last 99.9 % of the time, if lost nodes take repair_s each. For failures that come one by one.
+// How many standby nodes are enough for 99.9 % of the time, if the repair of a lost node takes repair_s. Nodes of a
+// failure domain count as if they failed one by one.
 std::uint32_t standby_nodes_needed(const Inputs& inputs);
 
 }  // namespace ckpt::planner

@@ -9,13 +9,13 @@ namespace {
 
 struct Totals {
   double failures_per_s = 0;
-  BySource<double> by_source = {};  // of those that end a run, by where the job goes on from
+  BySource<double> by_source = {};  // failures per second that end a run, by the source that the job goes on from
   // Means over all failures, in seconds.
   double detection_s = 0;
   double restart_s = 0;
   double lag_s = 0;
-  double redone_s = 0;  // half an interval
-  double chain_s = 0;   // down, with the failures that strike while it is down
+  double redone_s = 0;  // half an interval between two states
+  double chain_s = 0;   // how long the job is down, with the failures that strike meanwhile
 };
 
 void add(Totals& totals, const Behavior& what, Fault fault, Source source, double rate_per_s) {
@@ -28,8 +28,8 @@ void add(Totals& totals, const Behavior& what, Fault fault, Source source, doubl
 
 constexpr std::array<Fault, fault_count> all_faults = {Fault::process, Fault::node, Fault::domain};
 
-// A chain of failures: one that ends a run, and those that strike while the job is down. Each begins the recovery anew,
-// from the oldest source that one of them needs.
+// A chain of failures: one that ends a run of training, and those that strike while the job is down. Each of them
+// begins the recovery again, from the oldest source that any of them needs.
 class Chain {
  public:
   Chain(const Behavior& what, const Rates& rates, double failures_per_s)
@@ -40,17 +40,18 @@ class Chain {
   // The mean time that the job is down.
   double seconds() const { return down_s_[0]; }
 
-  // The odds that it goes on from this source.
+  // The probability that the job goes on from this source.
   double share(std::size_t source) const { return up_to(source) - (source == 0 ? 0 : up_to(source - 1)); }
 
  private:
   double odds(Fault fault, std::size_t source) const { return rates_[index(fault)][source] / failures_per_s_; }
-  // The odds that a further failure strikes before the recovery from this one ends.
+  // The probability that another failure strikes before the recovery from this one ends.
   double struck(Fault fault, std::size_t source) const {
     return -std::expm1(-failures_per_s_ * (what_.detection_s + what_.restart_s[index(fault)][source]));
   }
 
-  // The mean time from the next failure on, if the chain has needed `oldest` so far.
+  // The mean time that the job is still down after the next failure. `oldest`: the oldest source that the chain has
+  // needed so far.
   double down_s(std::size_t oldest) const {
     double ends_s = 0, again = 0;
     for (const Fault fault : all_faults) {
@@ -65,7 +66,7 @@ class Chain {
     return again < 1 ? ends_s / (1 - again) : never_s;
   }
 
-  // The odds that no failure of the chain needs an older source.
+  // The probability that no failure of the chain needs an older source than `oldest`.
   double up_to(std::size_t oldest) const {
     double ends = 0, again = 0;
     for (const Fault fault : all_faults) {
@@ -108,15 +109,15 @@ double first_order_wasted(const Behavior& what, const Totals& totals) {
   return w / (1 + w);
 }
 
-// An interval of training that fails or not. Failures of its own source, and of newer ones, begin it again; failures of
-// older sources leave it.
+// An interval of training between two states of a source. After a failure that goes back to this source or to a newer
+// one, the interval begins again. After a failure that goes back to an older source, the job leaves the interval.
 struct Interval {
-  double log_success = 0;  // of the odds to end without a failure that leaves it
-  double spent_s = 0;      // mean time until it ends or is left
+  double log_success = 0;  // ln of the probability that the job ends the interval without leaving it
+  double spent_s = 0;      // mean time until the job ends or leaves it
 };
 
-// `count` intervals in a row, as one interval of a source. `own_share`: of the failures that leave the small ones,
-// those that begin the whole row again.
+// `count` small intervals in a row make one interval of an older source. `own_share`: of the failures that leave a
+// small interval, the share that goes back to the older source, and so begins the whole row again.
 Interval row_of(const Interval& small, double count, double own_share) {
   const double log_all = count * small.log_success;
   const double left = -std::expm1(log_all);
@@ -130,12 +131,12 @@ Interval row_of(const Interval& small, double count, double own_share) {
 double effective_time(const Behavior& what, const Totals& totals) {
   const double wall_per_s = 1 + steady_share(what);
   double every_s = 0, left_per_s = totals.failures_per_s;
-  double kept = 1;  // a state counts only if no failure comes while it cannot be restored yet
+  double kept = 1;  // probability that no failure comes before a new state can be restored
   Interval interval;
   for (std::size_t source = 0; source < source_count; ++source) {
     const double own_per_s = totals.by_source[source];
     if (what.every_s[source] <= 0) {
-      if (own_per_s > 0) return 0;  // nothing is left to go on from
+      if (own_per_s > 0) return 0;  // after such a failure, the job has no state to go on from
       continue;
     }
     kept *= std::exp(-own_per_s * what.lag_s[source]);

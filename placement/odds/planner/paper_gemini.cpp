@@ -1,5 +1,5 @@
-// GEMINI (SOSP'23), sections 7.2 and 7.3 and figure 15. The figure's curves have no printed numbers; the text names
-// some points of them.
+// GEMINI (SOSP'23), sections 7.2 and 7.3 and figure 15. The figure shows curves without numbers. The text names some of
+// their points.
 #include <cmath>
 
 #include "placement/odds/planner/model.hpp"
@@ -35,7 +35,7 @@ constexpr Solution high_frequency = {Source::storage, measured::high_frequency_s
 constexpr Solution strawman = {Source::storage, measured::seldom_s, measured::serialize_s, measured::write_s,
                                measured::warm_up_s + measured::write_s};
 
-// As the paper adds up: the losses of a day, in percent of the day.
+// The time left of a day, in percent, if the losses of the day are added up as in the paper.
 double linear_percent(const Solution& what, double failures_per_day) {
   return 100 * std::max(0.0, 1 - what.stall_s / what.every_s - failures_per_day * what.loss_s() / gemini_day_s);
 }

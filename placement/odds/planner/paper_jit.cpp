@@ -13,7 +13,7 @@ constexpr std::array<double, 3> gpu_counts = {4, 1024, 8192};
 
 struct Digits {
   double value;
-  double unit;  // of the last printed digit
+  double unit;  // one unit of the last printed digit
 };
 
 struct Model {
@@ -73,7 +73,7 @@ constexpr std::array<Transparent, 2> transparent_models = {{
 
 double as_fraction(double wasted) { return wasted / (1 + wasted); }  // equation 6
 
-// Our renewal form of a job that goes back to one kind of state.
+// Our renewal form, for a job that always goes back to the same source.
 double renewal_percent(Source source, double every_s, double stall_s, double slowdown, double restart_s, double gpus) {
   Behavior what;
   what.every_s[index(source)] = every_s;

@@ -32,7 +32,7 @@ double days_without_reft(double shape) {
   });
 }
 
-// Ours: no formula for whole groups. The odds for each number of lost devices, weighted with how likely that number is.
+// Our figure: the odds of survival for each number of lost devices, weighted with the probability of that number.
 double our_survival(double alive) {
   const std::vector<Cell> groups{{Shape::code, group_devices, 2, devices / group_devices}};
   double survival = 0;

@@ -1,6 +1,5 @@
-// What three papers printed about wasted time, beside their own formulas and ours. Numbers that stand in a paper's text
-// or tables are exact to their last digit; what can only be read off a figure or a phrase has a stated reading error.
-// Pure.
+// Compares what three papers print about wasted time with their own formulas and with ours. Numbers of a paper's text
+// or tables are exact to their last digit. Numbers read off a figure or a phrase have a stated reading error. Pure.
 #pragma once
 
 #include <limits>
@@ -11,26 +10,27 @@ namespace ckpt::planner {
 
 inline constexpr double not_known = std::numeric_limits<double>::quiet_NaN();
 
-// One printed number.
+// One number that a paper prints.
 struct Printed {
   std::string what;
   double printed = 0;
   double reading_error = 0;  // one unit of the last printed digit, or how far a reading can be off
   double formula = 0;        // what the paper's formula gives for the paper's inputs
-  double ours = 0;           // the renewal form for the same inputs, or not_known
+  double ours = 0;           // our renewal form (model.hpp) for the same inputs, or not_known
   std::string unit;
-  std::string explanation = {};  // where it contradicts the formula: what would give the printed number, if anything
+  std::string explanation = {};  // if the number contradicts the formula: how the paper may have got it. Otherwise ""
 
-  bool agrees() const;
+  bool agrees() const;  // true if the number is what the formula gives, within the reading error
 };
 
+// All numbers of one table or figure.
 struct Review {
-  std::string key;  // "table8"
+  std::string key;  // for `ckptctl`, such as "table8"
   std::string title;
-  std::string inputs;  // what the formulas were given
+  std::string inputs;  // the inputs of the formulas, for people
   std::vector<Printed> numbers;
   std::vector<std::string> remarks;  // on the formulas themselves
-  // Each number agrees with its formula, or has an explanation; and ours meets the formula where that holds.
+  // True if each number agrees with its formula or has an explanation, and our form is close to the paper's formula.
   bool is_ok() const;
 };
 

@@ -11,16 +11,16 @@ namespace ckpt::planner {
 namespace {
 
 constexpr double most_storage_every_s = 86'400;  // once a day
-constexpr double same_effective_time = 2e-4;     // settings that differ less are equally good: the simpler one wins
-constexpr double commit_margin = 0.8;            // of the time between captures, for a rank with two slots
+constexpr double same_effective_time = 2e-4;     // schemes that differ by less count as equally good
+constexpr double commit_margin = 0.8;            // with two slots, the share of the time between captures to commit in
 
-// Two suffice if each checkpoint is committed before the next capture. Else the engine adds the third.
+// Two slots are enough if each checkpoint is committed before the next capture. Otherwise the engine adds a third.
 std::uint32_t slots_needed(const Inputs& in, const Setting& setting) {
   const Behavior what = behavior(in, setting);
   return what.lag_s[index(Source::memory)] <= commit_margin * what.capture_every_s ? 2 : 3;
 }
 
-// From the least up, by factors of about 1.4, around and beyond the best one by the formula.
+// Numbers from `least` up to 8 times `best`, each about 1.4 times the one before, and `best`. `best`: by the formula.
 std::vector<double> iterations_to_try(double least, double best) {
   std::vector<double> tried;
   const double most = std::max(least, 8 * best);
@@ -44,12 +44,12 @@ std::vector<double> storage_intervals_to_try(const Inputs& in, double losses_per
   return tried;
 }
 
-// The recommended plan's effective time, or that of the best row if nothing can be recommended.
+// The effective time of the recommended row, or 0 if no row is recommended.
 double reached(const Plan& plan) {
   return plan.recommended ? plan.rows[*plan.recommended].appraisal.effective_time : 0;
 }
 
-// Schemes with the same pieces in memory share what is worked out.
+// True if both schemes hold the same pieces in memory. They then share one Holdings.
 bool hold_alike(const Scheme& a, const Scheme& b) {
   const bool a_stops = a.capture == Capture::stop_and_write, b_stops = b.capture == Capture::stop_and_write;
   return a.protection == b.protection && a_stops == b_stops;

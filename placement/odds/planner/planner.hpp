@@ -11,43 +11,44 @@
 
 namespace ckpt::planner {
 
-// One scheme at its best.
+// A scheme with a setting, and what follows from it.
 struct Candidate {
   Setting setting;
   Behavior behavior;
   Rates rates = {};
   Appraisal appraisal;
-  std::string why_not;  // why it cannot be set on this cluster; "" if it can
+  std::string why_not;  // says in a sentence why this cluster cannot have the setting; "" if it can
   bool fits() const { return why_not.empty(); }
-  bool has_figures() const { return setting.own_slots != 0; }  // not if the cluster cannot have the scheme at all
+  bool has_figures() const { return setting.own_slots != 0; }  // false if the scheme cannot run on this cluster at all
 };
 
 struct Plan {
-  std::vector<Candidate> rows;
-  std::optional<std::size_t> recommended;  // a row; none if nothing that can be set today fits
+  std::vector<Candidate> rows;             // each scheme with its best setting
+  std::optional<std::size_t> recommended;  // number of a row; none if no scheme that can be set today fits
 };
 
-// What else would raise the effective time, by one change to the inputs.
+// One change to the inputs, and the effective time that the best setting would then have.
 struct Lever {
-  std::string change;
+  std::string change;  // for people
   double effective_time = 0;
 };
 
-// Plans for clusters of one shape: what each scheme loses is worked out once, in O(nodes).
+// Plans for clusters of one shape. The constructor works out what survives which losses, in O(nodes) for each scheme.
 class Planner {
  public:
   // Throws std::invalid_argument if the inputs are out of range.
   explicit Planner(const Inputs& inputs, std::vector<Scheme> schemes = all_schemes());
 
   Plan plan() const { return plan(inputs_); }
-  // With other rates, times or memory: the nodes, failure domains and replicas must be those of the constructor.
+  // Plans with other rates, times or memory. Nodes, failure domains and replicas must be those of the constructor.
   Plan plan(const Inputs& inputs) const;
 
-  // The setting of a row's scheme as it stands, with everything that follows from it.
+  // Evaluates this setting, without looking for a better one.
   Candidate candidate(const Inputs& inputs, const Setting& setting) const;
+  // Throws std::invalid_argument if the scheme cannot run on this cluster.
   const Holdings& holdings(const Scheme& scheme) const;
 
-  // The changes that help most, the best first.
+  // Changes to the inputs that might raise the effective time, the best first.
   std::vector<Lever> levers() const;
 
  private:
@@ -55,7 +56,7 @@ class Planner {
 
   Inputs inputs_;
   std::vector<Scheme> schemes_;
-  std::vector<std::shared_ptr<const Holdings>> holdings_;  // by scheme; null if the cluster cannot have it
+  std::vector<std::shared_ptr<const Holdings>> holdings_;  // by scheme; null if the scheme cannot run on this cluster
 };
 
 // The settings of a scheme that are worth trying: how often to capture, and how often to write to storage.

@@ -1,4 +1,5 @@
-// The ways to protect a job that a plan compares, as a table, and a setting of one of them. Pure values.
+// A scheme is a way to protect a job. all_schemes() lists those that a plan compares. A setting is a scheme with its
+// frequencies. Plain values.
 #pragma once
 
 #include <cstddef>
@@ -11,43 +12,49 @@
 
 namespace ckpt::planner {
 
-// Where the state comes back from after a failure. Later ones are older.
+// Where the state comes back from after a failure: the GPUs of a live replica, checkpoints in memory, or storage. Each
+// has older states than the one before.
 enum class Source : std::uint8_t { replica, memory, storage };
 inline constexpr std::size_t source_count = 3;
 constexpr std::size_t index(Source source) { return static_cast<std::size_t>(source); }
 
+// How the state is captured.
 enum class Capture : std::uint8_t {
   stop_and_write,  // training stands still until the checkpoint is on storage
   overlapped,      // into host memory, while training goes on
-  gradients,       // gradients alone; hosts repeat the optimizer's update (REFT's recomputing)
-  late,            // after the failure, from replicas that live; else as seldom as `iterations` says
-  automatic,       // late where a replica lives, else overlapped
+  gradients,       // captures gradients alone; hosts repeat the optimizer's update (REFT's recomputing)
+  late,            // after the failure, from live replicas; also every Setting::iterations, as `overlapped`
+  automatic,       // `late` if the job has replicas, otherwise `overlapped`
 };
 
-enum class Availability : std::uint8_t { option, comparison, later };
+enum class Availability : std::uint8_t {
+  option,      // the engine's options can set it
+  comparison,  // only for comparison: the engine does not do it
+  later,       // the engine does not do it yet
+};
 
 struct Scheme {
   std::string name;
   Capture capture = Capture::overlapped;
   placement::Protection protection;
   Availability availability = Availability::option;
-  bool every_iteration = false;  // as often as replication allows, instead of the best frequency
-  std::string what;
+  bool every_iteration = false;  // true: captures as often as replication allows; false: at the best frequency
+  std::string what;              // a short description, for people
 };
 
-// The first ones are preferred where several are equally good: the default, then others. Those that are not there yet
-// come last.
+// All schemes that plans compare. Of several that are equally good, a plan recommends the first. Schemes that the
+// engine does not have yet come last.
 std::vector<Scheme> all_schemes();
-// Captures overlapped, with this protection, at the best frequency.
+// The scheme with overlapped captures and this protection, at the best frequency.
 Scheme scheme_of(const placement::Protection& protection);
 
 inline constexpr double never_s = std::numeric_limits<double>::infinity();
 
 struct Setting {
   Scheme scheme;
-  double iterations = 1;             // between two captures
-  double storage_every_s = never_s;  // of training, between two checkpoints on storage
-  std::uint32_t own_slots = 2;
+  double iterations = 1;             // from one capture to the next
+  double storage_every_s = never_s;  // seconds of training from one checkpoint on storage to the next
+  std::uint32_t own_slots = 2;       // the option own_slots; 0: no setting, because the scheme cannot run
 };
 
 }  // namespace ckpt::planner

@@ -9,7 +9,8 @@
 namespace ckpt::planner {
 namespace {
 
-// A run: training from one restored state until the next failure. Positions are seconds of training since the start.
+// A run: training from one restored state until the next failure. A position is how far training is, in seconds of
+// training since the job's start.
 class Run {
  public:
   Run(const Behavior& what, double began_s, double began_at)
@@ -31,13 +32,13 @@ class Run {
     return first_ + passed * what_.capture_every_s + std::max(0.0, since_s - what_.stall_s) / slow_;
   }
 
-  // When training passes the position, before the stall of a capture there.
+  // When training passes the position. If it captures there, before that stall.
   double passes_s(double position) const {
     const double captures = position <= first_ ? 0 : std::ceil((position - first_) / what_.capture_every_s - 1e-9);
     return began_s_ + (position - began_at_) * slow_ + captures * what_.stall_s;
   }
 
-  // The newest capture that this run has made and that can be restored, or -1.
+  // The position of the newest capture of this run that can be restored, or -1.
   double captured(double now_s) const {
     const double left_s = now_s - passes_s(first_) - what_.stall_s - what_.lag_s[index(Source::memory)];
     return left_s < 0 ? -1 : first_ + std::floor(left_s / period_s_) * what_.capture_every_s;
@@ -52,7 +53,7 @@ class Run {
   double slow_;
   double began_s_;
   double began_at_;
-  double first_;  // capture of this run
+  double first_;  // position of this run's first capture
   double period_s_;
 };
 
@@ -61,15 +62,16 @@ class Stored {
  public:
   explicit Stored(const Behavior& what)
       : every_(what.every_s[index(Source::storage)]), lag_s_(what.lag_s[index(Source::storage)]) {
-    if (what.every_s[index(Source::memory)] <= 0) lag_s_ += what.stall_s;  // training stops until it is whole
+    // Without captures into memory, training stands still until the checkpoint is whole.
+    if (what.every_s[index(Source::memory)] <= 0) lag_s_ += what.stall_s;
   }
 
-  // Adds what the run passed until `position`.
+  // Adds the checkpoints on storage that the run has begun up to `position`.
   void pass(const Run& run, double position, double now_s) {
     if (every_ <= 0) return;
     const double first = (std::floor(run.began_at() / every_ + 1e-9) + 1) * every_;
     const double last = std::floor(position / every_ + 1e-9) * every_;
-    // What the run passed that long ago is whole, and only the newest of it matters.
+    // Checkpoints begun more than lag_s_ ago are whole. Only the newest of these matters.
     const double settled = std::floor(run.position(std::max(run.began_s(), now_s - lag_s_)) / every_) * every_;
     for (double each = std::max(first, settled); each <= last + every_ / 2; each += every_) {
       if (each > run.began_at() && each <= position) writing_.push_back({each, run.passes_s(each) + lag_s_});
@@ -77,7 +79,7 @@ class Stored {
     finish(now_s);
   }
   double newest() const { return whole_; }
-  // What was written of states that no longer exist is worthless.
+  // Forgets the unfinished checkpoints of states beyond `position`, which no longer exist.
   void go_back_to(double position) {
     std::erase_if(writing_, [&](const Writing& each) { return each.position > position; });
   }
@@ -129,7 +131,7 @@ class Simulation {
   }
 
  private:
-  // Notes which states there are when a run ends.
+  // Notes the newest state of each source when a run ends.
   void note_states(const Run& run, double position, double now_s) {
     const double live_every = what_.every_s[index(Source::replica)];
     const double captured = run.captured(now_s);
@@ -145,8 +147,8 @@ class Simulation {
     return Source::storage;
   }
 
-  // From a failure until training goes on; further failures begin the recovery anew. Sets restored_ and the next
-  // failure.
+  // Simulates from a failure at `began_s` until training goes on, and returns that time. Failures meanwhile begin the
+  // recovery again. Sets restored_, and `failure` to the next failure.
   double recover(const Failure*& failure, double began_s, double elapsed_s) {
     if (began_s > protected_s_) lost_.clear();
     double ends_s = began_s, all_ready_s = began_s;
@@ -186,7 +188,7 @@ class Simulation {
     split.detection /= elapsed_s;
     split.restart = std::max(0.0, down_s_ / elapsed_s - split.detection);
     const double rest = std::max(0.0, 1 - result_.effective_time - split.detection - split.restart);
-    // The last stall may not be over.
+    // The last stall may not be over yet.
     split.steady = std::min(rest, (position * what_.slowdown_share + stalled_s) / elapsed_s);
     split.redone = rest - split.steady;
   }
@@ -196,10 +198,10 @@ class Simulation {
   FailureSource& failures_;
   StandbyPool standby_;
   Stored stored_;
-  placement::LostNodes lost_;  // since memory was last protected
+  placement::LostNodes lost_;  // nodes lost since memory was last protected
   BySource<double> newest_ = {0, 0, 0};
   double restored_ = 0;
-  double protected_s_ = 0;  // when memory is protected again
+  double protected_s_ = 0;  // the time at which memory is protected again
   double down_s_ = 0;
   Simulated result_;
 };

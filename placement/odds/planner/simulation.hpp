@@ -1,8 +1,9 @@
 // Simulates a job on a cluster, from failure to failure. Pure.
 //
-// Training passes states at fixed distances: captures into memory, checkpoints on storage, and the begin of each
-// iteration, which live replicas hold. A failure takes the job back to the newest state that the lost nodes leave. Two
-// things are here that the formulas do not know: losses meet the real placement, and standby nodes may run out.
+// Training passes states at fixed distances: captures into memory, checkpoints on storage, and the beginnings of
+// iterations, which live replicas hold. After a failure the job goes back to the newest state that can be restored
+// without the lost nodes. Unlike the formulas, the simulation applies losses to the real placement, and its standby
+// nodes may run out.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +15,14 @@ namespace ckpt::planner {
 
 struct Simulated {
   double elapsed_s = 0;
-  double effective_time = 0;
+  double effective_time = 0;  // share of the elapsed time that trained
   Split split;
   std::uint64_t failures = 0;
-  std::uint64_t storage_losses = 0;  // failures after which the state came from storage
-  double waited_s = 0;               // for standby nodes
+  std::uint64_t storage_losses = 0;  // recoveries in which the state came from storage
+  double waited_s = 0;               // how long the job waited for standby nodes
 };
 
-// Takes O(1) per failure. Uses `inputs` for the standby nodes alone.
+// Simulates `elapsed_s` seconds. Takes O(1) per failure. Uses `inputs` only for the numbers of nodes and standby nodes.
 Simulated simulate(const Inputs& inputs, const Holdings& holdings, const Behavior& behavior, FailureSource& failures,
                    double elapsed_s);
 

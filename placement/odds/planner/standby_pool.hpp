@@ -1,4 +1,4 @@
-// The standby nodes of a simulated cluster. Pure.
+// StandbyPool counts the standby nodes of a simulated cluster. Pure.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,9 @@ class StandbyPool {
  public:
   explicit StandbyPool(std::uint32_t nodes) : available_(nodes), has_nodes_(nodes > 0) {}
 
-  // Takes `count` nodes for those lost at `now_s`, which are repaired at `repaired_at_s`. Returns when the last of them
-  // is there. Without standby nodes, that is now: somebody orders new ones.
+  // Takes `count` standby nodes for nodes lost at `now_s`. The lost nodes are repaired at `repaired_at_s`, and are then
+  // standby nodes. Returns the time at which all `count` nodes are available. Returns `now_s` for a pool that was made
+  // with 0 nodes: there, new nodes are ordered, and Cluster::replace_s has the time for that.
   double take(std::size_t count, double now_s, double repaired_at_s) {
     if (!has_nodes_) return now_s;
     for (std::size_t i = 0; i < count; ++i) returns_s_.push(repaired_at_s);

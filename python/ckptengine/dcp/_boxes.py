@@ -1,4 +1,4 @@
-"""Boxes of tensors: a begin and a size for each dimension. Reads a box of a stored tensor, block by block."""
+"""A box is a part of a tensor: a begin and a size for each dimension. Stored.read() reads a box of a stored tensor."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 from ..torch._memory import _TORCH_DTYPES, split_name
 
-_BLOCK_BYTES = 16 << 20  # read at a time
+_BLOCK_BYTES = 16 << 20  # how much of a box is read at a time
 
-Read = Callable[[int, int], memoryview]  # the packed bytes of a shard, from begin to end
+Read = Callable[[int, int], memoryview]  # returns the packed bytes of a shard, from begin to end
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Box:
     size: tuple[int, ...]
 
     def within(self, other: Box) -> Box:
-        """The same box, from the begin of another that holds it."""
+        """The same box, with its begin counted from the begin of `other`, which contains it."""
         return Box(tuple(a - b for a, b in zip(self.begin, other.begin, strict=True)), self.size)
 
     def moved(self, by: tuple[int, ...]) -> Box:
@@ -44,21 +44,21 @@ class Box:
 
 
 class Stored:
-    """A tensor as a layout describes it, with dimensions and type that training had."""
+    """A stored tensor as its shard's layout describes it, with the dimensions and the type that it had in training."""
 
     def __init__(self, stored_name: str, entry: dict, dtype: torch.dtype | None = None) -> None:
         self.name, self.order = split_name(stored_name)
-        self.lies = tuple(entry["shape"])  # in the order of memory
+        self.lies = tuple(entry["shape"])  # its shape, with the dimensions in the order of memory
         self.begin = entry["data_offsets"][0]
         self.dtype = _TORCH_DTYPES[entry["dtype"]] if dtype is None else dtype
-        if self.dtype is not _TORCH_DTYPES[entry["dtype"]]:  # stored as bytes, which the last dimension counts
+        if self.dtype is not _TORCH_DTYPES[entry["dtype"]]:  # stored as bytes: the last dimension is a number of bytes
             self.lies = (*self.lies[:-1], self.lies[-1] // self.dtype.itemsize)
         if self.order is None:
             self.order = list(range(len(self.lies)))
         self.shape = tuple(self.lies[self.order.index(dim)] for dim in range(len(self.lies)))
 
     def read(self, read: Read, box: Box, target: torch.Tensor) -> None:
-        """Reads a box of this tensor into a tensor of the box's size."""
+        """Reads a box of this tensor into `target`, a tensor of the box's size. `read` reads its shard."""
         if box.elements() == 0:
             return
         if not box.size:
@@ -85,12 +85,12 @@ class Stored:
         return torch.frombuffer(bytearray(found), dtype=self.dtype)
 
 
-Wanted = tuple[str, Stored, Box, torch.Tensor]  # shard, what to read of it, and into what: a tensor in CPU memory
-Parts = Iterable[tuple[list[Wanted], Callable[[], None]]]  # and what to do when all of it is there
+Wanted = tuple[str, Stored, Box, torch.Tensor]  # read this box of this tensor of this shard into a tensor in CPU memory
+Parts = Iterable[tuple[list[Wanted], Callable[[], None]]]  # what to read, and what to call once all of it is read
 
 
 def pieces(at: tuple[tuple[tuple[int, int], ...], ...]) -> Iterator[tuple[Box, tuple[int, ...]]]:
-    """The boxes of a split: each within the whole tensor, and where it begins in the local one."""
+    """Yields the boxes of a rank's split: each box within the whole tensor, and where it begins in the local tensor."""
     dims = []
     for ranges in at:
         begins = itertools.accumulate((end - begin for begin, end in ranges), initial=0)

@@ -1,11 +1,11 @@
-"""What a checkpoint has, as torch.distributed.checkpoint's Metadata, and where each box of a tensor is stored.
+"""An index of a checkpoint: its torch.distributed.checkpoint Metadata, and where each box of a tensor is stored.
 
-Two programs make checkpoints: a Checkpointer, whose names become keys (_keys.py), and Writer, which stores the Metadata
+A checkpoint comes from a Checkpointer, whose names become keys (_keys.py), or from Writer, which stores the Metadata
 itself (_writer.py). The index is the same for both.
 
-The same key may be in several shards. Then there are several *versions* of it: the ranks of a replicated model without
-a common shard, the stages of a pipeline, experts. A rank reads its own version. A rank that has none takes the first,
-if all versions are equal.
+The same key may be in several shards. Then the key has several *versions*. This happens for ranks of a replicated model
+without a common shard, for the stages of a pipeline, and for experts. A rank reads its own version. A rank that has
+none reads the first version, if all versions are equal.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ BYTES = "[bytes]"
 
 @dataclass
 class RankState:
-    """What one rank stored. `main` may be the same shard for several ranks."""
+    """What one rank stored. Several ranks may have the same shard as `main`."""
 
     rank: int
     main: str | None
     private: str | None
-    layouts: Mapping[str, Mapping[str, dict]]  # by shard, then stored name
-    small: Callable[[str], bytes]  # the bytes of a tensor in the private shard
+    layouts: Mapping[str, Mapping[str, dict]]  # by shard, then by stored name
+    small: Callable[[str], bytes]  # returns the bytes of a tensor in the private shard
 
     def private_layout(self) -> Mapping[str, dict]:
         return {} if self.private is None else self.layouts[self.private]
@@ -61,7 +61,7 @@ class RankState:
         try:
             state = decode(self.small(PYTHON_STATE))
         except ValueError:
-            return None  # another program used the name
+            return None  # another program stored something else under this name
         return state if isinstance(state, dict) and "groups" in state else None
 
 
@@ -82,11 +82,11 @@ class Version:
     places: list[Place] = field(default_factory=list)
 
     def boxes(self) -> list[Box]:
-        return list(dict.fromkeys(place.box for place in self.places))  # replicas have the same
+        return list(dict.fromkeys(place.box for place in self.places))  # replicas have equal boxes
 
 
 class Known(dict):
-    """Metadata by key. A key of a wrapped module finds that without its wrappers."""
+    """Metadata by key. Also finds a key that differs from the stored one only in the words of wrappers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,8 @@ class Known(dict):
             return wanted
         if found := self._plain.get(plain_key(wanted)):
             return found
-        # As torch flattens optimizer state: param_groups.fc.weight.lr is the same for all parameters of a group.
+        # torch's flattened optimizer state has an entry per parameter, such as param_groups.fc.weight.lr. All
+        # parameters of a group have the same value.
         group = _OF_PARAMETER.fullmatch(wanted)
         only = f"{group[1]}.0.{group[2]}" if group and group[1] not in self._several else ""
         return only if only in self.keys() else None
@@ -125,8 +126,8 @@ class Known(dict):
 class Index:
     metadata: Metadata
     versions: dict[str, list[Version]] = field(default_factory=dict)
-    values: dict[str, Any] = field(default_factory=dict)  # of keys that are Python state
-    stored_bytes: dict[str, tuple[str, Stored]] = field(default_factory=dict)  # of keys that are pickled: shard, tensor
+    values: dict[str, Any] = field(default_factory=dict)  # by key: Python state
+    stored_bytes: dict[str, tuple[str, Stored]] = field(default_factory=dict)  # by key: shard and tensor of a pickle
 
     def key(self, wanted: str) -> str:
         found = self.metadata.state_dict_metadata.key(wanted)
@@ -136,7 +137,7 @@ class Index:
 
 
 def index_of(ranks: list[RankState], me: int, same_world: bool, at: Mapping[str, str]) -> Index:
-    """The index for rank `me` of a job that loads. With `same_world` it is a rank of the job that stored."""
+    """Makes the index for rank `me` of the job that loads. `same_world`: as many ranks stored the checkpoint."""
     own = next((rank for rank in ranks if same_world and rank.rank == me), None)
     ranks = sorted(ranks, key=lambda rank: rank is not own)
     for rank in ranks:
@@ -146,7 +147,7 @@ def index_of(ranks: list[RankState], me: int, same_world: bool, at: Mapping[str,
 
 
 def main_of(private_layout: Mapping[str, dict], small: Callable[[str], bytes]) -> str | None:
-    """The name of a rank's main shard, if its private shard tells."""
+    """Returns the name of a rank's main shard. None if the rank's private shard does not have it."""
     for name in private_layout:
         if name.startswith(RECORD):
             return read_record(small(name)).main or None
@@ -159,7 +160,7 @@ def main_of(private_layout: Mapping[str, dict], small: Callable[[str], bytes]) -
 
 
 def parse(stored_name: str) -> tuple[str, tuple[int, ...] | None]:
-    """The key and the offsets of a tensor that Writer stored. The offsets are None for pickled bytes."""
+    """Returns the key and the offsets of a tensor that Writer stored. The offsets are None for pickled bytes."""
     key, _, rest = stored_name.rpartition("[")
     if rest == BYTES[1:]:
         return key, None
@@ -174,7 +175,7 @@ def stored_name(key: str, offsets: tuple[int, ...] | None) -> str:
 
 
 def encodable(metadata: Metadata) -> dict[str, Any]:
-    """Metadata as plain values, which parse_metadata() reads."""
+    """Returns the Metadata as plain values, which encode() can store and _written() reads."""
     tensors, others = {}, []
     for key, one in metadata.state_dict_metadata.items():
         if isinstance(one, TensorStorageMetadata):
@@ -250,7 +251,7 @@ def _captured(ranks: list[RankState], own: RankState | None, at: Mapping[str, st
 def _versions(
     ranks: list[RankState], own: RankState | None, keys: Keys
 ) -> tuple[dict[str, list[Version]], dict[str, tuple]]:
-    found: dict[str, dict[Any, Version]] = {}  # by key, then by the mesh or the shard
+    found: dict[str, dict[Any, Version]] = {}  # by key; then by the ranks of the mesh, or by the shard
     mappings: dict[str, tuple] = {}
     seen: set[tuple[str, str]] = set()
     for rank in ranks:
@@ -268,7 +269,7 @@ def _versions(
                 split = splits.get(tensor.name)
                 if split is None:
                     if shard == rank.private and by_whole:
-                        continue  # each rank has its own: the first is taken
+                        continue  # each rank has its own value; the first one is used
                     whole = Box((0,) * len(tensor.shape), tensor.shape)
                     by_whole[shard] = Version(tensor.shape, tensor.dtype, [Place(whole, shard, tensor, whole)])
                 else:
@@ -278,7 +279,7 @@ def _versions(
 
 
 def _own_first(versions: dict[Any, Version], own: RankState | None) -> list[Version]:
-    """All versions, or this rank's own alone."""
+    """Returns this rank's own version alone. If it has none, returns all versions."""
     for whole, version in versions.items():
         mine = whole in (own.main, own.private) if own and isinstance(whole, str) else own and own.rank in whole
         if mine:

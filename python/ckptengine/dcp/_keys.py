@@ -1,4 +1,4 @@
-"""Where what a Checkpointer stored is in a state dict of torch.distributed.checkpoint.
+"""Maps the names that a Checkpointer stored to keys in a state dict of torch.distributed.checkpoint.
 
     stored                        key in the state dict
     model.<parameter>             model.<parameter>
@@ -8,9 +8,10 @@
     tensor.<name>                 tensor.<name>
     Python state                  optim.param_groups, scheduler, scaler, extra, rng
 
-Several models or optimizers have their names in between: model.ema.fc.weight, optim.ema.state.fc.weight.exp_avg. `at`
-moves what is under the first word: {"model": "", "optim": "optimizer"} is for a model at the root of the state dict.
-Wrappers of torch put words into names (module, _orig_mod). torch leaves them out of most state dicts, and so do keys.
+With several models or optimizers, each one's name follows the first word: model.ema.fc.weight,
+optim.ema.state.fc.weight.exp_avg. `at` replaces the first word: {"model": "", "optim": "optimizer"} is for a model at
+the root of the state dict and optimizer state under "optimizer". Wrappers of torch put words into names (module,
+_orig_mod). torch leaves these words out of most state dicts, and so do keys.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Members:
-    """The parameters of a group. Which they are, the program knows that loads. `stored` is None if only it does."""
+    """Stands for the parameters of an optimizer's group. `stored`: their names; None if they were not stored."""
 
     stored: list[str] | None
 
     def of(self, state: Mapping[str, Any], key: str) -> list[str]:
-        """The value of `key` in a flat state dict that is loaded."""
+        """Returns the names: the list in the program's flat state dict under `key`, or else the stored ones."""
         if isinstance(state.get(key), list):
             return state[key]
         if self.stored is None:
@@ -58,7 +59,7 @@ class Keys:
         self._optimizers = [key for key in (state or {}).get("groups", {}) if key]
 
     def path(self, name: str) -> Path:
-        """The path of a stored tensor."""
+        """Returns the path of a stored tensor in the state dict."""
         if self._state is None:
             return (name,)
         kind, _, rest = name.partition(".")
@@ -75,7 +76,7 @@ class Keys:
         return self._moved("optim", (*named, "state", plain(parameter), unquote(state_key)))
 
     def python_state(self, names: Iterable[str]) -> dict[str, Any]:
-        """The state dict of what is not in registered tensors. `names` are those of registered tensors."""
+        """Returns the state dict of all state that is not in tensors. `names`: the names of the stored tensors."""
         found: dict[str, Any] = {}
         if self._state is None:
             return found
@@ -97,7 +98,7 @@ class Keys:
         return found
 
     def _members(self, names: Iterable[str]) -> dict[str, list[str]]:
-        """The parameters that have optimizer state, by optimizer."""
+        """Returns the names of the parameters that have optimizer state, by optimizer."""
         found: dict[str, dict[str, None]] = {}
         for name in names:
             if name.startswith("optim."):
@@ -112,7 +113,7 @@ class Keys:
 
 
 def plain(name: str) -> str:
-    """A name without the words of wrappers."""
+    """Returns the name without the words of wrappers."""
     words = name.split(".")
     if words[0] == _DDP and len(words) > 1:
         words = words[1:]
@@ -120,7 +121,7 @@ def plain(name: str) -> str:
 
 
 def plain_key(key: str) -> str:
-    """A key that a wrapped module's own state_dict() has, as it is without wrappers."""
+    """Returns a key of a wrapped module's own state_dict() as it would be without the wrappers."""
     words = key.split(".")
     return ".".join(w for i, w in enumerate(words) if w not in _WRAPPERS and (w != _DDP or i == len(words) - 1))
 

@@ -1,8 +1,8 @@
-"""A checkpoint in memory: what this rank's engine restored, and what other ranks' engines did.
+"""A checkpoint in memory: what the engines of all ranks have restored.
 
-The engine gives each rank the bytes that the rank stored. Others get ranges of them over torch.distributed: in rounds,
-each rank asks for a bounded number of bytes, and all answer each other. So memory is bounded, and every rank takes part
-until the last has all that it needs.
+The engine gives each rank the bytes that the rank stored. A rank gets other ranks' bytes over torch.distributed, in
+rounds. In a round each rank asks for a bounded number of bytes, and all ranks answer each other. So the memory needed
+is bounded. Every rank takes part until all ranks have what they need.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ..torch._split import RECORD
 from ._boxes import Box, Parts, Read, Stored, Wanted
 from ._index import METADATA, RankState, main_of
 
-_ROUND_BYTES = 64 << 20  # what a rank asks for at a time
-_BOX_BYTES = 8 << 20  # and in one box
+_ROUND_BYTES = 64 << 20  # how much a rank asks for in a round
+_BOX_BYTES = 8 << 20  # how much a rank asks for in one box
 
 _Request = tuple[str, Stored, Box]
 
 
 @dataclass
 class Held:
-    """What an engine restored, until its memory is needed for the next save."""
+    """What an engine has restored. The next save frees the buffers."""
 
     start: Restored
     layouts: dict[str, dict[str, dict]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ _held: weakref.WeakKeyDictionary[Engine, Held] = weakref.WeakKeyDictionary()
 
 
 def held_by(engine: Engine) -> Held:
-    """Lets the engine restore, if it has not. All ranks call it."""
+    """Returns what the engine has restored. The first call restores. All ranks must call this."""
     if engine not in _held:
         _held[engine] = _restore(engine)
     return _held[engine]
@@ -81,7 +81,7 @@ def _reader_of(buffer: torch.Tensor) -> Read:
 
 
 class Memory:
-    """Reads from the memory of all ranks. All ranks call the same methods."""
+    """Reads from the memory of all ranks. All ranks must call the same methods in the same order."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -111,12 +111,12 @@ class Memory:
     def _own(self, iteration: int | None) -> tuple[str | None, dict, dict[str, bytes]]:
         self._held = held = held_by(self._engine)
         if not held.start.found:
-            raise Error(Status.LOST, "memory holds no checkpoint of this job: it is a fresh start")
+            raise Error(Status.LOST, "memory holds no checkpoint of this job: this is a fresh start, so do not load")
         if not held.buffers:
             raise Error(
                 Status.INVALID,
-                "this engine has already saved, and gave away the memory of what it restored; load before the first "
-                "save, or close the engine and make another",
+                "this engine has already saved, so the memory with the restored checkpoint is gone; load before the "
+                "first save, or close the engine and make another",
             )
         if iteration not in (None, held.start.iteration):
             raise Error(
@@ -133,7 +133,7 @@ class Memory:
     # ---- reading ----
 
     def load(self, parts: Parts) -> None:
-        """Reads parts one after another, and calls each part's function when it is there."""
+        """Reads the parts one after another. Calls each part's function once the part is read."""
         try:
             for wanted, done in parts:
                 remote = []
@@ -146,7 +146,7 @@ class Memory:
                     self._exchange(group, last=False)
                 done()
         finally:
-            # Others may need something of this rank, also if it fails.
+            # Other ranks may need bytes of this rank, even if this rank has failed.
             while not self._exchange([], last=True):
                 pass
 
@@ -154,7 +154,7 @@ class Memory:
         return self._held.read(self._local[shard])
 
     def _exchange(self, wanted: list[Wanted], last: bool) -> bool:
-        """One round: sends what others ask for, receives what this rank asks for. Whether it was everybody's last."""
+        """Sends what others ask for, receives what this rank asks for. Returns True if all ranks are done."""
         if self.world_size == 1:
             return True
         mine: dict[int, list[Wanted]] = {}
@@ -192,7 +192,7 @@ class Memory:
 
 
 def _gathered(make: Callable[[], Any]) -> list[Any]:
-    """What `make` returns on each rank. Raises on all ranks if it raises on one."""
+    """Calls `make` and returns the results of all ranks. If it raises on one rank, raises on all of them."""
     if not is_distributed() or dist.get_world_size() == 1:
         return [make()]
     try:
@@ -223,7 +223,7 @@ def _bytes_of(request: tuple) -> int:
 
 
 def _cut(box: Box, target: torch.Tensor) -> list[tuple[Box, torch.Tensor]]:
-    """The box and its target in boxes that are not larger than can be asked for at a time."""
+    """Cuts a box and its target into boxes of at most _BOX_BYTES."""
     if target.nbytes <= _BOX_BYTES or target.numel() <= 1:
         return [(box, target)]
     dim = max(range(target.ndim), key=lambda dim: target.shape[dim] > 1 and target.ndim - dim)
@@ -249,6 +249,6 @@ def _unpack(packed: torch.Tensor, wanted: list[Wanted]) -> None:
     for one in wanted:
         size = _bytes_of(one)
         if size:
-            found = packed[at : at + size].clone().view(one[1].dtype)  # where the type's alignment is
+            found = packed[at : at + size].clone().view(one[1].dtype)  # in new memory, which is aligned for the type
             one[3].copy_(found.reshape(one[2].size))
         at += size

@@ -27,7 +27,7 @@ from ._keys import Keys, Members
 from ._memory import Memory
 from ._storage import Storage
 
-_PART_BYTES = 64 << 20  # read at a time before it is copied to where it belongs
+_PART_BYTES = 64 << 20  # how much is read at a time, before it is copied to the tensors
 
 
 class Reader(StorageReader):
@@ -37,12 +37,14 @@ class Reader(StorageReader):
         dcp.load(state, storage_reader=Reader(engine))                            # from memory
 
     source      The directory of the option `storage`, or the Engine of this rank. From storage, any number of ranks
-                with any meshes can load, each for itself. From memory, as many ranks as stored, all together.
+                with any meshes can load, and each rank reads by itself. From memory, as many ranks must load as have
+                stored, all at the same time.
     job         The job's name. Only for storage.
-    iteration   Which checkpoint. Default: the newest that is whole. `checkpoint_id` of dcp.load() may name it, too: its
-                last number counts. From memory it is always the newest that every rank can get.
-    at          Where the state dict has what a Checkpointer stored: {"model": "", "optim": "optimizer"} is for a model
-                at the root and optimizer state under "optimizer". docs/dcp.md lists the words.
+    iteration   Which checkpoint to read. Default: the newest that is whole. You can also name it in `checkpoint_id` of
+                dcp.load(): the last number in that text is the iteration. From memory, only the newest checkpoint that
+                every rank can get can be read.
+    at          Where your state dict has the state that a Checkpointer stored: {"model": "", "optim": "optimizer"} is
+                for a model at the root and optimizer state under "optimizer". docs/dcp.md lists the words.
     library     Path of libckptengine, as for Engine.
     """
 
@@ -60,12 +62,12 @@ class Reader(StorageReader):
         self._source: Memory | Storage = Memory(source) if memory else _storage(source, job, library)
         self._wanted_iteration = iteration
         self._at = dict(at or {})
-        Keys(None, self._at)  # refuses unknown words now
+        Keys(None, self._at)  # raises now if `at` has unknown words
         self._index: Index | None = None
 
     @property
     def iteration(self) -> int:
-        """The iteration that was loaded. -1 before."""
+        """The iteration that was loaded. -1 before anything was loaded."""
         return self._source.iteration
 
     def reset(self, checkpoint_id: str | os.PathLike | None = None) -> None:
@@ -93,7 +95,7 @@ class Reader(StorageReader):
         chosen = {plan.storage_data for plan in plans}
         if len(chosen) > 1:
             raise StorageError(
-                f"ranks found different newest checkpoints: {', '.join(sorted(chosen))}; choose with `iteration`"
+                f"ranks found different newest checkpoints: {', '.join(sorted(chosen))}; choose one with `iteration`"
             )
         return plans
 
@@ -111,7 +113,7 @@ class Reader(StorageReader):
     # ---- inside ----
 
     def _parts(self, plan: LoadPlan, planner: LoadPlanner) -> Parts:
-        """What to read, in parts of a bounded size unless one tensor is larger."""
+        """Yields what to read, in parts of about _PART_BYTES. A part is larger if one item is."""
         wanted: list[Wanted] = []
         whens: list[Callable[[], None]] = []
         size = 0
@@ -185,7 +187,7 @@ def _put(item: ReadItem, planner: LoadPlanner, value: torch.Tensor, target: torc
 
 
 def _reads(version: Version, box: Box, into: torch.Tensor) -> list[Wanted]:
-    """What to read for a box of the whole tensor."""
+    """Returns what to read for a box of the whole tensor."""
     found: list[Wanted] = []
     for place in _distinct(version.places):
         common = place.box.common(box)
@@ -219,7 +221,7 @@ _NUMBER = re.compile(r"(\d+)\D*$")
 
 
 def iteration_in(checkpoint_id: str | os.PathLike) -> int:
-    """The last number in the name of a checkpoint: 12 of "runs/7/step-00000012"."""
+    """Returns the last number in the name of a checkpoint: 12 for "runs/7/step-00000012"."""
     found = _NUMBER.search(os.path.basename(os.fspath(checkpoint_id).rstrip("/")))
     if found is None:
         raise ValueError(f"checkpoint_id {os.fspath(checkpoint_id)!r} has no number in its name; name it as step-12")

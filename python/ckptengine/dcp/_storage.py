@@ -1,4 +1,4 @@
-"""A checkpoint on storage, as the ranks that stored it and the bytes of their shards."""
+"""A checkpoint on storage: what each rank stored, and the bytes of the shards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PRIVATE = ".private"
 
 
 class Storage:
-    """Reads from storage. Every rank reads what it needs by itself."""
+    """Reads a checkpoint from storage. Each rank reads by itself what it needs."""
 
     def __init__(self, library: Library, storage: Path, job: str) -> None:
         self._library, self._storage, self._job = library, storage, job
@@ -34,7 +34,7 @@ class Storage:
         ]
         ranks.sort(key=lambda rank: rank.rank)
         claimed = {shard for rank in ranks for shard in rank.layouts}
-        # Shards that somebody named, of programs that do not store the name.
+        # Shards that no rank's private shard names. A program named them and did not store the name.
         ranks += [RankState(-1, name, None, {name: self._layout(name)}, bytes) for name in names if name not in claimed]
         return ranks
 
@@ -62,7 +62,7 @@ class Storage:
         return self.shard(name).layout
 
     def load(self, parts: Parts) -> None:
-        """Reads parts one after another, and calls each part's function when it is there."""
+        """Reads the parts one after another. Calls each part's function once the part is read."""
         for wanted, done in parts:
             for shard, tensor, box, target in sorted(wanted, key=lambda one: (one[0], one[1].begin)):
                 tensor.read(self.shard(shard).read, box, target)

@@ -1,9 +1,10 @@
 """Writer: lets torch.distributed.checkpoint save into the memory tiers of an engine.
 
-A save is a snapshot. DCP's planner says which boxes of which tensors a rank writes, so that none is written twice. They
-are the rank's main shard, named as fc.weight[5,0] by key and offsets. Pickled values are in the private shard, named as
-step[bytes]. The coordinator's private shard also has the Metadata, as dcp.metadata. All other ranks take their snapshot
-in write_data(). The coordinator takes its own in finish(), when it has the Metadata, and waits for the commit.
+A save is a snapshot. The planner of torch.distributed.checkpoint (DCP) says which boxes of which tensors a rank writes,
+so that none is written twice. These boxes are the rank's main shard. A box is named by its key and offsets, as in
+fc.weight[5,0]. Pickled values are in the private shard, named as in step[bytes]. The coordinator's private shard also
+has the Metadata, named dcp.metadata. All other ranks take their snapshot in write_data(). The coordinator takes its own
+in finish(), because only then it has the Metadata, and waits for the commit.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ._index import METADATA, encodable, stored_name
 from ._memory import Held, held_by
 from ._reader import iteration_in
 
-_RANK = "dcp.rank"  # so that a rank to which the planner gives nothing has a tensor, too
+_RANK = "dcp.rank"  # a tensor of every rank, because the planner may give a rank nothing
 
 
 class Writer(StorageWriter):
@@ -33,12 +34,13 @@ class Writer(StorageWriter):
 
         dcp.save(state, storage_writer=Writer(engine, iteration))
 
-    engine      The Engine of this rank, which nothing else uses. Its rank and world_size are torch.distributed's.
-    iteration   The number of the checkpoint, larger than that of the last. Default: the last one's and 1. A
-                `checkpoint_id` of dcp.save() may name it, too: its last number counts.
-    timeout_ms  How long a save waits until it is committed: all copies and parity exist.
+    engine      The Engine of this rank, which nothing else may use. Its rank and world size are torch.distributed's.
+    iteration   The number of the checkpoint. It must be larger than that of the last checkpoint. Default: one larger.
+                You can also name it in `checkpoint_id` of dcp.save(): the last number in that text is the iteration.
+    timeout_ms  How long a save waits until its checkpoint is committed: all copies and parity exist.
 
-    The engine restores before its first save. What is in memory is lost to the program if it has not loaded it by then.
+    Before the first save the engine restores. After that save the program can no longer load what was in memory. So
+    load first.
     """
 
     def __init__(self, engine: Engine, iteration: int | None = None, *, timeout_ms: int = 60_000) -> None:
@@ -67,7 +69,7 @@ class Writer(StorageWriter):
         held = self._held
         held.layouts, held.buffers = {}, {}
         if held.last is not None:
-            held.last.wait(Stage.COMMITTED, self._timeout_ms)  # or this save would be skipped
+            held.last.wait(Stage.COMMITTED, self._timeout_ms)  # otherwise this save might be skipped
         self._forget()
         self._register(_RANK, torch.zeros(1, dtype=torch.uint8), Capture.SYNCHRONOUS)
         results = [self._write(item, planner) for item in plan.items]
@@ -115,13 +117,13 @@ class Writer(StorageWriter):
         self._engine.register_pointer(name, tensor.data_ptr(), dtype, tensor.shape, capture=capture, owner=tensor)
 
     def _capture(self) -> Ticket:
-        """Takes the snapshot. The memory that was registered is free afterwards."""
+        """Takes the snapshot. Afterwards the registered memory is not needed any more."""
         held = self._held
         if self._iteration is None:
             self._iteration = held.start.next_iteration if held.last is None else held.last.iteration + 1
         self.ticket = held.last = self._engine.snapshot(self._iteration)
         self._iteration = None
-        self.ticket.wait(Stage.CAPTURING, self._timeout_ms)  # until there is a slot
+        self.ticket.wait(Stage.CAPTURING, self._timeout_ms)  # waits until a slot is free
         captured = self.ticket.taken and self._engine.before_update()
         self._forget()
         if not captured:
@@ -139,12 +141,10 @@ def as_tensor(data: bytes) -> torch.Tensor:
 
 
 def _in_host_memory(key: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself where it can be registered as it is, or a copy."""
+    """Returns the tensor itself if it can be registered as it is, otherwise a copy in host memory."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise Error(Status.INVALID, f"'{key}' has layout {tensor.layout}: only dense, unquantized tensors are stored")
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     if plain.dtype in _DTYPES:
         return plain
     return plain.reshape(-1).view(torch.uint8) if plain.ndim == 0 else plain.view(torch.uint8)
-
-

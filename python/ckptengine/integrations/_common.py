@@ -11,9 +11,9 @@ from ..torch._replicas import is_distributed, this_rank
 
 log = logging.getLogger("ckptengine")
 
-SLOT_MS = 1_000  # that the last snapshot of an epoch or a run may wait for its slot
+SLOT_MS = 1_000  # how long the last snapshot of an epoch or a run may wait for its slot
 
-# What to use instead of a framework's way to spread state that no adapter captures.
+# Accelerate's ways to spread state that no adapter captures, and what to use instead.
 INSTEAD = {
     "DEEPSPEED": "use DDP or FSDP2, or deepspeed.initialize() with ckptengine.integrations.deepspeed",
     "MEGATRON_LM": "use DDP or FSDP2, or Megatron-Core with ckptengine.integrations.megatron",
@@ -23,7 +23,7 @@ INSTEAD = {
 
 
 def with_rank(more: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
-    """The options, with the framework's rank if torch.distributed does not know one: a job of one process."""
+    """Returns the options. Without torch.distributed, as in a job of one process, adds the framework's rank."""
     given = {} if more.get("options") is None else more["options"].given()
     of_framework = {} if is_distributed() else {"rank": rank, "world_size": world_size}
     return {key: value for key, value in of_framework.items() if key not in given} | more
@@ -34,17 +34,17 @@ def refuse(sentence: str) -> NoReturn:
 
 
 def one_or_all(objects: list[Any]) -> Any:
-    """A single object without a list around it, so that it is stored without a number in its name."""
+    """Returns a single object without a list around it, so that its stored name has no number."""
     return objects[0] if len(objects) == 1 else objects
 
 
 def torch_optimizer(optimizer: Any) -> Any:
-    """The optimizer in Accelerate's wrapper."""
+    """Returns the optimizer inside Accelerate's wrapper, or the optimizer itself if it is not wrapped."""
     return optimizer.optimizer if type(optimizer).__name__ == "AcceleratedOptimizer" else optimizer
 
 
 def refuse_distribution(accelerator: Any) -> None:
-    """Refuses what an Accelerator spreads in a way that is not captured."""
+    """Raises Error if the Accelerator spreads state in a way that is not captured."""
     kind = str(getattr(accelerator.distributed_type, "name", accelerator.distributed_type))
     if kind == "FSDP" and getattr(accelerator.state.fsdp_plugin, "fsdp_version", 1) == 2:
         return
@@ -54,7 +54,7 @@ def refuse_distribution(accelerator: Any) -> None:
 
 
 def refuse_forgotten_scheduler(optimizer: Any, schedulers: list[Any], advice: str) -> None:
-    """Refuses an optimizer with a scheduler that nobody named. torch marks the step() of such an optimizer."""
+    """Raises Error if the optimizer has a scheduler that is not in `schedulers`. torch then marks its step()."""
     inner = torch_optimizer(optimizer)
     marked = any(getattr(one.step, "_wrapped_by_lr_sched", False) for one in (optimizer, inner))
     known = [getattr(getattr(one, "scheduler", one), "optimizer", None) for one in schedulers]
@@ -63,13 +63,13 @@ def refuse_forgotten_scheduler(optimizer: Any, schedulers: list[Any], advice: st
 
 
 class Wrapped:
-    """Methods of objects that were replaced by wrappers. undo() puts the methods back."""
+    """Replaces methods of objects by wrappers. undo() puts the original methods back."""
 
     def __init__(self) -> None:
         self._originals: list[tuple[Any, str, Any]] = []
 
     def around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
-        """Calls of owner.name(...) become call(original, ...)."""
+        """Replaces the method, so that owner.name(...) becomes call(original, ...)."""
         original = getattr(owner, name)
         self._originals.append((owner, name, vars(owner).get(name)))
         setattr(owner, name, lambda *arguments, **options: call(original, *arguments, **options))
@@ -84,12 +84,12 @@ class Wrapped:
 
 
 def finish_capture(checkpointer: Any) -> None:
-    """Where before_update() could skip the last snapshot of a run, which still waits for a slot: first waits for it."""
+    """Calls before_update(). It skips a snapshot that still waits for a slot, so first waits a while for the slot."""
     if checkpointer.ticket is not None:
         checkpointer.ticket.wait(Stage.CAPTURING, SLOT_MS)
     checkpointer.before_update()
 
 
 def say_where(found: bool, where: str) -> None:
-    """The line in the log that says where training goes on. After a failure, rank 0 says it to everybody."""
+    """Logs where training goes on. After a restore, rank 0 logs it as a warning, which people see by default."""
     log.log(logging.WARNING if found and this_rank() == 0 else logging.INFO, "%s", where)

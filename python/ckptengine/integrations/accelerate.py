@@ -3,16 +3,16 @@
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     with Checkpointer(accelerator, job="run1") as checkpointer:
         for epoch in checkpointer.epochs(3):            # goes on in the epoch where training was
-            for batch in checkpointer.batches(loader):  # goes on behind the batches that were seen
+            for batch in checkpointer.batches(loader):  # goes on after the batches that training had
                 with accelerator.accumulate(model):
                     accelerator.backward(loss(model, batch))
                     optimizer.step()
                     scheduler.step()
                     optimizer.zero_grad()
 
-A snapshot follows each real step of an optimizer, when the loop asks for the next batch. A step that only accumulates
-gradients has none. After a restart the loop repeats nothing that was committed. Evaluation after the batches of an
-epoch runs again if no later update was committed.
+After each real step of an optimizer, a snapshot is taken when the loop asks for the next batch. There is none after a
+step that only accumulates gradients. After a restart the loop repeats no update that was committed. Code after the
+batches of an epoch, such as an evaluation, runs again if no later update was committed.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ class Checkpointer:
     """Captures the state of an Accelerator after each update. The constructor restores, so create it after all
     accelerator.prepare() and before the loop.
 
-    model       Models that accelerator.prepare() did not get, because they are spread by other means.
-    schedulers  Further schedulers, besides the prepared ones.
-    extra       As in ckptengine.torch.Checkpointer. What accelerator.register_for_checkpointing() got is captured, too.
+    model       Models that you did not give to accelerator.prepare(), because they are spread by other means.
+    schedulers  Schedulers that you did not give to accelerator.prepare().
+    extra       As in ckptengine.torch.Checkpointer. Objects given to accelerator.register_for_checkpointing() are
+                captured, too.
     more        Options, and arguments of ckptengine.torch.Checkpointer.
 
-    Before your own code changes weights other than by optimizer.step(), call before_update().
+    If your own code changes weights in another way than optimizer.step(), call before_update() first.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Checkpointer:
     ) -> None:
         self.accelerator = accelerator
         self._wrapped = Wrapped()
-        self._updated = False  # since the last snapshot
+        self._updated = False  # an optimizer has stepped since the last snapshot
         self._position = _Position(accelerator)
         self._prepared = _prepared(accelerator)
         schedulers = [*accelerator._schedulers, *schedulers]
@@ -83,7 +84,7 @@ class Checkpointer:
         say_where(self.restored.found, str(self._position))
 
     def epochs(self, count: int | None) -> Iterator[int]:
-        """The epochs that are left of `count`, or epochs without end."""
+        """Yields the epochs that are left of `count`. If `count` is None, yields epochs without end."""
         position = self._position
         for epoch in itertools.count(position.epoch) if count is None else range(position.epoch, count):
             position.begin_epoch(epoch)
@@ -92,7 +93,7 @@ class Checkpointer:
             self._snapshot()
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        """The batches of an epoch that are left. One loader for each epoch, inside of epochs()."""
+        """Yields the batches that are left of the epoch. Call it once in each epoch of epochs(), with one loader."""
         position = self._position
         if not position.in_epoch or position.has_iterated:
             refuse("batches() is called once in each epoch: use `for epoch in checkpointer.epochs(n)` around it")
@@ -106,7 +107,7 @@ class Checkpointer:
         return self.inner.before_update()
 
     def close(self) -> None:
-        """Captures the last update, if the loop was left right after it."""
+        """Closes the engine. First captures the last update, if the loop ended right after it."""
         if self._updated:
             self._snapshot()
         self._close()
@@ -155,18 +156,18 @@ def _refuse(accelerator: accelerate.Accelerator, models: list[Any], schedulers: 
 
 
 class _Position:
-    """Where training is in the data: part of each snapshot, with the random number generators."""
+    """The position of training in the data, with the random number generators. Part of each snapshot."""
 
     def __init__(self, accelerator: accelerate.Accelerator) -> None:
         self._accelerator = accelerator
         self.updates = 0
         self.epoch = 0
-        self.batches = 0  # of the epoch, that the loop has had
+        self.batches = 0  # how many batches of the epoch the loop has had
         self.in_epoch = False
         self.has_iterated = False
-        self._rng_of_epoch: dict[str, Any] = {}  # when iteration of the loader began
+        self._rng_of_epoch: dict[str, Any] = {}  # the generators when the loop over the loader began
         self._loaders_of_epoch: list[dict[str, Any]] = []
-        self._restored: dict[str, Any] | None = None  # until iteration goes on
+        self._restored: dict[str, Any] | None = None  # what was restored; None once the loop goes on
 
     def __str__(self) -> str:
         return f"training goes on after {self.updates} updates, in epoch {self.epoch} after {self.batches} batches"
@@ -192,10 +193,10 @@ class _Position:
         iteration = getattr(loader, "iteration", None)
         skipped = self.batches
         if skipped and iteration is not None:
-            loader.set_epoch(iteration)  # the loader that skips does not tell the sampler
+            loader.set_epoch(iteration)  # the loader that skips batches does not tell the sampler its epoch
         batches = iter(accelerate.skip_first_batches(loader, skipped) if skipped else loader)
         first = list(itertools.islice(batches, 1))
-        if restored is not None:  # whose next batch was loaded when the snapshot was taken
+        if restored is not None:  # the next batch had been loaded when the snapshot was taken
             self._put_moment(restored, but=loader)
         for batch in itertools.chain(first, batches):
             self.batches += 1
@@ -229,7 +230,7 @@ class _Position:
         _rng.write(state["rng"])
 
     def _loaders(self) -> list[dict[str, Any]]:
-        """Of each prepared DataLoader: its epoch, and what its order comes from."""
+        """Returns, for each prepared DataLoader, its epoch and what its order depends on."""
         found = []
         for loader in self._accelerator._dataloaders:
             generator = getattr(loader, "synchronized_generator", None)

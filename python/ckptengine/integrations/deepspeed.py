@@ -31,11 +31,13 @@ class Checkpointer(_torch.Checkpointer):
                 engine.backward(engine(next(data)))
                 ckpt.step()                 # in place of engine.step()
 
-    engine   What deepspeed.initialize() returned, with ZeRO stage 1 or 2. The constructor refuses what it cannot
-             capture: stage 3, offloaded optimizers, the pipeline engine, DeepCompile, data efficiency.
+    engine   The engine that deepspeed.initialize() returned, with ZeRO stage 1 or 2. The constructor raises Error for
+             engines that it cannot capture: stage 3, offloaded optimizers, the pipeline engine, DeepCompile, data
+             efficiency.
 
-    All other arguments, and all other methods, are those of ckptengine.torch.Checkpointer. If you gave `training_data`
-    to initialize(), give `extra` the Batches of that loader: DeepSpeed's own loader does not tell its position.
+    All other arguments and methods are those of ckptengine.torch.Checkpointer. If you gave `training_data` to
+    initialize(), put Batches(loader) into `extra`, and iterate over it: DeepSpeed's own loader does not tell its
+    position.
     """
 
     def __init__(self, engine: deepspeed.DeepSpeedEngine, *, extra: Mapping[str, Any] | None = None, **more: Any):
@@ -48,8 +50,8 @@ class Checkpointer(_torch.Checkpointer):
         super().__init__(engine.module, engine.optimizer, schedulers=engine.lr_scheduler, extra=extra, **more)
 
     def step(self, *arguments: Any, **named: Any) -> None:
-        """engine.step(), and the snapshot if it updated the weights. While DeepSpeed accumulates gradients, it takes
-        none. The iteration is the number of updates before: engine.global_steps - 1 afterwards."""
+        """Calls engine.step(), and takes a snapshot if that updated the weights. Takes none while DeepSpeed accumulates
+        gradients. The snapshot's iteration is engine.global_steps - 1, after the step."""
         before = self._trained.global_steps
         self.before_update()
         self._trained.step(*arguments, **named)
@@ -58,17 +60,17 @@ class Checkpointer(_torch.Checkpointer):
 
 
 class Batches:
-    """The batches of DeepSpeed's data loader, over and over as of its RepeatingLoader. Knows its position.
+    """Yields the batches of DeepSpeed's data loader, epoch after epoch, as RepeatingLoader does. Knows its position.
 
-    Give it to a Checkpointer in `extra`. After a restore it draws the first batches of the epoch again and drops them,
-    so that the generators of random numbers are where they were.
+    Give it to a Checkpointer in `extra`. After a restore it draws the epoch's first batches again and drops them, so
+    that the random number generators are in the same state as before.
     """
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self._batches: Iterator | None = None
-        self._taken = 0  # in this epoch
-        self._begin = _rng.read()  # of this epoch
+        self._taken = 0  # batches of this epoch that were drawn
+        self._begin = _rng.read()  # the generators when this epoch began
 
     def __iter__(self) -> Batches:
         return self
@@ -107,7 +109,7 @@ class Batches:
 
 
 class _Progress:
-    """What the engine and its optimizer count, and the loss scale."""
+    """The counters of the engine and its optimizer, and the loss scale."""
 
     def __init__(self, engine: deepspeed.DeepSpeedEngine) -> None:
         self._engine = engine
@@ -135,7 +137,7 @@ class _Progress:
 
 
 def _why_not(engine: deepspeed.DeepSpeedEngine, extra: Iterable[Any]) -> str:
-    """Why this engine cannot be captured, or ""."""
+    """Returns why this engine cannot be captured. "" if it can."""
     if isinstance(engine, PipelineEngine):
         return "DeepSpeed's pipeline engine is not captured. Train without PipelineModule"
     stage = int(engine.zero_optimization_stage())

@@ -3,10 +3,11 @@
     trainer = lightning.Trainer(max_epochs=3, callbacks=[CheckpointCallback(job="run1")])
     trainer.fit(model, loader)            # after a restart, goes on where it was
 
-Start the script again as it was, without `ckpt_path`. Captured are the model, optimizers, schedulers and GradScaler,
-the progress of all loops, callbacks and the data module by their state_dict(), what the module's on_save_checkpoint()
-gives, logged metrics and torchmetrics of the epoch, the random number generators, and the position in the data. A
-snapshot follows each update, after its validation. That of the last update of an epoch follows the end of the epoch.
+To restart, start the same script again, without `ckpt_path`. The callback captures the model, optimizers, schedulers
+and GradScaler, the progress of all loops, callbacks and the data module by their state_dict(), what the module's
+on_save_checkpoint() gives, logged metrics and torchmetrics of the epoch, the random number generators, and the position
+in the data. It takes a snapshot after each update and the validation that follows it. After the last update of an
+epoch, it takes the snapshot when the epoch has ended.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from ..torch import Checkpointer, _rng
 from ._common import Wrapped, finish_capture, one_or_all, refuse, refuse_forgotten_scheduler, say_where, with_rank
 
-# By name, because a strategy of another kind may be a subclass.
+# Compared by name, because a subclass may be a strategy that is not supported.
 _STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy")
 
 
 class CheckpointCallback(framework.Callback):
     """Protects one trainer.fit(). Restores when fit() begins.
 
-    extra   As in ckptengine.torch.Checkpointer: what your own code keeps besides.
+    extra   As in ckptengine.torch.Checkpointer: objects with state of your own code.
     more    Options, and arguments of ckptengine.torch.Checkpointer.
 
     `checkpointer` is the Checkpointer while fit() runs, and `restored` what it restored.
@@ -46,7 +47,7 @@ class CheckpointCallback(framework.Callback):
         self.restored: Any = None
         self._more, self._extra = more, dict(extra or {})
         self._wrapped = Wrapped()
-        self._newest = 0  # update that has a snapshot
+        self._newest = 0  # number of the newest update that has a snapshot
 
     # ---- hooks ----
 
@@ -65,7 +66,10 @@ class CheckpointCallback(framework.Callback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         if all(type(optimizer).__name__ == "_MockOptimizer" for optimizer in trainer.optimizers):
-            refuse("configure_optimizers() returns no optimizer, so that its state would not be captured: return it")
+            refuse(
+                "configure_optimizers() returns no optimizer. The state of one made elsewhere would not be captured: "
+                "return it there"
+            )
         for optimizer in trainer.optimizers:
             refuse_forgotten_scheduler(optimizer, schedulers, "return it from configure_optimizers()")
         position = self._position = _Position(self, trainer)
@@ -100,7 +104,7 @@ class CheckpointCallback(framework.Callback):
     # ---- wrappers of the loops' methods ----
 
     def _around_validation(self, original: Any) -> Any:
-        self.checkpointer.before_update()  # averaged weights may take their place for a while
+        self.checkpointer.before_update()  # averaged weights may replace the weights for a while
         return original()
 
     def _around_batch_end(self, original: Any, fetcher: Any) -> None:
@@ -120,7 +124,7 @@ class CheckpointCallback(framework.Callback):
     # ---- inside ----
 
     def _snapshot(self, in_epoch: bool) -> None:
-        """One after each update. A batch that only accumulates gradients has none."""
+        """Takes a snapshot if there was an update since the last one, not if gradients were only accumulated."""
         updates = self._position.trainer.global_step
         if updates > self._newest:
             self._newest = updates
@@ -142,11 +146,11 @@ class CheckpointCallback(framework.Callback):
                 f"ckpt_path={trainer.ckpt_path!r} may be newer than the checkpoints of this job, which end after "
                 f"{stored['iteration'] + 1} updates: leave it out, or use another job name to begin from the file"
             )
-        connector._loaded_checkpoint = {}  # what memory has is newer
+        connector._loaded_checkpoint = {}  # the checkpoint in memory is newer
 
 
 class _Position:
-    """Where trainer.fit() is: part of each snapshot."""
+    """The position of trainer.fit(). Part of each snapshot."""
 
     def __init__(self, callback: CheckpointCallback, trainer: Any) -> None:
         self._callback = callback
@@ -154,8 +158,8 @@ class _Position:
         self.fit_loop = trainer.fit_loop
         self.epoch_loop = trainer.fit_loop.epoch_loop
         self.in_epoch = False
-        self._restored: dict[str, Any] | None = None  # until iteration goes on
-        # The generators when Lightning made its DataLoaders, their iterators, and began to iterate.
+        self._restored: dict[str, Any] | None = None  # what was restored; None once the loop goes on
+        # The random number generators when Lightning made its DataLoaders, made their iterators, and began to iterate.
         self._generators: dict[str, Any] = {}
 
     def __str__(self) -> str:
@@ -178,7 +182,7 @@ class _Position:
         original()
 
     def around_batches_start(self, original: Any, fetcher: Any) -> None:
-        """Before the first batch of an epoch, or of what is left of it."""
+        """Runs before the first batch of an epoch, or before the first batch that is left of it."""
         if self._restored is None:
             self._generators["iterate"] = _rng.read()
             original(fetcher)
@@ -186,7 +190,7 @@ class _Position:
             return
         restored = self._take_restored()
         loaders = self.fit_loop._combined_loader.flattened
-        if not all(hasattr(loader, "state_dict") for loader in loaders):  # else they know where they are
+        if not all(hasattr(loader, "state_dict") for loader in loaders):  # otherwise the loaders know their position
             if self.trainer.current_epoch > 0:  # in the first epoch, setup_data() made the iterator
                 _rng.write(self._generators["iterate"])
                 iter(fetcher)
@@ -201,10 +205,10 @@ class _Position:
         return restored
 
     def _go_on(self, restored: dict[str, Any]) -> None:
-        """Lightning treats the first batch after a restart in a special way, because its own checkpoints are taken in
-        the middle of things. Ours are not."""
+        """Undoes Lightning's special treatment of the first batch after a restart. Lightning needs it because its own
+        checkpoints may be taken within an update. Snapshots are taken between updates."""
         for loop in (self.fit_loop, self.epoch_loop, self.epoch_loop.val_loop):
-            loop.on_iteration_done()  # forgets that it was loaded
+            loop.on_iteration_done()  # lets the loop forget that it was loaded
         self.trainer.should_stop = restored["should_stop"]
         _rng.write(restored["rng"])
 
@@ -235,7 +239,7 @@ class _Position:
         trainer = self.trainer
         self.in_epoch, self._generators, self._restored = state["in_epoch"], state["generators"], state
         self.fit_loop.load_state_dict(state["loops"])
-        self.epoch_loop.val_loop._restarting = True  # or Lightning begins with a sanity check
+        self.epoch_loop.val_loop._restarting = True  # otherwise Lightning begins with a sanity check
         for one in trainer.callbacks:
             if one.state_key in state["callbacks"]:
                 one.load_state_dict(copy.deepcopy(state["callbacks"][one.state_key]))
@@ -249,7 +253,7 @@ class _Position:
             _put_metric(metric, state["metrics"].get(name))
 
     def _put_results(self, saved: dict[str, dict[str, Any]]) -> None:
-        """Lightning makes the object of a logged value when it is logged first. Then it gets what it had."""
+        """Restores the sums of logged values, each when it is first logged: Lightning makes its object then."""
         results = self.epoch_loop._results
 
         def update(original: Any, key: str, value: Any, batch_size: int) -> None:
@@ -261,7 +265,7 @@ class _Position:
 
 
 def _skip(fetcher: Any, loaders: list[Any], batches: int) -> None:
-    """Goes on behind the first batches. If possible, does not load them."""
+    """Skips the first `batches` batches. If possible, does so without loading them."""
     inner = getattr(fetcher.combined_loader._iterator, "iterators", [])
     loader = loaders[0]
     is_plain = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
@@ -279,7 +283,7 @@ def _overrides(module: Any, name: str) -> bool:
 
 
 def _results(results: Any) -> dict[str, dict[str, Any]]:
-    """What has been added up of the values that are logged at the end of the epoch."""
+    """Returns the sums so far of values that are logged at the end of the epoch."""
     names = ("value", "cumulated_batch_size")
     return {
         key: {name: getattr(one, name) for name in names if hasattr(one, name)}
@@ -295,7 +299,7 @@ def _metrics(module: torch.nn.Module) -> list[tuple[str, Any]]:
 
 
 def _of_metric(metric: Any) -> dict[str, Any] | None:
-    """What a torchmetrics.Metric has added up."""
+    """Returns the state of a torchmetrics.Metric."""
     if not metric._update_count:
         return None
     return {"count": metric._update_count, "states": {name: getattr(metric, name) for name in metric._defaults}}

@@ -1,8 +1,8 @@
-"""ckptengine for Megatron-Core's local checkpointing: a manager in place of the one that NVRx (nvidia-resiliency-ext)
-has. docs/integrations_training_systems.md has an example.
+"""ckptengine for Megatron-Core's local checkpointing: a manager that replaces the one of NVRx (nvidia-resiliency-ext).
+docs/integrations_training_systems.md has an example.
 
-Megatron gives its manager a "tensor-aware" state dict. The tensors in it are captured as they are. The rest, which has
-no tensors any more, is pickled, as NVRx does, and captured besides.
+Megatron gives its manager a "tensor-aware" state dict. The manager captures the tensors in it as they are. It pickles
+the rest of the state dict, as NVRx does, and captures the pickle, too.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _LENGTH = struct.Struct("<Q")
 
 
 def install(**options: Any) -> None:
-    """Lets Megatron's pretrain() make this manager, where --non-persistent-ckpt-type is local. Takes the arguments of
-    LocalCheckpointManager. It replaces NVRx's class in its module, because pretrain() imports it there."""
+    """Makes Megatron's pretrain() use this manager if --non-persistent-ckpt-type is local. `options`: the arguments of
+    LocalCheckpointManager. Replaces NVRx's class in NVRx's module, because pretrain() imports it from there."""
     local_manager.LocalCheckpointManager = functools.partial(_in_place_of_nvrx, options)
 
 
@@ -51,12 +51,13 @@ def _in_place_of_nvrx(options: dict, _root: Any = None, _session_id: str = "", r
 class LocalCheckpointManager(BaseCheckpointManager):
     """Local checkpoints in memory tiers. Megatron takes it as checkpointing_context["local_checkpoint_manager"].
 
-    commit_timeout_ms   How long save() may take until the checkpoint is committed.
+    commit_timeout_ms   How long a save may take until the checkpoint is committed.
     options             An Options object, or give its fields as further arguments. Rank and world size come from
                         torch.distributed.
 
-    save() returns when all tensors are captured, so they may change at once. With is_async, other nodes get their
-    copies while training goes on, and the request's finalization waits for the commit. Otherwise save() waits for it.
+    save() returns only after all tensors are captured, so they may change at once. Without is_async, it also waits for
+    the commit. With is_async, other nodes get their copies while training goes on, and the finalization of the returned
+    request waits for the commit.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class LocalCheckpointManager(BaseCheckpointManager):
 
     @property
     def local_ckpt_dir(self) -> Path:
-        """Megatron prints it. Nothing is written there."""
+        """A folder for Megatron to print. Nothing is written there."""
         return Path("memory")
 
     # ---- what find_latest() and load() of the base class call ----
@@ -109,7 +110,7 @@ class LocalCheckpointManager(BaseCheckpointManager):
 
     def save(self, state_dict: TensorAwareStateDict, iteration: int, is_async: bool = False) -> AsyncRequest | None:
         if not self._restored:
-            self._restore()  # nothing is stored, or Megatron took a newer checkpoint from elsewhere
+            self._restore()  # load() was not called: nothing is stored, or Megatron loaded something newer
         self.latest_iteration = -1
         tensors = list(state_dict.tensors)
         self._register([show(_name(i), tensor, Capture.OVERLAPPED) for i, tensor in enumerate(tensors)], tensors)
@@ -124,17 +125,17 @@ class LocalCheckpointManager(BaseCheckpointManager):
         return None
 
     def close(self) -> None:
-        """Closes the engine. What was saved stays with the agent."""
+        """Closes the engine. The agent keeps what was saved."""
         self.engine.close()
 
     def _save(self, state_dict: TensorAwareStateDict, ckpt_id: CkptID) -> None:
         raise NotImplementedError("save() does it")
 
     def _cleanup(self, iteration: int) -> None:
-        """The agents free what is older than the newest commit."""
+        """Does nothing: the agents free checkpoints that are older than the newest commit."""
 
     def _cleanup_failed_save(self, iteration: int) -> None:
-        """The agents free what was abandoned."""
+        """Does nothing: the agents free abandoned checkpoints."""
 
     # ---- registration ----
 
@@ -144,7 +145,7 @@ class LocalCheckpointManager(BaseCheckpointManager):
         return self._stored
 
     def _restore(self) -> list[torch.Tensor]:
-        """Restores what is stored into new tensors."""
+        """Restores the stored checkpoint into new tensors and returns them."""
         stored = self._stored_layout()
         tensors = []
         if stored["found"]:
@@ -187,7 +188,7 @@ class LocalCheckpointManager(BaseCheckpointManager):
             state_dict.insert_tensors(tensors)
         data = _LENGTH.pack(pickled.tell()) + pickled.getvalue()
         if len(data) > len(self._hollow):
-            self._register_hollow(2 * len(data))  # with room, because its length varies
+            self._register_hollow(2 * len(data))  # with spare room, because the length varies
         self._hollow[: len(data)] = data
 
     def _register_hollow(self, size_bytes: int) -> None:
@@ -205,7 +206,7 @@ def _name(index: int | str) -> str:
 
 
 def _finish(ticket: Ticket, timeout_ms: int) -> None:
-    """The end of an asynchronous save. It is no error that the ranks skip an iteration."""
+    """Ends an asynchronous save. It is no error if the ranks have skipped the iteration."""
     if ticket.skipped:
         log.warning("iteration %d was skipped. Earlier ones are still being stored. Save less often", ticket.iteration)
     else:

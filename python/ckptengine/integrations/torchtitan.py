@@ -1,7 +1,7 @@
 """ckptengine for torchtitan: a checkpoint manager for its configuration. docs/integrations_training_systems.md has an
 example.
 
-torchtitan's own checkpoints stay: every `interval` steps it writes them to its folder, as before.
+torchtitan still writes its own checkpoints to its folder, every `interval` steps.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class CheckpointManager(DcpCheckpointManager):
 
         config.checkpoint = CheckpointManager.Config(job="run1", interval=500)
 
-    load() takes the newest of what the engine and torchtitan's folder have. All options of the engine but `job` come
-    from the environment (CKPTENGINE_<OPTION>), or from the file that CKPTENGINE_CONFIG names.
+    load() takes the newest checkpoint, from the engine or from torchtitan's folder. All options of the engine except
+    `job` come from the environment (CKPTENGINE_<OPTION>), or from the file that CKPTENGINE_CONFIG names.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -31,7 +31,7 @@ class CheckpointManager(DcpCheckpointManager):
         enable: bool = True
 
         job: str | None = None
-        """Name of the training run, by which a restart finds its checkpoints. None: CKPTENGINE_JOB has it."""
+        """Name of the training run, by which a restart finds its checkpoints. None: the value of CKPTENGINE_JOB."""
 
         communication: Literal["hooks", "patch"] = "hooks"
         """How the engine learns when training communicates. "patch" also sees FSDP."""
@@ -102,5 +102,5 @@ class CheckpointManager(DcpCheckpointManager):
 
 
 def _one_or_all(items: list[Any]) -> Any:
-    """A single one needs no number in its name."""
+    """Returns a single object without a list around it, so that its stored name has no number."""
     return items[0] if len(items) == 1 else list(items)

@@ -4,10 +4,10 @@
     trainer.add_callback(CheckpointCallback(trainer, job="run1"))
     trainer.train()                       # after a restart, goes on where it was
 
-Start the script again as it was, without `resume_from_checkpoint`. Captured are the model, optimizer, scheduler and
-GradScaler, the TrainerState with its logs, sums of losses that are not logged yet, callbacks that are ExportableState
-or have state_dict() and load_state_dict(), the random number generators, and the position in the data. A snapshot
-follows each update, after its logging, evaluation and saving.
+To restart, start the same script again, without `resume_from_checkpoint`. The callback captures the model, optimizer,
+scheduler and GradScaler, the TrainerState with its logs, sums of losses that are not logged yet, callbacks that are
+ExportableState or have state_dict() and load_state_dict(), the random number generators, and the position in the data.
+It takes a snapshot after each update, once the Trainer has logged, evaluated and saved.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ._common import Wrapped, refuse, refuse_distribution, say_where, torch_opti
 
 log = logging.getLogger("ckptengine")
 
-# What of a TrainerState changes while training goes on. All else comes from the arguments of this start.
+# The fields of a TrainerState that change during training. All others come from the arguments of this start.
 _STATE = "epoch global_step num_input_tokens_seen total_flos best_metric best_global_step best_model_checkpoint".split()
-# Private attributes of a Trainer. They add up what is not logged yet.
+# Private attributes of a Trainer with sums that are not logged yet.
 _SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
 # Methods of a Trainer that the callback wraps.
 _METHODS = (
@@ -42,7 +42,7 @@ _METHODS = (
 class CheckpointCallback(TrainerCallback):
     """Protects one trainer.train(). Restores before its first step.
 
-    extra   As in ckptengine.torch.Checkpointer: what your own code keeps besides.
+    extra   As in ckptengine.torch.Checkpointer: objects with state of your own code.
     more    Options, and arguments of ckptengine.torch.Checkpointer.
 
     `checkpointer` is the Checkpointer while train() runs, and `restored` what it restored.
@@ -108,7 +108,7 @@ class CheckpointCallback(TrainerCallback):
         self._snapshot()
 
     def _around_get_batch_samples(self, original: Any, *arguments: Any, **options: Any) -> Any:
-        self._snapshot()  # nothing of the last update is left to do
+        self._snapshot()  # the Trainer has finished all work for the last update
         return original(*arguments, **options)
 
     def _around_load_rng_state(self, original: Any, checkpoint: Any) -> None:
@@ -119,7 +119,7 @@ class CheckpointCallback(TrainerCallback):
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         if hasattr(torch_optimizer(self.trainer.optimizer), "train"):
-            self.checkpointer.before_update()  # schedule-free optimizers change weights when training begins again
+            self.checkpointer.before_update()  # schedule-free optimizers change weights when training mode begins
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
         self.checkpointer.before_update()
@@ -145,7 +145,7 @@ class CheckpointCallback(TrainerCallback):
             self.checkpointer.close()
 
     def _refuse_older_than(self, step: int) -> None:
-        """A folder of resume_from_checkpoint may have more than memory."""
+        """Raises Error if the folder of resume_from_checkpoint is newer than the checkpoint in memory."""
         stored = self.checkpointer.engine.stored_layout()
         if stored["found"] and stored["iteration"] + 1 < step:
             refuse(
@@ -174,7 +174,7 @@ def _refuse(trainer: transformers.Trainer) -> None:
 
 
 class _FirstEpoch:
-    """The number of the first epoch. The Trainer uses it when restore() has decided it."""
+    """Stands for the number of the first epoch. The Trainer reads the number after restore() has decided it."""
 
     def __init__(self, position: _Position, without: int) -> None:
         self._position, self._without = position, without
@@ -194,17 +194,17 @@ class _FirstEpoch:
 
 
 class _Position:
-    """Where a Trainer is: part of each snapshot."""
+    """The position of a Trainer. Part of each snapshot."""
 
     def __init__(self, callback: CheckpointCallback) -> None:
         self._callback = callback
         self._trainer = callback.trainer
-        self.first_epoch: int | None = None  # after restore() found something
+        self.first_epoch: int | None = None  # set if restore() found a checkpoint
         self.is_new = False  # an update followed the last snapshot
         self._epoch = 0
-        self._updates = 0  # of the epoch
-        self._rng_of_epoch: dict[str, Any] = {}  # when iteration of the data began
-        self._restored: dict[str, Any] | None = None  # until iteration goes on
+        self._updates = 0  # number of updates in this epoch
+        self._rng_of_epoch: dict[str, Any] = {}  # the generators when the loop over the data began
+        self._restored: dict[str, Any] | None = None  # what was restored; None once the loop goes on
         self._logs = bytearray()  # log_history as lines of JSON
         self._logged = 0
 
@@ -217,7 +217,7 @@ class _Position:
             self.put_generators()
 
     def iterate(self, how: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with which the Trainer goes on in the epoch. Its own are for a folder on disk."""
+        """Returns arguments with which the Trainer goes on in the epoch. They replace its arguments for a folder."""
         restored, self._restored = self._restored, None
         if restored is None or self._updates == 0:
             self._epoch, self._updates, self._rng_of_epoch = int(how["epoch"]), 0, _rng.read()
@@ -245,7 +245,7 @@ class _Position:
         self.is_new = True
 
     def end_epoch(self, updates: int) -> None:
-        """After training was stopped, an epoch may have some left."""
+        """Goes to the next epoch, unless training was stopped with updates of this epoch left."""
         if self._updates >= updates or self._trainer.control.should_epoch_stop:
             self._epoch, self._updates = self._epoch + 1, 0
 
@@ -292,7 +292,7 @@ class _Position:
         self.first_epoch = state.num_train_epochs if is_done else self._epoch
 
     def _write_logs(self, history: list[dict]) -> None:
-        """Adds new logs. All of them at each snapshot would take longer and longer."""
+        """Appends new logs. To encode all logs at each snapshot would take longer and longer."""
         if len(history) < self._logged:
             self._logs, self._logged = bytearray(), 0
         for entry in history[self._logged :]:

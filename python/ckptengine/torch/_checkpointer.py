@@ -1,4 +1,4 @@
-"""The Checkpointer, which a PyTorch training loop calls."""
+"""The class Checkpointer, which a PyTorch training loop calls."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Checkpointer:
                     scheduler.step()
 
     model       A module, or several by name ({"net": net, "ema": ema}). Parameters are captured while training goes
-                on, persistent buffers (BatchNorm statistics) before snapshot() returns.
-    optimizer   An object with `param_groups` and `state` like torch's optimizers, or several by name. If it is
-                partitioned over the ranks (ZeRO), each rank gives its own part.
-                Of DTensors (FSDP2, tensor parallelism) anywhere, each rank captures its local tensor.
+                on, persistent buffers (BatchNorm statistics) before snapshot() returns. Of a DTensor (FSDP2, tensor
+                parallelism), here and below, each rank captures its local tensor.
+    optimizer   An object with `param_groups` and `state` like torch's optimizers, or several by name. If the optimizer
+                is partitioned over the ranks (ZeRO), each rank gives its own part.
     schedulers, scaler   Objects with state_dict() and load_state_dict(), one or several.
-    tensors     More tensors by name, which only the update changes: averaged or master weights.
+    tensors     More tensors by name that nothing but the update changes, e.g. averaged or master weights.
     extra       Objects with state_dict() and load_state_dict(), torch.Generators or tensors, by name. They are captured
                 before snapshot() returns, so they may change at any time. The position in the data belongs here, e.g.
                 torchdata's StatefulDataLoader. Keep it small.
@@ -47,17 +47,17 @@ class Checkpointer:
     communication   How the engine learns when training communicates, to keep checkpoint traffic out of its way.
                 "hooks": by torch's own hooks. DDP models get a communication hook that does not change a bit of their
                 gradients; see watch(). "patch": by replacing methods of torch.distributed's classes in this process
-                until close(). This also sees FSDP and plain calls. None: not at all. Call comm_begin() and comm_end()
-                of `engine` around what is not seen.
+                until close(). This also sees FSDP and direct calls of torch.distributed. None: not at all. Call
+                comm_begin() and comm_end() of `engine` around communications that the engine does not see.
     options     An Options object. Or give its fields as further arguments.
 
-    If torch.distributed is initialized, `rank` and `world_size` come from it, and `shard` too if it is not given: ranks
-    whose state is the same by their device meshes and DDP models share a main shard (docs/api.md). State other than
-    tensors is stored as JSON and raw bytes. The constructor refuses a tensor or an object that cannot be stored, and
-    names it.
+    If torch.distributed is initialized, `rank` and `world_size` come from it. If you do not give `shard`, ranks share a
+    main shard if their device meshes and DDP models say that their state is the same (docs/api.md). State other than
+    tensors is stored as JSON and raw bytes. The constructor raises Error for a tensor or an object that cannot be
+    stored, and names it.
 
-    Call everything from the training thread, except health(). All methods raise ckptengine.Error if they fail. A failed
-    or skipped snapshot does not raise: the ticket and the log say so.
+    Call all methods from the training thread, except health(). All methods raise ckptengine.Error if they fail. A
+    failed or skipped snapshot does not raise: the ticket and the log say so.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Checkpointer:
         self._rng = rng
         self._shown: dict[str, Shown] = {}
         self._staged: list[Shown] = []
-        self._gpu: torch.device | None = None  # of the tensors that are on one
+        self._gpu: torch.device | None = None  # the GPU that has tensors; None: all are in host memory
         self._identities: tuple | None = None
         self._capturing = False  # between snapshot() and before_update()
         self.ticket: Ticket | None = None  # of the last snapshot()
@@ -91,11 +91,11 @@ class Checkpointer:
             raise Error(Status.INVALID, f"communication is {communication!r}; give 'hooks', 'patch' or None")
         self._tied = self._inventory.tied()
         self.shard = ""  # name of this rank's main shard, if torch.distributed is initialized
-        first = self._encode()  # what cannot be represented is refused now
+        first = self._encode()  # raises now if Python state cannot be represented
         self._blob_bytes_min = 2 * len(first)
-        self._wanted()  # and what cannot be captured
+        self._wanted()  # raises now if a tensor cannot be captured
         self._splits = self._inventory.splits()
-        self._record: tuple[str, bytearray] | None = None  # of the splits, as registered
+        self._record: tuple[str, bytearray] | None = None  # the registered record of the splits
         self._main_shard: MainShard | None = None
         if is_distributed():
             given = options.given() if options is not None else {}
@@ -112,7 +112,7 @@ class Checkpointer:
         self.engine = Engine(options, library=library, **more)
         tells = torch.distributed.is_available() and communication is not None
         self._communication = Communication(self.engine, patch=communication == "patch") if tells else None
-        # An update is never missed where the optimizer can tell us.
+        # If the optimizer has hooks, no update is missed even if the loop does not call before_update().
         for known in self._inventory.optimizers.values():
             if not hasattr(known, "_optimizer_step_pre_hooks"):
                 known = getattr(known, "optimizer", known)  # Accelerate's wrapper promises hooks and has none
@@ -123,16 +123,16 @@ class Checkpointer:
 
     def restore(self) -> Restored:
         """Restores the newest checkpoint that every rank can get: tensors in place, then Python state through
-        load_state_dict(), then random number generators. Every rank calls it before its first snapshot. A fresh start
-        (found is False) changes nothing. If you replace tensors afterwards, the first snapshot() releases the old
-        ones. Another number of ranks may restore state that all ranks share. A rank that there was not before
-        (`adopted`) takes over rank 0's buffers and Python state, but keeps its own random number generators
-        (docs/elastic.md)."""
+        load_state_dict(), then random number generators. Every rank must call it before its first snapshot. On a fresh
+        start (found is False) it changes nothing. If you replace tensors afterwards, the first snapshot() releases the
+        old ones. A job with another number of ranks can restore state that all ranks share. Then a rank for which
+        nothing is stored (`adopted`) gets rank 0's buffers and Python state, but keeps its own random number
+        generators (docs/elastic.md)."""
         if self._communication is not None:
             self._communication.place(self._inventory.models.values())
         stored = self.engine.stored_layout()
         if not stored["found"]:
-            with contextlib.suppress(Error, ValueError):  # what cannot be registered the first snapshot() tells
+            with contextlib.suppress(Error, ValueError):  # the first snapshot() raises for what cannot be registered
                 self._register(self._wanted())  # now, so that restore() knows their GPU
             return self.engine.restore(self._current_stream())
         self._inventory.create_missing_state(stored["main"])
@@ -153,16 +153,16 @@ class Checkpointer:
         return result
 
     def watch(self, *models: torch.nn.Module) -> None:
-        """Lets the engine see when these DistributedDataParallel models reduce their gradients. Needed if only the
-        inner module was given as `model`. Call it before their first backward pass."""
+        """Lets the engine see when these DistributedDataParallel models reduce their gradients. You need this if you
+        gave only the inner modules as `model`. Call it before the models' first backward pass."""
         if self._communication is not None:
             self._communication.place(models)
 
     def before_update(self, *streams: torch.cuda.Stream) -> bool:
         """Finishes the pending capture. Call it before parameters, optimizer state or `tensors` change again. Waits
-        until they are captured. With tensors on a GPU the host does not wait, `streams` do: name every stream that
-        changes the tensors. Without any, the current stream waits. optimizer.step() also calls this for the current
-        stream, if the optimizer has hooks."""
+        until they are captured. With tensors on a GPU, `streams` wait, not the host: name every stream that changes the
+        tensors. If you name none, the current stream waits. If the optimizer has hooks, its step() also calls this
+        function, for the current stream."""
         self._capturing = False
         named = [stream.cuda_stream for stream in streams]
         current = self._current_stream()
@@ -170,10 +170,11 @@ class Checkpointer:
 
     def snapshot(self, iteration: int) -> Ticket:
         """Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. With
-        tensors on a GPU, the current stream must have these updates or wait for them.
+        tensors on a GPU, these updates must be on the current stream, or it must wait for them.
 
-        A failed or skipped snapshot does not raise and does not harm training. Wrong use raises: restore() was not
-        called, the iteration is not larger than the last, or tensors moved before before_update()."""
+        A failed or skipped snapshot does not raise and does not harm training. Wrong use raises: if restore() was not
+        called, if the iteration is not larger than the last one, or if tensors were moved between the last snapshot()
+        and its before_update()."""
         try:
             self._refresh()
         except Error as error:
@@ -187,14 +188,14 @@ class Checkpointer:
     @contextlib.contextmanager
     def update(self, iteration: int) -> Iterator[None]:
         """Context for the updates of an iteration: before_update() before the block, snapshot(iteration) after it.
-        `ticket` then has the snapshot's ticket. If the block raises, no snapshot is taken."""
+        `ticket` then is the snapshot's ticket. If the block raises, no snapshot is taken."""
         self.before_update()
         yield
         self.snapshot(iteration)
 
     def pause(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Context for what is no iteration, e.g. an evaluation: `with checkpointer.pause("eval"): ...`. Meanwhile the
-        agent does not suspect this rank to hang (docs/jit.md)."""
+        """Context for work that is no iteration, e.g. an evaluation: `with checkpointer.pause("eval"): ...`. Meanwhile
+        the agent does not suspect this rank to hang (docs/jit.md)."""
         return self.engine.pause(name)
 
     def stats(self) -> Stats:
@@ -205,7 +206,7 @@ class Checkpointer:
         return self.engine.health()
 
     def close(self) -> None:
-        """Closes the engine. What was captured stays with the agent."""
+        """Closes the engine. The agent keeps what was captured."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -245,7 +246,7 @@ class Checkpointer:
         self._blob[: len(data)] = data
 
     def _wanted(self, as_stored: Mapping[str, Any] | None = None) -> dict[str, Shown]:
-        """Returns how all tensors should be registered. With `as_stored`, in the memory order that is stored."""
+        """Returns how to register all tensors. With `as_stored`, a stored layout, they get its memory order."""
         stored_names = {split_name(name)[0]: name for name in as_stored or ()}
         wanted = {}
         for name, tensor, capture, _ in self._inventory.gather():
@@ -256,7 +257,7 @@ class Checkpointer:
         return wanted
 
     def _register(self, wanted: dict[str, Shown], stored_private: Mapping[str, Any] | None = None) -> None:
-        """Changes the registrations to `wanted`, with as few calls as possible."""
+        """Changes the registrations to `wanted`, with as few calls of the engine as possible."""
         self._gpu = next((shown.memory.device for shown in wanted.values() if shown.memory.is_cuda), None)
         for name, old in list(self._shown.items()):
             new = wanted.get(name)
@@ -282,7 +283,7 @@ class Checkpointer:
         self._register_record(stored_private)
 
     def _register_record(self, stored_private: Mapping[str, Any] | None) -> None:
-        """Registers the record of how tensors are split. With `stored_private`, room for the one that is stored."""
+        """Registers the record of how tensors are split. With `stored_private`, room for the stored record."""
         name, data = _split.record(this_rank(), self.shard, self._splits)
         wanted = (name, bytearray(data)) if self._splits else None
         if stored_private is not None:
@@ -304,7 +305,7 @@ class Checkpointer:
             self.engine.register(*wanted, capture=Capture.SYNCHRONOUS)
 
     def _stored_splits(self) -> dict[str, _split.Split]:
-        """The splits that restore() has read. Raises Error if state that was there before lies otherwise."""
+        """Returns the splits that restore() has read. Raises Error if tensors of this program are split otherwise."""
         assert self._record is not None
         stored = _split.read_record(self._record[1]).splits
         for name, split in self._splits.items():
@@ -324,13 +325,13 @@ class Checkpointer:
         self.engine.register(PYTHON_STATE, self._blob, capture=Capture.SYNCHRONOUS)
 
     def _refuse_torn_capture(self) -> None:
-        """Discards a capture whose tensors moved before before_update() finished it, and raises. Otherwise a later
-        before_update() or close() would take it for whole."""
+        """Discards a capture whose tensors moved before before_update() finished it, and raises. If it were kept, a
+        later before_update() or close() would regard it as complete."""
         self._capturing = False
         self.engine.discard()
         raise RuntimeError(
-            "tensors were replaced or moved between snapshot() and before_update(), so the snapshot was discarded: "
-            "call before_update() before each update"
+            "tensors were replaced or moved between snapshot() and before_update(), so the snapshot was discarded; "
+            "call before_update() before anything replaces, moves or updates tensors"
         )
 
     def _before_step(self) -> None:
@@ -347,7 +348,7 @@ class Checkpointer:
             },
             "optimizer": inventory.other_state(),
             "extra": {name: _read_extra(item) for name, item in self._extra.items()},
-            # Who reads a checkpoint on storage finds this rank's tensors by these (ckptengine.dcp).
+            # With these entries, readers of a checkpoint on storage find this rank's tensors (ckptengine.dcp).
             "main": self.shard,
             "tied": self._tied,
         }
@@ -361,7 +362,7 @@ class Checkpointer:
             raise Error(Status.INVALID, str(error)) from None
 
     def _put_python_state(self, state: dict[str, Any], *, adopted: bool) -> None:
-        """`adopted`: it is another rank's. Two ranks must not draw the same random numbers."""
+        """`adopted`: the state is another rank's. Then keeps this rank's generators: ranks must draw other numbers."""
         for key, groups in state["groups"].items():
             for group, saved in zip(self._inventory.optimizers[key].param_groups, groups, strict=True):
                 _update_group(group, saved)
@@ -401,4 +402,4 @@ def _write_extra(item: Any, state: Any) -> None:
         item.set_state(state)
     else:
         item.load_state_dict(state)
-        item.state_dict()  # torchdata's loader begins now, not in the next iter(): it draws a random number then
+        item.state_dict()  # makes torchdata's loader draw its random number now, not in the next iter()

@@ -2,9 +2,10 @@
 
     u64 length of the JSON text | JSON text | raw bytes of tensors and byte strings, in the order of their offsets
 
-JSON takes None, bool, int, str, finite floats (Python writes and reads them exactly), lists, and dicts with string keys
-as they are. These become an object {"~": kind, ...}: tuples, sets, dicts with other keys, counters, infinities, complex
-numbers, bytes, tensors, numpy arrays and scalars, dtypes, devices. Everything else is refused, with its path.
+None, bool, int, str, finite floats (Python writes and reads them exactly), lists, and dicts with string keys are stored
+as JSON. Other types become an object {"~": kind, ...}: tuples, sets, dicts with other keys, counters, infinities,
+complex numbers, bytes, tensors, numpy arrays and scalars, dtypes, devices. For everything else encode() raises
+Unrepresentable, and names its path.
 
 Pure functions, thread-safe.
 """
@@ -28,7 +29,7 @@ _DTYPES = {str(d).removeprefix("torch."): d for d in vars(torch).values() if isi
 
 
 class Unrepresentable(TypeError):
-    """The state has an object that cannot be stored. The text names its path."""
+    """The state has an object that cannot be stored. The text names the object's path in the state."""
 
 
 def encode(state: Any, what: str = "state") -> bytes:
@@ -39,8 +40,8 @@ def encode(state: Any, what: str = "state") -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview) -> Any:
-    """Returns the tree that encode() got. Tensors are in CPU memory. Ignores bytes after its end. Raises ValueError if
-    encode() did not make the bytes."""
+    """Returns the state that was given to encode(). Tensors are in CPU memory. Ignores bytes after the end of the
+    encoded state. Raises ValueError if encode() did not make the bytes."""
     view = memoryview(data)
     if len(view) < _LENGTH.size:
         raise ValueError("Python state is cut short")
@@ -123,7 +124,7 @@ _SPECIAL = {
     collections.deque: lambda e, v, path: e.items("deque", v, path) | {"maxlen": v.maxlen},
     collections.OrderedDict: lambda e, v, path: {TAG: "ordered dict", "items": e.pairs(v, path)},
     collections.Counter: lambda e, v, path: {TAG: "counter", "items": e.pairs(v, path)},
-    # The factory of a defaultdict is code: whoever loads it brings its own, or gets a plain dict.
+    # The factory of a defaultdict is code and is not stored. So a defaultdict is loaded as a plain dict.
     collections.defaultdict: lambda e, v, path: {TAG: "dict", "items": e.pairs(v, path)},
     bytes: lambda e, v, path: {TAG: "bytes", "at": e.blob(v)},
     bytearray: lambda e, v, path: {TAG: "bytearray", "at": e.blob(bytes(v))},

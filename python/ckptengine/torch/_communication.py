@@ -3,23 +3,24 @@
 By default this uses torch's own hooks and changes nothing in torch. Each known DistributedDataParallel (DDP) model gets
 a communication hook, which computes the same bits as DDP without it.
 
-With `patch`, it sees everything that goes through torch.distributed from Python, also FSDP's collectives. It replaces
-methods of torch's classes in this process:
+With `patch`, the engine sees everything that goes through torch.distributed from Python, also FSDP's collectives. This
+replaces methods of torch's classes in this process:
 
-- The methods of ProcessGroup mark the begin of every collective, send and receive. An asynchronous one ends when its
-  future is done or its wait() returns, whichever is first. One without a future (a send), or one that the caller waits
-  for at once, ends in Work.wait().
+- The methods of ProcessGroup mark the begin of every collective, send and receive. An asynchronous communication ends
+  when its future is done or its wait() returns, whichever is first. A communication without a future (a send), or one
+  for which the caller waits at once, ends in Work.wait().
 - A DDP model gets its hook at the first forward pass. Its broadcast of buffers, which C++ code makes, counts as one
   communication.
 
-Communications of tensors on a GPU begin and end on the GPU's timeline. NCCL's futures are done, and its wait() returns,
-when the work is queued. Both make the current stream wait for the work, so the end is marked on that stream.
+Communications of tensors on a GPU begin and end on the GPU's timeline. NCCL's futures are done, and wait() on NCCL's
+work returns, when the work is queued. Both make the current stream wait for the work, so the end is marked on that
+stream.
 
-It never sees functional collectives (DTensor), backends used without a ProcessGroup, compiled code, the content of CUDA
-graphs, and DDP's map of unused parameters.
+The engine never sees functional collectives (DTensor), backends used without a ProcessGroup, compiled code, the content
+of CUDA graphs, and DDP's map of unused parameters.
 
-It replaces methods of classes, not functions of modules, because torch compares some of its functions by identity
-(P2POp, coalescing).
+This module replaces methods of classes, not functions of modules, because torch compares some of its functions by
+identity (P2POp, coalescing).
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def _gpu_of(value: Any) -> torch.device | None:
 
 
 class _Open:
-    """A communication that has begun. end() ends it, once, on any thread. With a `gpu`, begin and end are marked on the
-    stream that is current there at that moment."""
+    """A communication that has begun. end() ends it; further calls do nothing. Any thread may call end(). With a `gpu`,
+    begin and end are marked on the stream that is current on this GPU at that moment."""
 
     __slots__ = ("_channel", "_gpu", "_open", "_owner")
 
@@ -85,25 +86,25 @@ class _Open:
 
 class Communication:
     """Watches communications from construction to close(). close() undoes everything except DDP's hooks, which cannot
-    be removed: they continue to compute what DDP would without them. If the engine is collected, this closes. Nothing
-    here raises because the engine could not be told."""
+    be removed: they go on to compute what DDP would compute without them. When the engine is garbage-collected, the
+    object closes itself. If it cannot tell the engine something, no method raises."""
 
     def __init__(self, engine: Engine, *, patch: bool = False) -> None:
         self._patches = patch
         self._engine: Callable[[], Engine | None] = weakref.ref(engine)
-        self._lock = threading.RLock()  # entered again where an object is collected within
+        self._lock = threading.RLock()  # reentrant, because garbage collection under the lock may call end()
         self._channels: dict[str, int] = {}  # by name of the process group
         self._waited_for: weakref.WeakKeyDictionary[Any, _Open] = weakref.WeakKeyDictionary()
-        self._models: weakref.WeakSet[Any] = weakref.WeakSet()  # DDP's, looked at
+        self._models: weakref.WeakSet[Any] = weakref.WeakSet()  # DDP models that were looked at
         self._replaced: list[tuple[type, str, Any, Any]] = []
         if patch:
             self._replace_methods()
         weakref.finalize(engine, self.close).atexit = False
 
     def place(self, modules: Iterable[torch.nn.Module]) -> None:
-        """Places a hook in the DDP models among `modules`. With `patch`, other models get it at their first forward
-        pass that is not compiled. That is late on purpose: a model takes only one hook, and its owner's has
-        priority."""
+        """Places a hook in the DDP models among `modules`. With `patch`, other models get a hook at their first forward
+        pass that is not compiled. That is late on purpose: a model takes only one hook, and a hook of the model's owner
+        has priority."""
         for module in modules:
             for part in module.modules():
                 if isinstance(part, torch.nn.parallel.DistributedDataParallel):
@@ -113,12 +114,13 @@ class Communication:
         with self._lock:
             self._engine = lambda: None
         for owner, name, original, ours in reversed(self._replaced):
-            if owner.__dict__.get(name) is ours:  # else somebody has replaced it since, and calls ours, which is idle
+            # If somebody replaced the method later, it may call ours, which does nothing now.
+            if owner.__dict__.get(name) is ours:
                 setattr(owner, name, original)
         self._replaced.clear()
 
     def begin(self, group: dist.ProcessGroup, tensors: Any) -> _Open:
-        """Marks the begin of a communication of this group. end() of the result marks its end."""
+        """Marks the begin of a communication of this group. Call end() of the result to mark its end."""
         name = group.group_name
         with self._lock:
             channel = self._channels.setdefault(name, min(len(self._channels), CHANNELS_MAX - 1))
@@ -143,8 +145,8 @@ class Communication:
         self._replaced.append((owner, name, original, ours))
 
     def _tell(self, call: str, *where: int) -> bool:
-        """Calls the engine. Returns False if there is none. An error can only come from a restore() in the middle of a
-        communication: the engine did not see its begin, so its end does not count."""
+        """Calls the engine. Returns False if the engine is gone or raises. It can only raise if a restore() came in the
+        middle of a communication: then it did not see the begin, so the end does not count."""
         with self._lock:
             engine = self._engine()
             if engine is None:
@@ -182,7 +184,7 @@ class Communication:
                 return
             except RuntimeError:  # a Work without a future
                 pass
-        # If nobody waits, it ends when nobody can wait any more.
+        # If nobody waits for the work, the communication ends when the Work object is destroyed.
         weakref.finalize(work, opened.end).atexit = False
 
     def _waiting(self, original: Callable) -> Callable:
@@ -219,13 +221,13 @@ class Communication:
         if model in self._models:
             return
         self._models.add(model)
-        # A patched all_reduce is seen by itself.
+        # With `patch`, the replaced all_reduce marks the communication, so the hook needs no listener.
         why_not = place(model, None if self._patches else self)
         if not why_not:
             return
         log.warning(
             "the engine does not see when a DistributedDataParallel model reduces gradients, unless that goes through "
             "torch.distributed and communication='patch' is given: %s; call Engine.comm_begin() and comm_end() around "
-            "it, or let checkpoint traffic run beside it",
+            "the reduction, or accept that checkpoint traffic runs at the same time",
             why_not,
         )

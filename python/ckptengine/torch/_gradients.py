@@ -1,7 +1,7 @@
 """A communication hook for DistributedDataParallel (DDP). It computes what DDP computes without a hook, bit for bit,
 and tells its listeners when it communicates.
 
-DDP reads the annotations as objects, so this file does not postpone them."""
+DDP reads the hook's annotations as objects. So this file does not import annotations from __future__."""
 
 import weakref
 from typing import Any
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 
 class _Of:
-    """The model that a hook was placed in. It is None in a copy of the model, because the copy has no hook."""
+    """The model in which a hook was placed. A copy of the model has no hook, so there this holds None."""
 
     def __init__(self, model: Any) -> None:
         self.model = weakref.ref(model)
@@ -22,8 +22,8 @@ class _Of:
 
 
 def place(model: Any, listener: Any = None) -> str:
-    """Places the hook in `model`, once. From then on it tells `listener`, a Communication. Returns "" or the reason why
-    the model has no hook. DDP takes one hook, so it refuses hooks that are registered later."""
+    """Places the hook in `model`, once. From then on the hook tells `listener`, a Communication. Returns "" or the
+    reason why the model did not get the hook. DDP takes one hook, so it refuses hooks that are registered later."""
     others = [hook for hook, _ in model._comm_hooks if hook is not reduce_gradients]
     for _, state in model._comm_hooks:
         if isinstance(state, _Of) and state.model() is model:
@@ -43,9 +43,10 @@ def place(model: Any, listener: Any = None) -> str:
 
 
 def _why_not_the_same(model: Any) -> str:
-    """Returns why reduce_gradients() would not give the same bits as DDP, or "". DDP multiplies gradients that it
-    copies to a bucket by the inverse of the number of ranks. It divides gradients that are in the bucket already. With
-    gradient_as_bucket_view it does either, and a hook cannot know which. For powers of two the results are equal."""
+    """Returns why reduce_gradients() would not give the same bits as DDP. "" if it gives the same. DDP multiplies
+    gradients that it copies to a bucket by the inverse of the number of ranks. It divides gradients that are in the
+    bucket already. With gradient_as_bucket_view it does either, and a hook cannot know which. If the number of ranks is
+    a power of two, the results are equal."""
     ranks = model.process_group.size()
     if model.gradient_as_bucket_view and ranks & (ranks - 1):
         return f"gradient_as_bucket_view with {ranks} ranks, no power of two, leaves open how gradients are divided"

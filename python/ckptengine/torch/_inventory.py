@@ -6,12 +6,12 @@
     tensor.<name>              tensors given by the caller                  overlapped
     buffer.<buffer>            persistent module buffers                    synchronous: the forward pass changes them
 
-Several models or optimizers have their names in between: model.ema.fc.weight. A tensor that appears twice (tied
-weights) is captured once, under its first name. Of a DTensor, the local tensor is captured.
+With several models or optimizers, each one's name follows the first word: model.ema.fc.weight. A tensor that appears
+twice (tied weights) is captured once, under its first name. Of a DTensor, the local tensor is captured.
 
-Parallel wrappers change a module's parameters while it runs. FSDP2 puts whole parameters in their place, which are
-taken out again here. A DDP model with tensor parallelism loses its parameters at the first forward pass. Here they keep
-their names.
+Parallel wrappers change a module's parameters while the module runs. FSDP2 replaces them by whole parameters; gather()
+undoes that. A DDP model with tensor parallelism loses its parameters at the first forward pass. The inventory remembers
+them under their names.
 
 gather() looks at the real objects each time, so it sees state that was created late, replaced or moved.
 """
@@ -35,9 +35,9 @@ from ._split import Mesh, Split, is_dtensor, joined, local, split_of
 
 class Found(NamedTuple):
     name: str
-    tensor: Tensor  # as the training loop has it: a DTensor, too
+    tensor: Tensor  # as the training loop has it, so it may be a DTensor
     capture: Capture
-    of: Tensor | None = None  # the parameter, of optimizer state
+    of: Tensor | None = None  # for optimizer state: the parameter that it belongs to
 
 
 class Inventory:
@@ -54,14 +54,14 @@ class Inventory:
         modules = list({id(m): m for model in self.models.values() for m in model.modules()}.values())
         self._children = [m._modules for m in modules]
         self._members = [d for m in modules for d in (m._parameters, m._buffers)]
-        fsdp = sys.modules.get("torch.distributed.fsdp")  # where a model uses it, it was imported
+        fsdp = sys.modules.get("torch.distributed.fsdp")  # it is imported if any model uses it
         self._sharded = [m for m in modules if isinstance(m, getattr(fsdp, "FSDPModule", ()))]
         for key, model in self.models.items():
             named = model.named_parameters()
             self._local_parameters[key] |= {name: p for name, p in named if hasattr(p, "_st_info")}
 
     def _parameters(self, key: str) -> Iterator[tuple[str, Tensor]]:
-        """The parameters of a model by name, also those that a DDP model with tensor parallelism has taken out."""
+        """Yields the parameters of a model by name, also those that a DDP model with tensor parallelism has removed."""
         present = dict(self.models[key].named_parameters())
         yield from present.items()
         yield from ((name, p) for name, p in self._local_parameters[key].items() if name not in present)
@@ -70,7 +70,7 @@ class Inventory:
         """Returns identities, addresses and lengths of all tensors. If they are equal at two calls, no tensor was
         replaced or moved. Every snapshot calls it, so it is cheap (some 150 ns per tensor)."""
         for module in self._sharded:
-            module.reshard()  # FSDP2 has whole parameters in a module after a forward pass alone
+            module.reshard()  # after a forward pass without a backward pass, FSDP2 leaves whole parameters
         found: list[Any] = [member for members in self._members for member in members.values()]
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
@@ -127,7 +127,7 @@ class Inventory:
                     yield Found(name, buffer, Capture.SYNCHRONOUS)
 
     def tied(self) -> dict[str, str]:
-        """Further names of model tensors that are captured once, under their first name."""
+        """Returns the further names of tied model tensors, each with the name under which it is captured."""
         found: dict[str, str] = {}
         for key, model in self.models.items():
             for kind, every in (("model", model.named_parameters), ("buffer", model.named_buffers)):
@@ -140,7 +140,7 @@ class Inventory:
     # ---- how tensors lie over the ranks ----
 
     def splits(self) -> dict[str, Split]:
-        """How DTensors are split, by name. State of the shape of a parameter that is split, is split like it."""
+        """Returns how tensors are split, by name. Optimizer state of a parameter's shape is split like it."""
         found: dict[str, Split] = {}
         for name, tensor, _, of in self.gather():
             split = split_of(name, tensor)
@@ -151,8 +151,8 @@ class Inventory:
         return found
 
     def alike(self, rank: int, world_size: int) -> tuple[frozenset[int], str]:
-        """The ranks whose main shard is the same as this rank's, and the tensor that leaves others out. Empty if all
-        ranks are the same."""
+        """Returns the ranks whose main shard is the same as this rank's, and the name of the tensor that excludes the
+        other ranks. The name is empty if all ranks have the same main shard."""
         self._replicas.look_at(self.models.values())
         if is_partition(self.models.values(), self.optimizers.values()):
             return frozenset({rank}), "optim"
@@ -164,7 +164,7 @@ class Inventory:
         return narrowest(alike, rank, world_size) if alike else (frozenset({rank}), "")
 
     def is_in_ddp(self) -> bool:
-        """Whether DDP models hold all of the main shard, though there may be one rank now."""
+        """Whether all tensors of the main shard belong to DDP models. True even if there is only one rank now."""
         main = [found for found in self.gather() if found.capture is not Capture.SYNCHRONOUS]
         held = (self._replicas.of_parameter(found.tensor if found.of is None else found.of) for found in main)
         return bool(main) and all(ranks is not None for ranks in held)
@@ -180,7 +180,7 @@ class Inventory:
         return frozenset({rank})
 
     def join_created_state(self, stored: Mapping[str, Split]) -> None:
-        """Makes DTensors of the state that create_missing_state() made, as it was stored."""
+        """Turns state that create_missing_state() made into DTensors, with the splits that are stored."""
         meshes: dict[Mesh, Any] = {}
         for found in self.gather():
             for tensor in (found.tensor, found.of):
@@ -281,15 +281,15 @@ def _transient_buffers(model: nn.Module) -> set[int]:
 
 
 def _device_of_state(optimizer: Any, parameter: Tensor, state_key: str, shape: list[int]) -> torch.device:
-    """Where the optimizer would have created this state. torch keeps step counters on the CPU unless a kernel reads
-    them."""
+    """Returns the device on which the optimizer would have created this state. torch keeps step counters on the CPU
+    unless a GPU kernel reads them."""
     group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
     on_device = group.get("capturable") or group.get("fused")
     return torch.device("cpu") if state_key == "step" and not shape and not on_device else parameter.device
 
 
 def named(what: str, value: Any) -> dict[str, Any]:
-    """Returns one object, a sequence or a dict as a dict. A single object has the empty name."""
+    """Returns one object, a sequence or a dict of objects as a dict by name. The name of a single object is empty."""
     if value is None:
         return {}
     if isinstance(value, Mapping):

@@ -1,10 +1,11 @@
-"""Shows the memory of any tensor to the engine, which takes only contiguous memory in row-major order.
+"""Describes the memory of any tensor to the engine, which takes only contiguous memory in row-major order.
 
-- A contiguous tensor is shown as it is.
-- A dense tensor with permuted strides (channels_last, a transposed weight) is shown in the order of its memory. The
-  permutation is part of the stored name: "conv.weight@0,2,3,1". Nothing is copied twice.
-- Any other tensor (a slice with gaps, an expanded tensor) is staged: snapshot() copies it into contiguous memory, and
-  the engine captures that copy. It changes only at the next snapshot, so its capture may be overlapped.
+- A contiguous tensor is registered as it is.
+- A dense tensor with permuted strides (channels_last, a transposed weight) is registered with its dimensions in the
+  order of its memory. The permutation is part of the stored name: "conv.weight@0,2,3,1". This needs no extra copy.
+- Any other tensor (a slice with gaps, an expanded tensor) is staged: snapshot() copies it to contiguous memory, and the
+  engine captures this staging copy. The staging copy changes only at the next snapshot, so its capture may be
+  overlapped.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ _PERMUTED = re.compile(r"^(.*)@(\d+(?:,\d+)*)$", re.DOTALL)
 
 @dataclass(frozen=True)
 class Shown:
-    """One registration. `memory` is contiguous. It shares its storage with the tensor, or is the staging copy of
-    `source`."""
+    """How to register one tensor. `memory` is contiguous. It is the tensor's own memory or, if `source` is not None,
+    the staging copy of `source`."""
 
     name: str
     memory: torch.Tensor
@@ -60,7 +61,7 @@ class Shown:
         return Memory.DEVICE if self.memory.is_cuda else Memory.HOST
 
     def fits(self, other: Shown) -> bool:
-        """Whether the two differ only in their address."""
+        """Whether the two registrations differ only in their address."""
         mine, theirs = self.memory, other.memory
         return (
             mine.dtype == theirs.dtype
@@ -75,7 +76,7 @@ class Shown:
             self.memory.copy_(self.source)
 
     def unstage(self) -> None:
-        """Copies what was loaded into the staging copy back to the tensor."""
+        """Copies the staging copy back to the tensor, after a restore. Does nothing if there is no staging copy."""
         if self.source is not None:
             self.source.copy_(self.memory)
 
@@ -97,7 +98,7 @@ def show(name: str, tensor: torch.Tensor, capture: Capture) -> Shown:
 
 
 def show_as_stored(shown: Shown, tensor: torch.Tensor, stored_name: str) -> Shown:
-    """Returns the same tensor in the memory order that was stored. It is staged if its own order differs."""
+    """Returns how to register the tensor in the stored memory order. Stages it if its own memory order differs."""
     if stored_name == shown.name:
         return shown
     base, order = split_name(stored_name)
@@ -113,7 +114,7 @@ def show_as_stored(shown: Shown, tensor: torch.Tensor, stored_name: str) -> Show
 
 
 def create_as_stored(stored_name: str, stored: dict, device: torch.device) -> torch.Tensor:
-    """Creates a tensor for what is stored under `stored_name`, with the strides that it had."""
+    """Creates a tensor for the one stored under `stored_name`, with the strides that it had."""
     if stored["dtype"] not in _TORCH_DTYPES:
         raise Error(Status.MISMATCH, f"tensor '{stored_name}' is stored with the unknown type {stored['dtype']}")
     memory = torch.zeros(stored["shape"], dtype=_TORCH_DTYPES[stored["dtype"]], device=device)
@@ -147,7 +148,7 @@ def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dtype == torch.complex128:
         return torch.view_as_real(tensor)
     if tensor.element_size() == 1 and tensor.dtype.is_floating_point:
-        return tensor.view(torch.uint8)  # the rarer 8-bit floats: stored as bytes
+        return tensor.view(torch.uint8)  # the rarer 8-bit floats are stored as bytes
     raise _refused(name, f"is of type {tensor.dtype}, which cannot be stored")
 
 
@@ -161,7 +162,7 @@ def _memory_order(tensor: torch.Tensor) -> list[int]:
 
 
 def _without_expansion(tensor: torch.Tensor) -> torch.Tensor:
-    """Keeps one element of every expanded dimension, because the others are the same memory."""
+    """Returns a view with one element of every expanded dimension, because the others are the same memory."""
     for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         if stride == 0 and size > 1:
             tensor = tensor.narrow(dim, 0, 1)
@@ -169,7 +170,7 @@ def _without_expansion(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether two elements may share an address. False if each stride steps over all smaller dimensions."""
+    """Whether two elements may share an address. False only if each stride is larger than all smaller dimensions."""
     reach = 0
     steps = [(stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
     for stride, size in sorted(steps):

@@ -1,15 +1,15 @@
-"""Which ranks have the same main shard: those whose local state is the same in every tensor of it.
+"""Finds out which ranks have the same main shard: ranks for which every tensor of the main shard is the same.
 
-Every tensor tells for which ranks it is the same:
+For which ranks a tensor is the same depends on its kind:
 
     a DTensor                         the ranks along the mesh dimensions that replicate it
     a parameter in a DDP model        the ranks of the model's process group
-    optimizer state of a parameter    a DTensor as above; else the ranks of the parameter
-    any other tensor                  this rank alone: nobody says that it is the same elsewhere
+    optimizer state of a parameter    a DTensor as above; otherwise the ranks of the parameter
+    any other tensor                  this rank alone, because nothing says that other ranks have the same
 
-The answer is what all of them have in common. Each tensor divides the ranks into groups, so all ranks of one answer
-come to the same answer. An optimizer that has only some of the parameters is a partition (ZeRO), which differs between
-the ranks of a DDP model.
+The result is the ranks that all these sets have in common. Each tensor divides the ranks into groups, so all ranks of a
+result compute the same result. An optimizer that has only some of the parameters is a partition (ZeRO), which differs
+between the ranks of a DDP model.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 
 class Replicas:
-    """Remembers the parameters of DDP models, because tensor parallelism in a DDP model takes them out of its modules
-    at the first forward pass."""
+    """Remembers the parameters of DDP models, because with tensor parallelism the first forward pass removes them from
+    the modules."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, frozenset[int]] = {}  # by identity of the parameter
         self._seen: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
-        self._parameters: list[Tensor] = []  # so that no other tensor gets the identity
+        self._parameters: list[Tensor] = []  # kept, so that no other tensor gets the same identity
 
     def look_at(self, models: Iterable[nn.Module]) -> None:
         for model in models:
             for module in model.modules():
-                # Once: it does not reduce gradients of parameters that it gets later.
+                # Looks at a model only once, because DDP does not reduce gradients of parameters that it gets later.
                 if isinstance(module, DistributedDataParallel) and module not in self._seen:
                     self._seen.add(module)
                     self._look_at(module)
@@ -60,7 +60,7 @@ class Replicas:
 
 
 def is_partition(models: Iterable[nn.Module], optimizers: Iterable[Any]) -> bool:
-    """Whether optimizers have some of the parameters that a model trains, but not all."""
+    """Whether the optimizers have some, but not all, of the parameters that the models train."""
     optimizers = list(optimizers)
     if any(type(optimizer).__name__ == "ZeroRedundancyOptimizer" for optimizer in optimizers):
         return True
@@ -73,7 +73,7 @@ def is_partition(models: Iterable[nn.Module], optimizers: Iterable[Any]) -> bool
 
 
 def narrowest(alike: Mapping[str, frozenset[int]], rank: int, all_ranks: int) -> tuple[frozenset[int], str]:
-    """What the ranks of all tensors have in common, and the tensor that made it as small as it is."""
+    """Returns the ranks that all tensors have in common, and the name of the tensor that excluded the last rank."""
     common, why = frozenset(range(all_ranks)), ""
     for name, ranks in alike.items():
         if common - ranks:
@@ -81,12 +81,12 @@ def narrowest(alike: Mapping[str, frozenset[int]], rank: int, all_ranks: int) ->
     return common | {rank}, why
 
 
-# The main shard that all ranks share. Its name says nothing of their number, which may change with a restart.
+# Name of the main shard that all ranks share. It does not depend on their number, which a restart may change.
 ALL_RANKS = "all_ranks"
 
 
 class MainShard:
-    """The name of this rank's main shard with torch.distributed. If it was named here, `ranks` share it."""
+    """The name of this rank's main shard with torch.distributed. If nobody gave a name, `ranks` share the shard."""
 
     def __init__(self, inventory: Inventory, given: Mapping[str, Any]) -> None:
         self._inventory = inventory
@@ -102,7 +102,7 @@ class MainShard:
                 self.ranks, self.name = ranks, f"rank{min(ranks)}.and{len(ranks) - 1}"
 
     def refuse_what_differs(self) -> None:
-        """Raises Error if state has appeared that the ranks may not have alike."""
+        """Raises Error if new state has appeared that may differ between the ranks that share the main shard."""
         if not self.ranks:
             return
         ranks, why = self._alike()
@@ -118,7 +118,7 @@ class MainShard:
 
 
 def _given_name(given: Mapping[str, Any]) -> str:
-    """The name that somebody gave the main shard: an argument, the environment, or the file of options. Else ""."""
+    """Returns the main shard's name from an argument, the environment or the file of options. "" if none has it."""
     if given.get("shard") is not None:
         return str(given["shard"])
     if os.environ.get("CKPTENGINE_SHARD"):
@@ -127,7 +127,7 @@ def _given_name(given: Mapping[str, Any]) -> str:
     try:
         return str(json.loads(Path(file).read_text()).get("shard", "")) if file else ""
     except (OSError, ValueError, AttributeError):
-        return ""  # the engine tells what is wrong with the file
+        return ""  # the engine raises an error about the file
 
 
 def is_distributed() -> bool:

@@ -1,7 +1,8 @@
 """Reads and writes the states of the random number generators that training loops commonly use.
 
-These are torch's (CPU, and the current CUDA device once CUDA is in use), Python's random, and numpy's global generator
-once numpy is imported. Reading them takes some 20 microseconds. Not thread-safe, like the generators themselves.
+These are torch's generator for the CPU, torch's generator for the current CUDA device (once CUDA is in use), Python's
+random, and numpy's global generator (once numpy is imported). Reading them takes some 20 microseconds. Not thread-safe,
+like the generators themselves.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How tensors are split over the ranks: what a DTensor knows of itself, as it is stored.
+"""How tensors are split over the ranks, and the record with which a checkpoint stores that.
 
-A rank captures the local tensor of each DTensor. Its *split* says where that lies in the whole tensor: the mesh, the
-placements, the whole shape, and for each dimension the index ranges that this rank has. All splits of a rank are one
-tensor of its private shard, `split.<digest>`, with JSON in it:
+A rank captures the local tensor of each DTensor. The tensor's *split* says where the local tensor lies in the whole
+tensor: the mesh, the placements, the whole shape, and for each dimension the index ranges that this rank has. All
+splits of a rank are stored as JSON in one tensor of its private shard, `split.<digest>`:
 
     {"format": 1, "rank": 2, "main": "rank0.and1",
      "meshes": [{"dims": ["dp", "tp"], "sizes": [2, 2], "ranks": [0, 1, 2, 3], "at": [1, 0]}],
@@ -10,9 +10,9 @@ tensor of its private shard, `split.<digest>`, with JSON in it:
      "tensors": {"model.fc.weight": 0, "optim.exp_avg.fc.weight": 0}}
 
 `main` is the shard with the local tensors. `at` of a mesh is this rank's coordinate. `at` of a split has the ranges
-[begin, end, begin, end, ...] of each dimension, one range in all but the oddest cases. Placements: R is Replicate, S0
-is Shard(0), S0/2 is _StridedShard(0, split_factor=2). The digest in the name is that of where parameters lie. So a
-restore can compare before it changes anything.
+[begin, end, begin, end, ...] of each dimension; usually there is one range. Placements: R is Replicate, S0 is Shard(0),
+S0/2 is _StridedShard(0, split_factor=2). The digest in the name is that of the splits of parameters. So restore() can
+compare the name before it changes anything.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RECORD = "split."
 _FORMAT = 1
 _OPTIMIZER = "optim."
 
-Ranges = tuple[tuple[int, int], ...]  # begin and end of each
+Ranges = tuple[tuple[int, int], ...]  # begin and end of each range
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Split:
         return tuple(_length(ranges) for ranges in self.at)
 
     def alike(self) -> frozenset[int]:
-        """The ranks of the mesh that have the same local tensor: those along the dimensions that replicate it."""
+        """Returns the ranks that have the same local tensor: those along the mesh dimensions that replicate it."""
         numbers = torch.tensor(self.mesh.ranks).reshape(self.mesh.sizes)
         replicated = [placement == "R" for placement in self.placements]
         index = tuple(slice(None) if r else at for r, at in zip(replicated, self.mesh.at, strict=True))
@@ -64,23 +64,24 @@ class Split:
 
 
 def is_dtensor(value: Any) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")  # where there is a DTensor, it was imported
+    module = sys.modules.get("torch.distributed.tensor")  # it is imported if there is any DTensor
     return module is not None and isinstance(value, module.DTensor)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, or the local tensor of a DTensor. Like to_local() without autograd, and ten times cheaper."""
+    """Returns the local tensor of a DTensor, or else the tensor. Ten times cheaper than to_local(); no autograd."""
     if not is_dtensor(tensor):
         return tensor
     inner = tensor._local_tensor
-    # A result of a collective that nobody has waited for yet.
+    # The local tensor may be the result of a collective for which nobody has waited yet.
     return inner.trigger_wait() if hasattr(inner, "trigger_wait") else inner
 
 
 def split_of(name: str, tensor: torch.Tensor) -> Split | None:
-    """How a tensor is split. None if it is not. Raises Error if its local tensor alone is not its state.
+    """Returns how a tensor is split; None if it is not. Raises Error if this rank's part of the state is more than the
+    local tensor.
 
-    A DDP model with tensor parallelism keeps local tensors as its parameters, and what they are of in `_st_info`."""
+    A DDP model with tensor parallelism has local tensors as parameters. Their `_st_info` describes the split."""
     if is_dtensor(tensor):
         mesh, placements, shape = tensor.device_mesh, tensor.placements, tensor.shape
     elif hasattr(tensor, "_st_info"):
@@ -88,7 +89,7 @@ def split_of(name: str, tensor: torch.Tensor) -> Split | None:
     else:
         return None
     coordinate = mesh.get_coordinate()
-    if coordinate is None:  # this rank has nothing of it
+    if coordinate is None:  # this rank is not in the mesh
         return None
     numbers = mesh.mesh
     described = Mesh(
@@ -133,7 +134,7 @@ def _ranges(mesh: Mesh, placements: Iterable[str], shape: tuple[int, ...]) -> tu
 
 
 def _chunk(ranges: Ranges, number: int, of: int) -> Ranges:
-    """What torch.chunk() makes of these indices. Chunks at the end may be empty."""
+    """Returns one of `of` chunks of these indices, as torch.chunk() cuts them. The last ones may be empty."""
     step = -(-_length(ranges) // of)
     first, last = number * step, (number + 1) * step
     cut, passed = [], 0
@@ -163,7 +164,7 @@ def _length(ranges: Ranges) -> int:
 
 
 def record(rank: int, main: str, splits: Mapping[str, Split]) -> tuple[str, bytes]:
-    """The name and the bytes of a rank's record."""
+    """Returns the name and the bytes of a rank's record."""
     meshes, kinds = _numbered(split.mesh for split in splits.values()), _numbered(splits.values())
     text = json.dumps(
         {
@@ -200,7 +201,7 @@ class Record:
 
 
 def read_record(data: bytes | bytearray | memoryview) -> Record:
-    """Reads what record() wrote, and blanks behind it. Raises ValueError if it did not write it."""
+    """Reads what record() wrote, which may be followed by blanks. Raises ValueError for other bytes."""
     try:
         found = json.loads(bytes(data))
         if found["format"] != _FORMAT:
@@ -221,7 +222,7 @@ def read_record(data: bytes | bytearray | memoryview) -> Record:
 
 
 def joined(tensor: torch.Tensor, split: Split, meshes: Mapping[Mesh, Any]) -> torch.Tensor:
-    """A DTensor on the memory of a local tensor, split as it was stored. `meshes` are those of this job."""
+    """Returns a DTensor that shares the memory of a local tensor, with a stored split. `meshes`: those of this job."""
     from torch.distributed.tensor import DTensor
 
     if split.mesh not in meshes:

@@ -1,5 +1,5 @@
-// ChunkBuffers lends buffers to coding jobs, for the chunks that they read. The number of buffers is fixed, and each is
-// used again and again. So only its first use touches fresh memory, which is slow.
+// ChunkBuffers lends buffers to coding jobs, for the chunks that they read. The number of buffers is limited, and
+// coding jobs use the same ones again and again. So only the first use of a buffer touches fresh memory, which is slow.
 //
 // Thread-safe.
 #pragma once
@@ -15,12 +15,12 @@ namespace ckpt::agent {
 
 class ChunkBuffers {
  public:
-  // At least as many as a parity group can have members. One chunk needs a buffer per fetched source, and one more for
-  // a result that does not fit the end of its slot.
+  // At least as many as a parity group can have members. One chunk needs a buffer per source that is fetched. It needs
+  // one more if the result, in whole leaves, does not fit at the end of its slot.
   static constexpr std::size_t count = 64;
   static constexpr std::size_t size_bytes = 1u << 20;
 
-  using Buffer = std::byte*;  // size_bytes, aligned to a page
+  using Buffer = std::byte*;  // has size_bytes bytes, begins at a page, and belongs to this object
   using OnGranted = std::function<void(std::vector<Buffer> buffers)>;
 
   ChunkBuffers() = default;
@@ -28,8 +28,9 @@ class ChunkBuffers {
   ChunkBuffers(const ChunkBuffers&) = delete;
   ChunkBuffers& operator=(const ChunkBuffers&) = delete;
 
-  // Calls `grant` with `wanted` buffers (at most `count`) as soon as that many are free: at once, or from give_back().
-  // Serves requests in order. Each gets all of its buffers or none, so two requests cannot block each other.
+  // Calls `grant` with `wanted` buffers (at most `count`) as soon as that many are free: at once, or within a later
+  // call of give_back(). Serves requests in order. A request gets all its buffers at once, so two requests cannot block
+  // each other.
   void ask(std::size_t wanted, OnGranted grant);
   void give_back(std::vector<Buffer> buffers);
 

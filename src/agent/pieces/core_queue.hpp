@@ -1,9 +1,10 @@
 // CoreQueue brings tasks from other threads to the agent's core thread, which runs them in order. EventSink takes
 // events for the protocol's core.
 //
-// Thread-safe. Posting never blocks. The queue has a bound. If it is full, offer() drops the task: use it for tasks
-// that come again anyway (messages, poll results). Use post() for answers to something bounded: a fetch, a connection,
-// a rank. If there are too many even so, post() throws Failure before the queue takes all memory.
+// Thread-safe. Neither offer() nor post() blocks. Each has a bound on the number of waiting tasks. Above its bound,
+// offer() drops the task: use it for tasks that come again anyway (messages, poll results). Use post() for tasks whose
+// number is limited by something else: fetches, connections, ranks. Above its much larger bound, post() throws Failure,
+// before the queue takes all memory.
 #pragma once
 
 #include <condition_variable>
@@ -22,29 +23,30 @@ namespace ckpt::agent {
 
 using Task = std::function<void()>;
 
-// The core's time, from the steady clock.
+// The time that the core is given with events: milliseconds of the steady clock.
 inline core::TimeMs core_now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch()).count();
 }
 
-// Takes events for the core from callers that do not wait for the effects. Only the core thread calls it.
+// EventSink takes events for the core, from callers that do not wait for the effects. Only the core thread calls it.
 class EventSink {
  public:
   virtual ~EventSink() = default;
-  // Hands the event to the core. If effects are being carried out, the event waits until that has ended.
+  // Hands the event to the core. While effects of an earlier event are being carried out, the event waits.
   virtual void handle(core::Event event) = 0;
 };
 
 class CoreQueue : public std::enable_shared_from_this<CoreQueue> {
  public:
-  // Far beyond what a node can have outstanding.
+  // Far more than the answers for which a node can be waiting at the same time.
   static constexpr std::size_t posted_max = 1u << 20;
 
   explicit CoreQueue(std::size_t offered_limit, std::size_t posted_limit = posted_max)
       : offered_limit_(offered_limit), posted_limit_(posted_limit) {}
 
+  // Throws Failure if `posted_limit` tasks wait already.
   void post(Task task) { push(std::move(task)); }
-  // Returns false and drops the task if the queue is full.
+  // Returns false and drops the task if `offered_limit` tasks wait already.
   bool offer(Task task) {
     {
       const std::lock_guard lock(mutex_);

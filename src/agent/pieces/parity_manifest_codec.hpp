@@ -1,5 +1,5 @@
-// Codec for the manifests that a parity piece carries in place of a layout. They are the manifests of the shards that
-// the parity was computed from. A node that has the parity uses them to verify a decoded shard.
+// Encodes and decodes the manifests that a parity piece carries in place of a layout. They are the manifests of the
+// shards that the parity was computed from. A node uses them to verify a shard that it decodes with the parity.
 //
 // Pure functions.
 #pragma once
@@ -15,16 +15,17 @@
 namespace ckpt::agent {
 
 struct KeptManifests {
-  std::uint32_t rows = 0;
-  std::uint32_t member = 0;
-  std::vector<std::optional<arena::Manifest>> members;  // nothing if that member has no shard
+  std::uint32_t rows = 0;                               // lost members that the group survives
+  std::uint32_t member = 0;                             // the member of the group that stores this parity
+  std::vector<std::optional<arena::Manifest>> members;  // of each member's shard; nothing if the member has no shard
 };
 
 std::string encode(const KeptManifests& kept);
 // Throws Failure (CKPT_ERR_CORRUPT) unless encode() wrote `text` for a valid group.
 KeptManifests decode_kept_manifests(std::string_view text);
 
-// The parity manifest of these manifests, and the size in bytes that encode() needs for such a parity manifest.
+// Returns the parity manifest for these manifests. encoded_bytes() returns how long the text of encode() is for a group
+// with this parity manifest.
 core::ParityManifest parity_manifest_of(const KeptManifests& kept);
 std::uint64_t encoded_bytes(const core::ParityManifest& parity_manifest);
 

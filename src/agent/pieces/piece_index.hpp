@@ -1,8 +1,8 @@
-// PieceIndex finds a whole piece on this node by name, for everybody who reads one: peers that fetch, trainers that
-// restore, and verification.
+// PieceIndex finds the whole pieces on this node, for everybody who reads one: peers that fetch, trainers that restore,
+// and verification.
 //
-// A reader pins the piece, so that its slot is not used for another. A dropped piece gets no new readers, and the agent
-// releases its slot after the last reader. Thread-safe.
+// A reader pins the piece, so that the slot is not used for another piece. After drop(), find() no longer returns the
+// piece, and the agent releases the slot once no reader pins the piece any more. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,8 @@
 
 namespace ckpt::agent {
 
-// Throws Failure (CKPT_ERR_CORRUPT) for parity without a valid parity manifest.
+// Describes the piece that has this manifest. Throws Failure (CKPT_ERR_CORRUPT) if it is parity whose parity manifest
+// is not valid.
 core::PieceInfo piece_info(const arena::Manifest& manifest);
 
 // A piece that somebody may be reading. While the object exists, the slot keeps the bytes and the segment stays mapped.
@@ -52,11 +53,12 @@ class PieceIndex {
  public:
   void add(const core::SlotRef& slot, std::shared_ptr<arena::Segment> segment, arena::Manifest manifest);
 
+  // Null if there is no such piece.
   Pin find(const std::string& shard, CheckpointId checkpoint) const;
   Pin find(const core::SlotRef& slot) const;
 
-  // `on_released` runs when no pin is left, on the thread that releases the last one. If there is no such piece, it
-  // runs at once.
+  // Removes the slot's piece. `on_released` runs when no reader pins the piece any more, on the last reader's thread.
+  // If the slot has no piece, `on_released` runs at once.
   void drop(const core::SlotRef& slot, std::function<void()> on_released);
 
  private:

@@ -75,7 +75,7 @@ core::Recovered Segments::recover(const std::vector<core::Recovered::Granted>& g
   for (arena::Segment& segment : found) {
     const SegmentKey key = key_of(segment.spec());
     if (segments_.contains(key)) {
-      notices.push_back("removed " + segment.path() + ", which an agent left unfinished");
+      notices.push_back("removed " + segment.path() + ", which an earlier agent left unfinished");
       arena::NodeArena::remove_segment(std::move(segment));
       continue;
     }
@@ -89,8 +89,8 @@ core::Recovered Segments::recover(const std::vector<core::Recovered::Granted>& g
       try {
         recovered.slots.back().piece = piece_info(*manifest);
       } catch (const Failure& failure) {
-        notices.push_back("dropped a piece in " + shared->path() + ": " + failure.what());
-        is_damaged = true;  // nobody can tell any more of which checkpoint
+        notices.push_back("dropped a damaged piece in " + shared->path() + ": " + failure.what());
+        is_damaged = true;  // nobody knows which checkpoint the piece belonged to
         continue;
       }
       recovered.slots.back().whole = true;
@@ -144,7 +144,7 @@ bool Segments::large_enough(const SegmentKey& key, const SlotNeed& need) const {
   return segment != nullptr && !is_outgrown(key, need) && segment->slots() >= spec_for(key, need).slots;
 }
 
-// Its file has no room for what is needed.
+// Whether the segment's file has no room for the need, so that a new segment must take its place.
 bool Segments::is_outgrown(const SegmentKey& key, const SlotNeed& need) const {
   const auto segment = find(key);
   return segment != nullptr && (segment->spec().slots_max < spec_for(key, need).slots ||

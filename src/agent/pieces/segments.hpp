@@ -1,8 +1,8 @@
 // Segments manages the segment files in this node's arena. It finds them when the agent starts, makes and enlarges them
 // on demand, and removes those that nobody needs.
 //
-// Only the agent's core thread uses it. Making a segment is slow: it reserves and touches memory, and copies what a
-// smaller segment had. So it runs on another thread and comes back as a task.
+// Only the agent's core thread uses it. Making a segment is slow, because that reserves and touches memory, and copies
+// the pieces of a smaller segment. So another thread makes it, and then posts a task to the core thread.
 #pragma once
 
 #include <functional>
@@ -21,58 +21,63 @@
 
 namespace ckpt::agent {
 
+// Names a segment of this node.
 struct SegmentKey {
-  core::Rank rank = core::held_rank;  // the rank that writes; held_rank: the agent writes
+  core::Rank rank = core::held_rank;  // the rank whose trainer writes it; held_rank: the agent writes it
   std::string shard;
   auto operator<=>(const SegmentKey&) const = default;
 };
 
-// How large a segment's slots must be, and how many it must have.
+// How large the slots of a segment must be, and how many it must have.
 struct SlotNeed {
-  std::uint64_t data_bytes = 0;
-  std::uint64_t layout_bytes = 0;
-  std::uint32_t slots = 0;  // at least; 0: as many as a segment starts with
+  std::uint64_t data_bytes = 0;    // largest piece
+  std::uint64_t layout_bytes = 0;  // largest layout
+  std::uint32_t slots = 0;         // least number of slots; 0: as many as a segment starts with
 };
 
 class Segments {
  public:
   struct Limits {
-    std::uint64_t budget_bytes = 0;     // 0: all that the file system has
-    std::uint32_t local_slots = 0;      // with which a rank's own segment starts
-    std::uint32_t local_slots_max = 0;  // up to which it may grow
-    std::uint32_t held_slots = 0;
+    std::uint64_t budget_bytes = 0;     // most memory for the arena; 0: all that the file system has
+    std::uint32_t local_slots = 0;      // slots with which a segment of a rank starts
+    std::uint32_t local_slots_max = 0;  // most slots of a segment of a rank
+    std::uint32_t held_slots = 0;       // slots of a segment that the agent writes
   };
-  // `busy` says whether an unfinished transfer writes to a segment. `index` and `queue` outlive this object.
+  // `busy` says whether an unfinished transfer writes to a segment. All references outlive this object.
   Segments(arena::NodeArena& arena, const Limits& limits, PieceIndex& index, CoreQueue& queue,
            std::function<bool(const SegmentKey&)> busy);
   ~Segments();
 
-  // Call this at start: it finds the pieces in the arena and adds them to the index. `granted`: grants that living
-  // trainers may be using. Their slots count neither as whole nor as free.
+  // Call this once, at start. Finds the segments and pieces in the arena, adds the pieces to the index, and returns
+  // what it found. `granted`: grants that living trainers may be using. Their slots count neither as whole nor as free.
+  // Adds sentences for people to `notices`.
   core::Recovered recover(const std::vector<core::Recovered::Granted>& granted, std::vector<std::string>& notices);
 
+  // Null if there is no such segment.
   std::shared_ptr<arena::Segment> find(const SegmentKey& key) const;
 
-  // Makes or enlarges segments until all needs are met; it makes all new segments or none. It adds further slots to a
-  // segment in place; larger slots go into a new segment. `extra_bytes` must be left afterwards. Calls `done` on the
-  // core thread, at once or later, with the reason if it failed.
+  // Makes or enlarges segments until all needs are met. It makes all new segments or none. It adds slots to a segment
+  // in place. For larger slots it makes a new segment in place of the old one. If it makes anything, it fails unless
+  // `extra_bytes` of memory are left afterwards. Calls `done` on the core thread, at once or later: with nothing, or
+  // with the reason of a failure.
   using Done = std::function<void(std::optional<Failure>)>;
   void ensure(const std::vector<std::pair<SegmentKey, SlotNeed>>& needs, std::uint64_t extra_bytes, Done done);
 
-  // Call this when a transfer has ended. Requests that waited for its segment may go on.
+  // Call this when a transfer has ended. Calls of ensure() that waited for the transfer's segment may go on.
   void unblock();
 
+  // Removes the segment and its file, if there is one. Readers of its pieces keep it mapped.
   void remove(const SegmentKey& key);
 
   // Returns the segments whose files somebody truncated. Nobody may touch their memory any more, and find() no longer
   // returns them.
   std::vector<std::pair<SegmentKey, std::shared_ptr<arena::Segment>>> take_damaged();
-  // Bytes of segments whose files were unlinked.
+  // Bytes of segments whose files somebody unlinked: no other process can open them any more.
   std::uint64_t nameless_bytes() const;
 
-  // Throws Failure (CKPT_ERR_NO_SPACE) if `more_bytes` do not fit.
+  // Throws Failure (CKPT_ERR_NO_SPACE) if the arena has no room for `more_bytes`.
   void check_space(std::uint64_t more_bytes) const;
-  // Memory of the arena outside segments.
+  // Count memory of the arena outside segments, such as a receive buffer, as used and as free again.
   void take_besides(std::uint64_t bytes) { besides_bytes_ += bytes; }
   void give_back_besides(std::uint64_t bytes) { besides_bytes_ -= bytes; }
 
@@ -81,7 +86,7 @@ class Segments {
   std::uint64_t space_left_bytes() const;
   const std::map<SegmentKey, std::shared_ptr<arena::Segment>>& all() const { return segments_; }
 
-  // The size in bytes of a whole segment for such slots.
+  // Returns the size that a segment for this need would have.
   std::uint64_t segment_bytes(const SegmentKey& key, const SlotNeed& need) const;
 
  private:
@@ -107,8 +112,8 @@ class Segments {
   CoreQueue& queue_;
   const std::function<bool(const SegmentKey&)> busy_;
   std::map<SegmentKey, std::shared_ptr<arena::Segment>> segments_;
-  std::deque<Request> waiting_;  // one request at a time, so that each check counts what earlier ones took
-  std::deque<Request> blocked_;  // requests to enlarge a segment that a transfer writes to
+  std::deque<Request> waiting_;  // served one at a time, so that each check counts the memory that earlier ones took
+  std::deque<Request> blocked_;  // these wait until no transfer writes to the segments that they enlarge
   bool making_ = false;
   std::uint64_t besides_bytes_ = 0;
   WorkerPool maker_{1};

@@ -1,8 +1,8 @@
-// WorkerPool is a few threads for the agent's slow work, such as digests and touching fresh memory. Jobs start in the
+// WorkerPool runs the agent's slow work, such as digests and touching fresh memory, on a few threads. Jobs start in the
 // order in which they were submitted.
 //
-// Thread-safe. The queue has no bound of its own: those who submit jobs bound their number. A job must not throw and
-// must end by itself. The destructor waits until all jobs have run.
+// Thread-safe. The queue has no bound of its own: the callers of submit() must limit the number of their jobs. A job
+// must not throw and must end by itself. The destructor waits until all jobs have run.
 #pragma once
 
 #include <condition_variable>

@@ -1,9 +1,9 @@
-// Claims makes sure that each rank on this node has only one trainer. A new trainer gets a rank when the old one can no
-// longer write: it has exited (its pidfd says so), or its engine said that it is closed. A closed connection does not
-// suffice: the agent may have restarted while the trainer goes on writing. If the old trainer is stopped (SIGSTOP),
-// Claims kills it.
+// Claims makes sure that each rank on this node has only one trainer. A new trainer gets a rank when the old trainer
+// can no longer write: its process has exited (the pidfd says so), or its engine said that it is closed. A closed
+// connection does not suffice: the agent may have restarted while the trainer goes on writing. If the old trainer is
+// stopped (SIGSTOP), Claims kills it.
 //
-// The arena also has a record of each rank's trainer (rank-<r>.trainer). From it, a restarted agent knows which
+// The arena has a record of each rank's trainer (rank-<r>.trainer). From these records, a restarted agent knows which
 // trainers may still write. Only the trainer server's thread uses Claims.
 #pragma once
 
@@ -19,13 +19,14 @@
 
 namespace ckpt::agent {
 
+// An engine that claims a rank.
 struct Claimant {
   core::Rank rank = 0;
-  std::uint64_t instance = 0;
-  std::uint64_t incarnation = 0;  // 0: the engine has not restored yet
+  std::uint64_t instance = 0;     // identifies the engine
+  std::uint64_t incarnation = 0;  // that the engine has joined; 0: it has not restored yet
   std::string main_shard;
   std::string private_shard;
-  std::optional<Process> process;
+  std::optional<Process> process;                // of the engine
   std::vector<std::uint64_t> open_engines = {};  // engines of the same process that may still write, by instance
 };
 
@@ -36,6 +37,7 @@ struct LivingTrainer {
   std::string main_shard;
   std::string private_shard;
 };
+// Reads the records in `directory` and returns the trainers that still live.
 std::vector<LivingTrainer> living_trainers(const std::string& directory);
 
 class Claims {
@@ -43,29 +45,31 @@ class Claims {
   // Reads the records that an earlier agent left in `directory`.
   explicit Claims(std::string directory);
 
+  // admitted: the claimant has the rank. wait: an earlier trainer may still write. superseded: the engine cannot go on.
   enum class Verdict { admitted, wait, superseded };
   struct Answer {
     Verdict verdict = Verdict::wait;
-    std::string why;                                // why the claim timed out or was superseded
-    std::optional<std::uint64_t> retired_instance;  // the earlier holder, if this claim found it gone
+    std::string why;                                // why it must wait or is superseded, and what to do; "" if admitted
+    std::optional<std::uint64_t> retired_instance;  // the rank's earlier engine, if this claim found that it is gone
   };
-  // Claims the rank. The caller repeats the call until the claimant is admitted or gives up.
+  // Claims the rank. While the verdict is `wait`, the caller repeats the call until its own deadline. Moves
+  // `claimant.process` when the claimant gets the rank.
   Answer claim(Claimant& claimant);
 
-  // The holder, an engine of process `pid`, says that it is closed. Its process may continue.
+  // The rank's engine `instance`, of process `pid`, says that it is closed. The process may go on.
   void closed(core::Rank rank, std::uint64_t instance, pid_t pid);
-  // The holder's connection ended without a goodbye. The holder keeps its rank while its process lives.
+  // The connection of the rank's engine ended without a goodbye. The engine keeps the rank while its process lives.
   void disconnected(core::Rank rank, std::uint64_t instance);
 
   struct Retired {
     core::Rank rank;
     std::uint64_t instance;
-    bool died;  // it never said that it is closed
+    bool died;  // the process exited, and the engine never said that it is closed
   };
-  // Removes the holders that are gone and returns them.
+  // Frees the ranks whose trainers are gone and returns these trainers.
   std::vector<Retired> sweep();
 
-  // The pidfds to poll, and how long to wait at most, before the next call of sweep().
+  // When to call sweep() next: as soon as one of these pidfds is readable, at the latest after sweep_due_ms().
   std::vector<int> process_fds() const;
   std::int64_t sweep_due_ms() const;
 

@@ -87,9 +87,9 @@ void RankPort::grant(const core::Share& share, const std::vector<core::SlotRef>&
 
 RankPort::ControlChanges RankPort::look(const Segments& segments) {
   ControlChanges changes;
-  // The trainer stores `capturing` before `attempted`, and `used_grant` before it clears `capturing`. Read in the
-  // opposite order, an iteration that was attempted and is not being captured was either captured, and used_grant says
-  // so, or skipped.
+  // The trainer stores `capturing` before `attempted`, and `used_grant` before it clears `capturing`. Here they are
+  // read in the opposite order of the stores. So an iteration that was attempted and is not being captured was either
+  // captured, which used_grant says, or skipped.
   const std::int64_t attempted = control_->attempted();
   const CheckpointId capturing_checkpoint = control_->capturing();
   const std::uint64_t used = control_->used_grant();
@@ -100,11 +100,13 @@ RankPort::ControlChanges RankPort::look(const Segments& segments) {
       last_captured_ = changes.captured->pieces.front().checkpoint;
       outstanding_.reset();
     } else {
-      changes.complaint = "rank " + std::to_string(hello_.rank) + " reported a capture whose slots are not whole";
+      changes.complaint = "rank " + std::to_string(hello_.rank) +
+                          " reported a capture, but its slots are not whole; the snapshot is lost";
       grant(control_->share(), std::vector(outstanding_->slots));
     }
   } else if (used > sequence_) {
-    changes.complaint = "rank " + std::to_string(hello_.rank) + " reported a capture that it was not granted";
+    changes.complaint = "rank " + std::to_string(hello_.rank) +
+                        " reported a capture for which it had no grant; the snapshot is ignored";
   }
   changes.failed = control_->failure_since(last_captured_ ? last_captured_.iteration() : -1);
   if (attempted != attempted_ || capturing != capturing_) {

@@ -1,8 +1,8 @@
 // RankPort is the agent's side of one trainer: the control page, the grant, and a thread that waits for the doorbell.
 //
-// Only the agent's core thread uses it. When the doorbell rings, the waiting thread posts a task, in which the core
-// thread reads the control page. The thread posts no second task before the first has run. So a trainer that rings all
-// the time costs little.
+// Only the agent's core thread uses it. When the trainer rings the doorbell, the waiting thread lets a task be posted.
+// In this task the core thread reads the control page. Until that task runs, further rings cause no second task. So a
+// trainer that rings all the time costs little.
 #pragma once
 
 #include <atomic>
@@ -21,20 +21,21 @@
 
 namespace ckpt::agent {
 
-// A grant that a trainer has. The trainer may be writing to its slots.
+// A grant that a trainer has not used yet. The trainer may be writing to the grant's slots.
 struct OpenGrant {
-  std::uint64_t sequence = 0;
+  std::uint64_t sequence = 0;  // the grant's number
   std::vector<core::SlotRef> slots;
 };
 
-// Finds the grants that trainers may still be using since an earlier agent, by rank. It looks at living trainers only,
-// in the control pages of the arena in `directory`.
+// Finds the grants of an earlier agent that trainers may still be using, by rank. Reads the control pages of living
+// trainers in the arena in `directory`.
 std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, const Log& log);
 
 class RankPort {
  public:
-  // `outstanding`: the grant that the trainer may still be using since an earlier agent. When the trainer rings the
-  // doorbell, the port's own thread calls `look`. `look` must see to it that somebody calls looked() afterwards.
+  // `outstanding`: a grant of an earlier agent that the trainer may still be using. When the trainer rings the
+  // doorbell, the port's own thread calls `look`. It must post a task to the core thread that calls looked() and then
+  // look().
   RankPort(core::TrainerHello hello, arena::Control control, std::optional<OpenGrant> outstanding,
            std::function<void()> look);
   ~RankPort();  // joins the thread, which ends at once
@@ -46,29 +47,31 @@ class RankPort {
   std::shared_ptr<const arena::Control> shared_control() const { return control_; }
   const std::optional<OpenGrant>& outstanding() const { return outstanding_; }
 
-  // The rank takes part in this incarnation. From now on captures of other incarnations are refused.
+  // The rank takes part in this incarnation. From now on look() refuses captures of other incarnations.
   void joined(std::uint64_t incarnation) { incarnation_ = incarnation; }
   void grant(const core::Share& share, const std::vector<core::SlotRef>& slots);
   void commit(CheckpointId checkpoint) { control_->committed(checkpoint); }
   void stored(CheckpointId checkpoint) { control_->stored(checkpoint); }
   void resume_at(std::int64_t iteration) { control_->resume_at(iteration); }
   void ring() const { control_->ring_trainer(); }
-  // Incarnation 0: the trainer was refused or given up as gone, and there is no newer incarnation.
+  // Tells the trainer that it must not go on, because the job is at this newer incarnation. 0: there is no newer
+  // incarnation, but the agent refused the trainer or took it for gone.
   void fence(std::uint64_t incarnation) {
     control_->fence(incarnation != 0 ? incarnation : arena::fenced_without_incarnation);
   }
 
   struct ControlChanges {
-    std::optional<core::Captured> captured;
-    std::vector<std::pair<core::SlotRef, arena::Manifest>> pieces;  // with captured
+    std::optional<core::Captured> captured;                         // a new capture
+    std::vector<std::pair<core::SlotRef, arena::Manifest>> pieces;  // of that capture
     std::optional<core::Progress> progress;
-    std::string complaint;    // what the trainer wrote and cannot be true
-    bool skipped = false;     // the trainer skipped the last iteration that it was offered
-    std::uint8_t failed = 0;  // ckpt_status of that iteration if it failed; a skip does not count
+    std::string complaint;    // for people: what the trainer wrote that cannot be true; "" if nothing
+    bool skipped = false;     // the trainer skipped its newest snapshot
+    std::uint8_t failed = 0;  // ckpt_status of the newest snapshot that failed after the last capture; 0 if none did
   };
-  // Reads what the trainer wrote to the control page. If a granted slot is not whole, the slots are granted again.
+  // Reads what the trainer wrote to the control page. If the trainer reports a capture and one of its slots is not
+  // whole, grants the same slots again.
   ControlChanges look(const Segments& segments);
-  // Call this when the task that calls look() has run.
+  // Call this before look(). A ring from now on causes another task.
   void looked() { pending_.store(false, std::memory_order_release); }
 
  private:
@@ -77,7 +80,7 @@ class RankPort {
 
   const core::TrainerHello hello_;
   const std::shared_ptr<arena::Control> control_;
-  std::uint64_t incarnation_ = hello_.incarnation;  // 0: has not joined an incarnation yet
+  std::uint64_t incarnation_ = hello_.incarnation;  // that the trainer has joined; 0: none yet
   std::uint64_t sequence_ = 0;                      // of the newest grant
   std::optional<OpenGrant> outstanding_;
   CheckpointId last_captured_;

@@ -20,7 +20,7 @@ std::uint64_t number(const json& request, const char* key, std::uint64_t most = 
   const auto at = request.find(key);
   if (at == request.end() || !at->is_number_unsigned() || at->get<std::uint64_t>() > most)
     refuse_request(std::string("the request's field \"") + key +
-                   "\" is missing or not a number in range; do engine and agent have the same version?");
+                   "\" is missing or not a number in range; run ckptd and libckptengine of one version");
   return at->get<std::uint64_t>();
 }
 
@@ -28,7 +28,7 @@ std::string text(const json& request, const char* key) {
   const auto at = request.find(key);
   if (at == request.end() || !at->is_string())
     refuse_request(std::string("the request's field \"") + key +
-                   "\" is missing or not a text; do engine and agent have the same version?");
+                   "\" is missing or not a text; run ckptd and libckptengine of one version");
   return at->get<std::string>();
 }
 
@@ -63,7 +63,7 @@ std::vector<std::uint64_t> numbers(const json& request, const char* key, std::si
       std::all_of(at->begin(), at->end(), [](const json& value) { return value.is_number_unsigned(); });
   if (!is_list)
     refuse_request(std::string("the request's field \"") + key +
-                   "\" is not a list of numbers; do engine and agent have the same version?");
+                   "\" is not a list of numbers; run ckptd and libckptengine of one version");
   for (const json& value : *at) values.push_back(value.get<std::uint64_t>());
   return values;
 }

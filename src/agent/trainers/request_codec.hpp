@@ -1,5 +1,5 @@
 // Parses the JSON requests that trainers and tools send to the agent's socket. It trusts nothing. If a field is missing
-// or out of range, it throws Failure (CKPT_ERR_INVALID) with a sentence for the sender.
+// or out of range, these functions throw Failure (CKPT_ERR_INVALID) with a sentence for the sender.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,22 +10,23 @@
 
 namespace ckpt::agent {
 
+// Throws Failure (CKPT_ERR_INVALID) with this sentence.
 [[noreturn]] void refuse_request(const std::string& sentence);
 
 struct HelloRequest {
   core::TrainerHello hello;
-  std::vector<std::uint64_t> open_engines;  // of its process, by instance
-  // Trainer options, if the request names them.
+  std::vector<std::uint64_t> open_engines;  // engines of the same process that may still write, by instance
+  // Options of the trainer, if the request has them.
   std::optional<std::int64_t> claim_timeout_ms;
   std::optional<std::string> protection, placement;
 };
 
 std::string request_type(const nlohmann::json& request);
-std::string hello_job(const nlohmann::json& request);  // throws for an engine of another version
+std::string hello_job(const nlohmann::json& request);  // also throws for an engine of another version
 HelloRequest hello_request(const nlohmann::json& request);
-Asker bye_request(const nlohmann::json& request);  // from an engine that has lost its connection
+Asker bye_request(const nlohmann::json& request);  // only for an engine that has not claimed a rank on this connection
 RestoreRequest restore_request(const nlohmann::json& request);
-// Why the trainer cannot take part in GPU replication; "" if it can.
+// Returns why the trainer cannot take part in GPU replication. "" if it can, or did not ask.
 std::string restored_request(const nlohmann::json& request);
 CorruptRequest corrupt_request(const nlohmann::json& request);
 ReserveRequest reserve_request(const nlohmann::json& request);

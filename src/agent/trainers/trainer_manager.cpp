@@ -213,7 +213,8 @@ void TrainerManager::look(Asker asker) {
   deps_.replications.look(asker.rank);
 }
 
-// From snapshot(), which marks an iteration, until the agent has read its word.
+// Records a capture, from the call of snapshot(), which marks an iteration, until the agent has read the trainer's
+// report.
 void TrainerManager::trace_capture(Rank rank, const RankPort::ControlChanges& changes) {
   if (!changes.captured) return;
   if (const auto since_us = deps_.scheduler.iteration_began_us(rank))
@@ -233,7 +234,7 @@ void TrainerManager::carry_out(const core::GrantSlots& grant) {
   if (RankPort* port = port_of(grant.rank)) port->grant(grant.share, grant.slots);
 }
 
-// Without the memory, the rank goes on with the slots that it has, and people are told.
+// If there is no memory for more slots, the rank goes on with those that it has, and people are told.
 void TrainerManager::carry_out(const core::AddSlots& add) {
   const RankPort* port = port_of(add.rank);
   if (port == nullptr) return;
@@ -337,7 +338,8 @@ Reply TrainerManager::restore_reply(const core::RestoreReady& ready) {
   reply.fields["iteration"] = ready.decision.checkpoint.iteration();
   const auto add = [&](const core::RestoreSource& source) {
     const Pin piece = deps_.index.find(source.slot);
-    if (piece == nullptr) throw Failure(CKPT_ERR_INTERNAL, "a piece to restore is not where the core says it is");
+    if (piece == nullptr)
+      throw Failure(CKPT_ERR_INTERNAL, "a piece to restore is not in the slot that the core names; please report this");
     const json entry = {{"fd", reply.fds.size()},
                         {"slot", source.slot.slot},
                         {"tier", static_cast<int>(source.tier)},

@@ -62,28 +62,29 @@ class TrainerManager {
   // Wakes the rank's trainer, so that it reads its replication page.
   void ring(core::Rank rank);
 
-  // Tells the trainers that this agent lives, and the job's health.
+  // Tells all trainers the job's health. This also shows them that the agent lives.
   void notify(const arena::HealthNews& news);
 
-  // Reads the hooks' events, and looks whether the trainers make progress.
+  // Call this regularly. Reads the events of the communication hooks, and looks whether the trainers make progress.
   void tick();
-  // Restores whose deadline has passed end as timed out. `why` tells people what they waited for.
+  // Whether the deadline of a restore has passed. end_overdue_restores() answers all of these with a timeout. `why`
+  // tells people what they waited for.
   bool has_overdue_restore() const;
   void end_overdue_restores(const std::string& why);
 
   struct Trainer {
     std::unique_ptr<RankPort> port;
     std::int64_t pid = 0;
-    // Time of its last progress: it attached, got its state, began an iteration or captured one.
+    // When the trainer last made progress: it connected, got its state, began an iteration or captured one.
     Clock::time_point progress_at = Clock::now();
-    std::string shortage = {};  // the shortage of device memory that it reported
+    std::string shortage = {};  // what its GPU lacks memory for, as it reported for people; "" if nothing
     bool wants_gpu_replication = false;
-    std::uint8_t failed = 0;         // ckpt_status of its newest snapshot; 0 if that did not fail
-    std::string slots_refused = {};  // why it got no further slot, though its captures wait for replication
+    std::uint8_t failed = 0;         // as RankPort::ControlChanges::failed
+    std::string slots_refused = {};  // why the agent could not add a slot that its captures need; otherwise ""
   };
   const std::map<core::Rank, Trainer>& trainers() const { return trainers_; }
   const RankReader& watch() const { return watch_; }
-  // The pieces that the rank last got to restore from, or null. A restarted agent does not know them.
+  // The pieces that this agent last gave the rank to restore from. Null if it has not given any.
   const core::RestoreReady* served(core::Rank rank) const;
 
  private:
@@ -111,7 +112,7 @@ class TrainerManager {
   std::map<core::Rank, Trainer> trainers_;
   RankReader watch_;
   std::map<core::Rank, PendingRestore> restores_;
-  std::map<core::Rank, core::RestoreReady> served_;  // what each rank last got to restore from
+  std::map<core::Rank, core::RestoreReady> served_;  // see served()
 };
 
 }  // namespace ckpt::agent

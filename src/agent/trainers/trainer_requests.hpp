@@ -15,13 +15,14 @@
 
 namespace ckpt::agent {
 
+// The answer to a request. If `status` is not CKPT_OK, `message` says why, for people.
 struct Reply {
   ckpt_status status = CKPT_OK;
   std::string message;
   nlohmann::json fields = nlohmann::json::object();
   std::vector<UniqueFd> fds;
 };
-// Call it once, on any thread.
+// Sends the answer to a request. Must be called exactly once, on any thread.
 using Respond = std::function<void(Reply)>;
 
 // The engine that asks, and the engine's rank.
@@ -30,16 +31,16 @@ struct Asker {
   std::uint64_t instance = 0;
 };
 
-// Asks for the slots of a rank. There is one entry for each segment that the rank needs: first the parts of its share
-// in order, then its private shard.
+// How large the slots of one of the rank's segments must be.
 struct SlotRequest {
   std::string shard;
-  std::uint64_t bytes = 0;
-  std::uint64_t layout_bytes = 0;
+  std::uint64_t bytes = 0;         // of the piece
+  std::uint64_t layout_bytes = 0;  // of the piece's layout
 };
+// Asks for the slots of a rank.
 struct ReserveRequest {
-  std::vector<SlotRequest> slots;
-  std::string shortage;  // what the trainer's device lacks memory for, for people; "" if nothing
+  std::vector<SlotRequest> slots;  // first the parts of the main shard that the rank captures, then its private shard
+  std::string shortage;            // what the trainer's GPU lacks memory for, for people; "" if nothing
 };
 
 struct RestoreRequest {
@@ -47,10 +48,11 @@ struct RestoreRequest {
   bool wants_gpu_replication = false;
 };
 
+// Reports a damaged piece among those to restore, and asks for a whole one.
 struct CorruptRequest {
   std::string shard;
   CheckpointId checkpoint;
-  std::optional<std::int64_t> timeout_ms;  // none: the agent's restore_timeout_ms
+  std::optional<std::int64_t> timeout_ms;  // limit for the answer; none: the agent's restore_timeout_ms
 };
 
 // Only the server's thread calls these functions. They return at once.
@@ -58,9 +60,11 @@ class TrainerRequests {
  public:
   virtual ~TrainerRequests() = default;
 
-  // This trainer now has the rank. Its earlier trainer is proven dead. `pid` is for people.
+  // This trainer now has the rank. It is certain that the rank's earlier trainer no longer writes. `pid`: its process,
+  // for people.
   virtual void hello(const core::TrainerHello& hello, std::int64_t pid, Respond respond) = 0;
-  // It is certain that the process or the engine is gone. `died`: the process ended and never closed its engine.
+  // It is certain that the process has ended or the engine is closed. `died`: the process ended without closing the
+  // engine.
   virtual void exited(Asker asker, bool died) = 0;
   virtual void restore(Asker asker, const RestoreRequest& request, Respond respond) = 0;
   // `no_replication`: why the trainer cannot take part in GPU replication after all. "" if it can, or did not ask.

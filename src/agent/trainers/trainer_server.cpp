@@ -179,12 +179,12 @@ void TrainerServer::handle(Connection& connection, const json& request) {
 void TrainerServer::warn_of_other(Rank rank, const char* option, const std::optional<std::string>& asked,
                                   const std::string& counts) const {
   if (asked && *asked != counts)
-    log_->warn("rank {} asks for {} {}, but this agent was started with {}, which counts", rank, option, *asked,
+    log_->warn("rank {} asks for {} {}, but this agent was started with {} and keeps to that", rank, option, *asked,
                counts);
 }
 
 void TrainerServer::on_hello(Connection& connection, const json& request) {
-  if (connection.asker) refuse_request("this connection has claimed a rank already");
+  if (connection.asker) refuse_request("this connection has claimed a rank already; open another one to claim a rank");
   if (const std::string job = hello_job(request); job != options_.job)
     throw Failure(CKPT_ERR_NO_AGENT, "the agent of node " + options_.node + " serves job " + options_.job + ", not " +
                                          job + "; check that trainer and agent are given the same job and arena_dir");

@@ -1,8 +1,9 @@
 // TrainerServer serves the agent's unix socket. It accepts trainers and tools of the same user, checks their requests,
-// passes them to TrainerRequests and sends the answers. It holds a pidfd of each trainer, which tells it of the
-// trainer's exit.
+// passes them to TrainerRequests and sends the answers. It watches a pidfd of each trainer to notice the trainer's
+// exit.
 //
-// It owns one thread. It closes a connection that breaks the rules. Whatever a trainer sends, the agent goes on.
+// It owns one thread. It closes connections that break the protocol. No request makes the agent end, except the request
+// to stop.
 #pragma once
 
 #include <atomic>
@@ -55,9 +56,9 @@ class TrainerServer {
   const Options options_;
   TrainerRequests& requests_;
   const Log log_;
-  std::unique_ptr<FrameListener> listener_;  // null until the next attempt
+  std::unique_ptr<FrameListener> listener_;  // null if it could not be made; the thread tries again
   Claims claims_;
-  std::shared_ptr<Outbox> outbox_;  // shared with answers that are still under way
+  std::shared_ptr<Outbox> outbox_;  // shared with requests that are not answered yet
   std::list<Connection> connections_;
   std::uint64_t next_connection_ = 1;
   std::atomic<bool> stop_{false};

@@ -38,8 +38,8 @@ struct CodingJob::Chunk {
   std::uint64_t first_byte = 0;
   std::size_t size_bytes = 0;  // whole leaves
   std::vector<SourceRange> parts;
-  std::vector<ChunkBuffers::Buffer> buffers;  // one per fetched part, in their order; the last one may be scratch
-  std::size_t missing = 0;                    // parts
+  std::vector<ChunkBuffers::Buffer> buffers;  // one per fetched part, in the same order; one more may be for the result
+  std::size_t missing = 0;                    // parts that have not arrived
 };
 
 // Receives a range into a buffer of a chunk.
@@ -282,8 +282,9 @@ void CodingJob::damaged(const std::string& shard, NodeId node) {
   core::add_once(outcome_.unusable, PieceRef{node, shard});
 }
 
-// The result does not match, although every source matches its own digests. The parity manifest also has the digests of
-// the shards, so the parity is wrong. If only one parity piece was read, it is that one. Of several, one or more are.
+// The result does not match its digests, although every source matches its own. The parity manifest also has the
+// digests of the shards, so parity is wrong. If the job read one parity piece, that piece is wrong. If it read several,
+// at least one of them is.
 void CodingJob::made_nothing_true(const Chunk& chunk) {
   std::vector<PieceRef> parity;
   for (const Chunk::SourceRange& part : chunk.parts) {

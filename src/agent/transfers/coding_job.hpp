@@ -1,9 +1,10 @@
-// CodingJob computes one piece of a parity group from other pieces of the group, and writes it into a slot. The piece
-// is parity (encoding), or a lost shard (decoding). The job works chunk by chunk: it fetches the byte ranges that it
-// needs, verifies and combines them, and verifies the result. It reads pieces of this node straight from their slots.
+// CodingJob computes one piece of a parity group from other pieces of the group, and writes the result into a slot. The
+// result is parity (encoding), or a lost shard (decoding). The job works chunk by chunk: it fetches the byte ranges
+// that it needs, verifies and combines them, and verifies the result. It reads pieces of this node straight from their
+// slots.
 //
 // Any thread may call start() and cancel(). Callbacks come on the transport's threads and the digest threads. `done`
-// runs exactly once, on one of these threads or within start(). After it, nothing touches the result's slot.
+// runs exactly once, on one of these threads or within start(). From then on the job does not touch the slot.
 #pragma once
 
 #include <functional>
@@ -32,15 +33,16 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
   struct Outcome {
     core::FetchResult result = core::FetchResult::failed;
     std::optional<arena::Manifest> manifest;
-    std::vector<PieceRef> damaged;     // sources whose bytes do not match their digests
-    std::vector<PieceRef> wrong;       // parity that matches its digests but does not fit the group's shards
-    std::vector<PieceRef> suspects;    // at least one of these parity pieces does not fit; they were read together
-    std::vector<PieceRef> unusable;    // these, and any that could not be fetched: leave them out if possible
+    std::vector<PieceRef> damaged;   // sources whose bytes do not match their digests
+    std::vector<PieceRef> wrong;     // parity that matches its digests but does not fit the group's shards
+    std::vector<PieceRef> suspects;  // parity pieces that were read together, at least one of which is wrong
+    std::vector<PieceRef> unusable;  // what to leave out next time: damaged, wrong, and those that could not be fetched
     std::uint64_t received_bytes = 0;  // bytes of sources from other nodes
   };
   using Done = std::function<void(Outcome outcome)>;
 
-  // What the job uses. It must exist until the job is destroyed and the transport has made its last callback.
+  // What the job uses. The references must stay valid until the job is destroyed and the transport has made its last
+  // callback.
   struct Dependencies {
     core::NodeId node = 0;  // this one
     PieceIndex& index;
@@ -58,7 +60,7 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
   void cancel();
 
  private:
-  // For a manifest or a chunk. The transport gives up long before if there is no progress at all.
+  // Limit for the fetch of a manifest or a chunk. The transport gives up much earlier if no bytes arrive at all.
   static constexpr std::int64_t fetch_timeout_ms = 30'000;
 
   struct Chunk;
@@ -66,14 +68,14 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
   class ChunkSink;
   // A piece of the group that the job reads.
   struct Input {
-    std::vector<core::NodeId> nodes;  // nodes that have the piece; the first that works is used
+    std::vector<core::NodeId> nodes;  // other nodes that have the piece, in the order in which they are tried
     std::uint64_t root_digest = 0;
     Pin here;  // set if the piece is on this node
     std::optional<arena::Manifest> manifest;
   };
 
-  // In coding_manifests.cpp: what is needed, and the manifests of what is read.
-  bool plan();  // false: too few sources
+  // In coding_manifests.cpp: decide which pieces to read, and get their manifests.
+  bool plan();  // returns false if there are too few sources
   std::vector<std::string> manifests_needed() const;
   bool has_input(const std::string& shard) const;
   void ask_for_manifest(const std::string& shard, std::size_t attempt);
@@ -84,7 +86,7 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
   void keep_manifests();
   bool prepare_slot();
 
-  // In coding_job.cpp: the chunks, and the end.
+  // In coding_job.cpp: read and combine the chunks, and end the job.
   void launch();
   bool has_next() const;
   std::shared_ptr<Chunk> next_chunk();
@@ -119,7 +121,7 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
   std::vector<std::uint64_t> expected_;
 
   std::mutex mutex_;
-  std::size_t under_way_ = 0;  // fetches of manifests, chunks
+  std::size_t under_way_ = 0;  // fetches of manifests, and chunks, that have not ended
   std::size_t manifests_missing_ = 0;
   std::size_t step_ = 0;       // of the next chunk
   std::uint64_t in_step_ = 0;  // offset of the next chunk in that step

@@ -19,8 +19,9 @@ std::uint64_t manifest_bytes(const core::PieceInfo& piece) {
 std::string trouble_with(const core::StartFetch& order) {
   const std::uint64_t bytes = manifest_bytes(order.piece);
   if (bytes <= net::wire::manifest_bytes_max) return {};
-  return "parity " + order.piece.shard + " is not made: the manifests of what it protects take " +
-         std::to_string(bytes >> 20) + " MiB, more than agents send; use smaller groups, as in xor(4)";
+  return "parity " + order.piece.shard + " is not made: the manifests of the shards that it protects take " +
+         std::to_string(bytes >> 20) +
+         " MiB, more than agents can send; use smaller parity groups, e.g. protection=xor(4)";
 }
 
 }  // namespace
@@ -64,15 +65,16 @@ class CodingSource::Attempts : public RunningFetch, public std::enable_shared_fr
     request_.done(std::move(last));
   }
 
-  // False: none of these is left to leave out. Every call with true leaves fewer sources, so the attempts end.
+  // Removes these from the sources. Returns false if none of them is there any more. Whenever it returns true, fewer
+  // sources are left, so the attempts end.
   bool leave_out(const std::vector<PieceRef>& unusable) {
     return std::erase_if(inputs_.sources, [&](const core::CodingInputs::Source& source) {
              return core::contains(unusable, PieceRef{source.node, source.shard});
            }) != 0;
   }
 
-  // One of several parity pieces is wrong, but the others may suffice. Each suspect is left out once. All others that
-  // were suspected with it are read again. False: no suspect is left to try.
+  // At least one of several parity pieces is wrong, but the others may suffice. So each attempt leaves out one suspect,
+  // and reads all other suspects again. Returns false if each suspect has been left out once.
   bool suspect_another(const std::vector<PieceRef>& suspects) {
     if (!all_inputs_) {
       if (suspects.empty()) return false;
@@ -87,8 +89,8 @@ class CodingSource::Attempts : public RunningFetch, public std::enable_shared_fr
     return true;
   }
 
-  // The piece is right without the suspect, and nothing but the suspect was left out. A decoder takes the first sources
-  // that are there, so all other suspects were read.
+  // Call this when the piece came out right. Returns whether the suspect that was left out is wrong. That is so if
+  // nothing else was left out: decoding uses the first sources that are there, so it has read all other suspects.
   bool is_convicted() const { return suspected_ && inputs_.sources.size() + left_out_ == all_inputs_->sources.size(); }
 
   CodingJob::Dependencies deps_;

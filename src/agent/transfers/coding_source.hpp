@@ -1,5 +1,5 @@
-// CodingSource is the replica source that gets a piece by encoding or decoding. If it cannot use one of the other
-// pieces, it tries again without that piece, as long as the rest suffices.
+// CodingSource is the replica source that gets a piece by encoding or decoding. If one of the pieces that it reads
+// turns out to be unusable, it tries again without that piece, as long as the rest suffices.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace ckpt::agent {
 
 class CodingSource : public ReplicaSource {
  public:
-  // What `dependencies` refers to outlives the source and the transport, and so does `queue`.
+  // The source and the transport must end before `queue` and whatever `dependencies` refers to.
   CodingSource(const CodingJob::Dependencies& dependencies, CoreQueue& queue) : deps_(dependencies), queue_(queue) {}
 
   std::shared_ptr<RunningFetch> start(const FetchRequest& request) override;

@@ -1,5 +1,5 @@
-// FetchDestination is the slot that one fetch fills. It checks that the bytes which arrive are the piece that the
-// protocol's core expects, and seals the slot only then. It believes nothing that the sender says.
+// FetchDestination is the slot that one fetch fills. It checks that the manifest which arrives belongs to the piece
+// that the protocol's core expects, and that the bytes match the manifest. It trusts nothing that the sender says.
 //
 // One thread at a time calls begin() and seal(). Between these calls, several threads may write and verify different
 // leaves. The object keeps the segment mapped.
@@ -20,18 +20,20 @@ class FetchDestination {
  public:
   FetchDestination(std::shared_ptr<arena::Segment> segment, std::uint8_t slot, core::PieceInfo piece);
 
-  const core::PieceInfo& piece() const { return piece_; }  // the expected one
+  const core::PieceInfo& piece() const { return piece_; }  // the piece that the core expects
   // False if somebody truncated the segment's file. Nobody may touch the slot then.
   bool is_whole_file() const { return segment_->is_whole_file(); }
 
-  // Empties the slot for the piece with this manifest. Returns nothing, and touches nothing, if the manifest is
-  // malformed, belongs to another piece, or does not fit.
+  // Empties the slot for the piece with this manifest. If the manifest is malformed, belongs to another piece or does
+  // not fit, leaves the slot as it is and returns false or nothing. The second function returns the decoded manifest.
   bool begin(const arena::Manifest& manifest);
   std::optional<arena::Manifest> begin(std::span<const std::byte> encoded_manifest);
-  // The same for parity that is encoded for the first time: its manifest is not known before its bytes.
+  // Empties the slot for parity that is encoded for the first time. Its manifest follows only from its bytes, so only
+  // the size of its layout is known. Returns false if the piece does not fit.
   bool begin_unknown(std::uint64_t layout_bytes);
 
-  // Between begin() and seal().
+  // Between begin() and seal(): verify() returns whether the leaves from `first_leaf` up to, without, `last_leaf` match
+  // their digests. Call seal() only if all leaves do.
   std::byte* data() { return slot_.data(); }
   bool verify(const arena::Manifest& manifest, std::size_t first_leaf, std::size_t last_leaf);
   void seal(const arena::Manifest& manifest) { slot_.seal(manifest); }

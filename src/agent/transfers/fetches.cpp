@@ -10,7 +10,7 @@ namespace {
 
 using core::FetchResult;
 
-// The transport gives up on a peer without progress long before. This bounds one that trickles.
+// Bounds a fetch from a peer that sends very slowly. On a peer that sends nothing, the transport gives up much earlier.
 std::int64_t fetch_timeout_ms(std::uint64_t length_bytes) {
   constexpr std::int64_t least_ms = 30'000;
   constexpr std::uint64_t slowest_bytes_per_ms = 10'000;
@@ -37,7 +37,7 @@ void Fetches::start(const core::StartFetch& order, bool urgent) {
     try {
       transfer(fetch, failure);
     } catch (const std::exception& error) {
-      callbacks_.notice(std::string("internal error: ") + error.what());
+      callbacks_.notice(std::string("internal error, please report it: ") + error.what());
       end(fetch, failed());
     }
   });

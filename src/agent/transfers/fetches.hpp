@@ -1,6 +1,6 @@
 // Fetches runs the fetches that the protocol's core orders for this node, from StartFetch to FetchEnded. It makes room
-// for the piece, and hands the fetch to the first replica source that takes it (replica_source.hpp). Only the agent's
-// core thread uses it.
+// for the piece, and hands the fetch to the first replica source that accepts the order (replica_source.hpp). Only the
+// agent's core thread uses it.
 #pragma once
 
 #include <functional>
@@ -16,17 +16,16 @@
 
 namespace ckpt::agent {
 
-// How many bytes this node got by fetches and by coding jobs, and how many the coding jobs read. Manifests are not
-// counted.
+// How many bytes this node received and computed. Manifests are not counted.
 struct TransferCounters {
-  std::uint64_t received_bytes = 0;  // over the network from other nodes, without what came from GPU to GPU
-  std::uint64_t coded_bytes = 0;     // encoded parity and decoded pieces
+  std::uint64_t received_bytes = 0;  // from other nodes, as pieces and as inputs of coding; not those from GPU to GPU
+  std::uint64_t coded_bytes = 0;     // of parity encoded here and pieces decoded here
 };
 
 class Fetches {
  public:
-  // How Fetches tells of a fetch. The core thread calls them. At `ended`, a complete piece is in the index already.
-  // `damaged`: see FetchRequest.
+  // What Fetches calls, on the core thread. `ended`: a fetch has ended; if it is complete, the piece is in the index
+  // already. `notice`: a sentence for people. `damaged`: see FetchRequest.
   struct Callbacks {
     std::function<void(core::FetchEnded ended)> ended;
     std::function<void(const std::string& text)> notice;
@@ -36,16 +35,16 @@ class Fetches {
   // Both references outlive this object.
   Fetches(Segments& segments, PieceIndex& index, Callbacks callbacks);
 
-  // To be called before start(): the sources, in the order in which they are asked.
+  // Call this before start(). A fetch is offered to the sources in this order.
   void use(std::vector<std::unique_ptr<ReplicaSource>> sources) { sources_ = std::move(sources); }
 
-  // `urgent`: does not wait for an idle network.
+  // `urgent`: the fetch does not wait until training leaves the network idle.
   void start(const core::StartFetch& fetch, bool urgent);
-  // Reports that the fetch could not be started, unless it has ended already.
+  // Ends the fetch as failed, because start() has thrown an exception.
   void give_up(const core::StartFetch& order);
   void cancel(std::uint64_t fetch);
   void cancel_all();
-  // To be called when bytes may have arrived from GPU to GPU, or when no more will.
+  // Call this when bytes may have arrived from GPU to GPU, or when it is known that no more will.
   void look();
 
   bool writes_into(const SegmentKey& key) const;

@@ -17,7 +17,7 @@ namespace ckpt::agent {
 
 class PeerSource : public ReplicaSource {
  public:
-  // Both outlive the source and the transport.
+  // `pool` and `queue` outlive the source and the transport.
   PeerSource(WorkerPool& pool, CoreQueue& queue, std::shared_ptr<TransportPort> transport)
       : pool_(pool), queue_(queue), transport_(std::move(transport)) {}
 
@@ -35,7 +35,7 @@ class PeerSource : public ReplicaSource {
 // its bytes are there. `done` runs exactly once, on one of these threads, when nothing touches the slot any more.
 class FetchSink : public net::Sink, public RunningFetch, public std::enable_shared_from_this<FetchSink> {
  public:
-  // If `result` is complete, the piece is sealed in the slot with this manifest.
+  // If `result` is complete, the piece is sealed in the slot and has this manifest.
   using Done = std::function<void(core::FetchResult result, std::optional<arena::Manifest> manifest)>;
 
   // `pool` outlives the sink.

@@ -2,22 +2,24 @@
 // from storage, or from GPU to GPU.
 //
 // Order. The protocol's core picks the piece, the slot, and where the piece comes from (a node, storage_node or
-// parity_node). Fetches makes room for it. Then Fetches offers it to one source after the other, and the first that
-// takes it fetches the piece. TransferOrders::use() makes the list of sources; a new source joins that list.
+// parity_node). Fetches makes room for the piece. Then it offers the order to one source after the other. The first
+// source that accepts the order fetches the piece. TransferOrders::use() makes the list of sources; add a new source
+// there.
 //
-// Threads. Only the agent's core thread calls these functions, `done` and `damaged`. Neither callback comes within
-// start(). A source may work on threads of its own. They post its results to the CoreQueue.
+// Threads. Only the agent's core thread calls the functions of a source, and the callbacks `done` and `damaged` of a
+// request. A source must not call them within start(). It may work on threads of its own, which post the results to the
+// CoreQueue.
 //
 // Ownership. The FetchDestination in the request is the only way to the slot. From start() until `done`, only the
-// source touches it. The caller keeps the RunningFetch until `done`.
+// source touches the slot. The caller keeps the RunningFetch until `done`.
 //
-// Deadlines. A source waits for an answer for at most `timeout_ms`. A read from storage has the limit of its file
-// system. So every fetch ends by itself.
+// Deadlines. A source waits for an answer of another node for at most `timeout_ms`. Reads from storage have the time
+// limit of the storage's file system. So every fetch ends by itself.
 //
-// Failures. `done` comes exactly once. If it says `complete`, the piece is verified and sealed in the slot. Otherwise
-// the slot stays unsealed, and no other source is tried. The core then orders the fetch again from another place,
-// because only the core knows all places (Worker::pick_source). GPU replication is an exception: if the piece does not
-// come from GPU to GPU, that source fetches it from the node itself.
+// Failures. A source calls `done` exactly once. If the result is `complete`, the piece is verified and sealed in the
+// slot. Otherwise the slot stays unsealed. Fetches then tries no other source. The core orders the piece again from
+// another place, because only the core knows all places (Worker::pick_source). GPU replication is an exception: if the
+// piece does not come from GPU to GPU, GpuSource itself fetches it from the node's memory.
 #pragma once
 
 #include <cstdint>
@@ -43,9 +45,9 @@ struct FetchOutcome {
   core::FetchResult result = core::FetchResult::failed;
   std::optional<arena::Manifest> manifest;  // of the sealed piece, if complete
   std::string trouble;                      // why it failed, for people; may be empty
-  std::uint64_t network_bytes = 0;          // that came from other nodes, without what came from GPU to GPU
-  std::uint64_t coded_bytes = 0;            // that were encoded or decoded
-  // Bytes that came from GPU to GPU. Nothing if the fetch did not wait for GPU replication.
+  std::uint64_t network_bytes = 0;          // bytes received from other nodes, without those from GPU to GPU
+  std::uint64_t coded_bytes = 0;            // bytes encoded or decoded
+  // Bytes received from GPU to GPU. Nothing if the fetch did not wait for GPU replication.
   std::optional<std::uint64_t> gpu_received_bytes;
 };
 
@@ -55,8 +57,8 @@ struct FetchRequest {
   std::int64_t timeout_ms = 0;
   FetchDestination destination;
   std::function<void(FetchOutcome outcome)> done;
-  // This piece of the order's checkpoint arrived damaged. With `is_wrong` it matches its digests but does not fit its
-  // parity group. Comes before `done`.
+  // The source calls this, before `done`, for each piece that arrived damaged. The piece belongs to the order's
+  // checkpoint. `is_wrong`: the piece matches its digests but does not fit its parity group.
   std::function<void(const PieceRef& piece, bool is_wrong)> damaged;
 };
 
@@ -64,22 +66,23 @@ struct FetchRequest {
 class RunningFetch {
  public:
   virtual ~RunningFetch() = default;
-  // The slot stays unsealed, whatever else arrives. `done` still comes.
+  // Ends the fetch early and leaves the slot unsealed. `done` still comes.
   virtual void cancel() = 0;
-  // Bytes may have arrived without the source's doing, or no more will.
+  // Called when bytes may have arrived from GPU to GPU, or when it is known that no more will.
   virtual void look() {}
 };
 
 class ReplicaSource {
  public:
   virtual ~ReplicaSource() = default;
-  // Starts the fetch. Returns null if the order is not for this source: then the next one is asked.
+  // Accepts the order and starts the fetch. Returns null if the order is not for this source. Then the next source is
+  // asked.
   virtual std::shared_ptr<RunningFetch> start(const FetchRequest& request) = 0;
-  // Every source hears of the end of every fetch, also of one that found no room.
+  // Called for every fetch that has ended, also for fetches of other sources and for those that found no room.
   virtual void ended(const core::StartFetch& /*order*/, const FetchOutcome& /*outcome*/) {}
 };
 
-// False for storage_node and parity_node.
+// Whether `source` is the number of a real node. False for storage_node and parity_node.
 inline bool is_node(core::NodeId source) { return source < core::parity_node; }
 
 }  // namespace ckpt::agent

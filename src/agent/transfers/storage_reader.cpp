@@ -9,9 +9,9 @@ namespace {
 using core::FetchResult;
 using persist::ReadOutcome;
 
-constexpr const char* called_off = "reading from storage was called off";
+constexpr const char* called_off = "reading from storage was cancelled";
 
-// Other nodes may find what this node does not find. Only wrong bytes speak against the checkpoint.
+// Other nodes may find a file that this node does not find. So only wrong bytes count against the checkpoint.
 FetchResult result_of(ckpt_status status) {
   if (status == CKPT_OK) return FetchResult::complete;
   return status == CKPT_ERR_CORRUPT ? FetchResult::corrupt : FetchResult::failed;
@@ -25,7 +25,7 @@ FetchOutcome failed(std::string trouble) {
 
 }  // namespace
 
-// It keeps itself alive while the storage's threads may write to the slot.
+// One read. The object keeps itself alive while threads of storage may write to the slot.
 class StorageReader::Read : public RunningFetch, public std::enable_shared_from_this<Read> {
  public:
   Read(const FetchRequest& request, CoreQueue& queue)

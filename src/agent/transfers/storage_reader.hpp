@@ -1,5 +1,5 @@
-// StorageReader is the replica source that reads a piece from storage, or from another place with checkpoints that all
-// nodes reach.
+// StorageReader is the replica source that reads a piece from storage, or from another checkpoint source that all nodes
+// can read.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace ckpt::agent {
 
 class StorageReader : public ReplicaSource {
  public:
-  // Both outlive the source. `storage`: null if this agent has none.
+  // `storage` and `queue` outlive the source. `storage` is null if this agent has no storage.
   StorageReader(StorageTier* storage, CoreQueue& queue) : storage_(storage), queue_(queue) {}
 
   std::shared_ptr<RunningFetch> start(const FetchRequest& request) override;

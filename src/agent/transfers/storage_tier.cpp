@@ -46,7 +46,7 @@ persist::CheckpointSourceFactory make_source(const Options& options) {
 
 std::string trouble_of(const WriteOutcome& outcome) {
   if (outcome.kind == WriteOutcome::Kind::done) return "";
-  return outcome.sentence.empty() ? "a newer checkpoint took its turn" : outcome.sentence;
+  return outcome.sentence.empty() ? "a newer checkpoint was written instead" : outcome.sentence;
 }
 
 bool is_all(const persist::ShardOffer& shard) {
@@ -142,7 +142,8 @@ void StorageTier::write(const core::StartWrite& write) {
     const Pin pin = index_.find(slot);
     if (pin == nullptr) {
       queue_.post([this, checkpoint = write.checkpoint] {
-        handle_(core::WriteEnded{checkpoint, "a piece that was to be written to storage is gone"});
+        handle_(core::WriteEnded{checkpoint,
+                                 "a piece of the checkpoint was dropped before it could be written to storage"});
       });
       return;
     }
@@ -184,7 +185,7 @@ void StorageTier::commit(const core::FinalizeCheckpoint& commit) {
       });
 }
 
-// The leader saw which source offers it. This node may have to list the sources itself.
+// The leader's node has listed the sources. This node may have to list them itself to know which one offers the shard.
 void StorageTier::find_source(const std::string& shard, CheckpointId checkpoint,
                               const std::function<void(persist::ReadQueue&)>& then) {
   const std::pair key{checkpoint, shard};

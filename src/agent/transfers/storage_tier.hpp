@@ -1,8 +1,9 @@
 // StorageTier is the agent's access to persistent storage. It carries out the orders of the protocol's core on threads
-// of its own and answers through the CoreQueue. It writes to the option `storage`, and reads from there and from the
-// places in `others`. The core sees all of them as one storage. If several have a piece, the option's comes first.
+// of its own and answers through the CoreQueue. It writes to the place that the option `storage` names. It reads from
+// there and from the checkpoint sources in `others`. The core sees all of them as one storage. If several have a piece,
+// it reads from the option's place.
 //
-// Only the agent's core thread uses it. The destructor stops what is under way, within 100 ms.
+// Only the agent's core thread uses it. The destructor stops reads and writes within 100 ms.
 #pragma once
 
 #include <functional>
@@ -26,8 +27,9 @@ class StorageTier {
   using Handle = std::function<void(core::Event event)>;
   using Note = std::function<void(const std::string& text)>;
 
-  // All outlive this object. `handle` and `note` are called on the core thread. If the storage option is empty,
-  // checkpoints are read only from `others`. Throws Failure (CKPT_ERR_INVALID) for an invalid location.
+  // `index` and `queue` outlive this object. It calls `handle` and `note` on the core thread. If the option `storage`
+  // is empty, it writes nothing and reads only from `others`. Throws Failure (CKPT_ERR_INVALID) if the option is
+  // invalid.
   StorageTier(const Options& options, const std::vector<persist::CheckpointSourceFactory>& others,
               const PieceIndex& index, CoreQueue& queue, Handle handle, Note note);
   ~StorageTier();
@@ -36,13 +38,14 @@ class StorageTier {
   void write(const core::StartWrite& write);
   void commit(const core::FinalizeCheckpoint& commit);
 
-  // Calls `then` with the source that offers this shard: at once, or after another look at all sources. If none offers
-  // it, that is the first one, which says so.
+  // Calls `then` with the source that offers this shard: at once, or after listing all sources again. If none offers
+  // the shard, calls `then` with the first source: a read from there fails and says that the shard is missing.
   void find_source(const std::string& shard, CheckpointId checkpoint,
                    const std::function<void(persist::ReadQueue&)>& then);
 
   persist::WriteCounters written() const { return writes_ ? writes_->counters() : persist::WriteCounters(); }
-  // Bytes that this node wrote of a checkpoint. 0 if other nodes or an earlier agent wrote all of it.
+  // How many bytes of this checkpoint this agent has written. 0 if others wrote all of it, or if it is an old
+  // checkpoint.
   std::uint64_t bytes_written(CheckpointId step) const;
 
  private:
@@ -59,8 +62,8 @@ class StorageTier {
   const Note note_;
   std::unique_ptr<persist::WriteQueue> writes_;               // null if there is no storage
   std::vector<std::unique_ptr<persist::ReadQueue>> sources_;  // storage first
-  std::unique_ptr<Round> round_;                              // the listing under way
-  bool list_again_ = false;                                   // the core asked again since it began
+  std::unique_ptr<Round> round_;                              // the listing under way; null if none is
+  bool list_again_ = false;                                   // the core asked again since that listing began
   std::map<CheckpointId, std::uint64_t> written_bytes_;       // of the newest checkpoints only
   // The source that offers each shard, as last listed.
   std::map<std::pair<CheckpointId, std::string>, std::size_t> offered_by_;

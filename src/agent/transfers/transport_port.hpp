@@ -1,5 +1,6 @@
-// TransportPort gives jobs access to the transport, and ends the access before the transport is destroyed. A job may
-// live longer than the transport. After close(), no job is inside a function of the transport, and no new call gets in.
+// TransportPort gives transfers access to the transport, and ends the access before the transport is destroyed. A
+// transfer may live longer than the transport. After close(), nobody is inside a function of the transport, and no new
+// call gets in.
 //
 // Thread-safe. A callback of fetch() may call fetch() again on the same thread.
 #pragma once
@@ -14,10 +15,10 @@ namespace ckpt::agent {
 
 class TransportPort {
  public:
-  // Borrowed until close().
+  // `transport` must live until close() has returned.
   explicit TransportPort(net::Transport& transport) : transport_(transport) {}
 
-  // Like net::Transport::fetch(). Once closed, it ends the fetch at once, as if the peer were gone.
+  // Like net::Transport::fetch(). After close(), ends the fetch at once, as if the peer had failed.
   void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
              std::int64_t timeout_ms) {
     if (!enter()) return sink->ended(net::FetchEnd::peer_failed);
@@ -25,7 +26,7 @@ class TransportPort {
     transport_.fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
   }
 
-  // Returns when the last call has left the transport.
+  // Lets no new call in, and returns when the last call has left the transport.
   void close() {
     std::unique_lock lock(mutex_);
     closed_ = true;

@@ -15,10 +15,12 @@ struct SurvivalPlot {
   std::vector<placement::Strategy> strategies;
 };
 
-// The gnuplot script. Left: survival against the number of lost nodes. Right: survival against the number of nodes.
+// Returns the gnuplot script that draws `path`. Left: survival against the number of lost nodes. Right: survival
+// against the number of nodes.
 std::string plot_script(const SurvivalPlot& plot, const std::string& path);
 
-// Writes `path`, a .png or .svg. Throws Failure if it is neither, or if gnuplot is missing, fails or hangs.
+// Writes the plot to `path`, a .png or .svg. Throws Failure if `path` is neither, or if gnuplot is missing, fails or
+// hangs.
 void draw(const SurvivalPlot& plot, const std::string& path);
 
 }  // namespace ckpt::cli

@@ -1,4 +1,4 @@
-// Compares placement strategies by a recorded list of real faults, for `ckptctl placement`.
+// Compares placement strategies for `ckptctl placement`, by replaying a recorded list of real faults.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@
 namespace ckpt::cli {
 
 struct TraceStudy {
-  placement::Request request;  // for each strategy in turn; with the domains of the placement's nodes
-  double repair_days = 0;      // infinite: a node's memory is lost until its fault ends
-  std::uint32_t numberings = 1;
-  std::uint32_t rack_nodes = 0;  // nodes per synthetic rack; 0: none
+  placement::Request request;    // the placement to study; each strategy in turn replaces the one in it
+  double repair_days = 0;        // how long a lost node's memory is lost; infinite: until its fault ends
+  std::uint32_t numberings = 1;  // how many random numberings of the trace's nodes to average over
+  std::uint32_t rack_nodes = 0;  // nodes per synthetic rack; 0: no racks
   std::uint64_t seed = 1;
 };
 
-// Returns one row per strategy: at how many moments of the trace memory would not have been enough. Each figure is a
-// mean over random numberings of the trace's nodes.
+// Returns one row per strategy. It says at how many moments of the trace the memory of the nodes that were left would
+// not have held all shards. Each figure is a mean over random numberings of the trace's nodes.
 Result study_trace(const placement::FaultTrace& trace, const TraceStudy& study,
                    const std::vector<placement::Strategy>& strategies);
 

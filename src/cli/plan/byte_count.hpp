@@ -1,4 +1,4 @@
-// Reads numbers of bytes as people write them. Pure.
+// Reads and writes numbers of bytes as people write them. Pure.
 #pragma once
 
 #include <string>
@@ -6,10 +6,11 @@
 
 namespace ckpt::cli {
 
-// "6500000000000", "6.5e12", "6.5TB", "16GiB". Throws std::invalid_argument, which names the input `name`.
+// Reads "6500000000000", "6.5e12", "6.5TB" or "16GiB". Throws std::invalid_argument with a sentence that calls the
+// input `name`.
 double byte_count(std::string_view name, std::string_view text);
 
-// "6.5 TB": with the decimal units of rates.
+// Returns e.g. "6.5 TB". The units are decimal, as those of rates are.
 std::string decimal_bytes(double bytes);
 
 }  // namespace ckpt::cli

@@ -94,9 +94,10 @@ void add_failure_options(CLI::App& command, PlanOptions& options) {
   command.add_option("--node-share", options.node_share, "Share of failures that lose a node's memory (default: 0.78)");
   command.add_option("--domain-nodes", failures.domain_nodes, "Nodes of a failure domain, such as a rack")
       ->capture_default_str();
-  command.add_option("--domain-share", failures.domain_share, "Share of lost nodes that take their domain along")
+  command
+      .add_option("--domain-share", failures.domain_share, "Share of lost nodes that are lost with their whole domain")
       ->capture_default_str();
-  command.add_flag("--domains-unnamed", options.domains_unnamed, "The option domain is not set");
+  command.add_flag("--domains-unnamed", options.domains_unnamed, "Plan for a job that does not set the option domain");
   command.add_flag("--domains-unplanned", options.domains_unplanned,
                    "Plan as if nodes failed one by one; whole domains fail in the simulation alone");
 }
@@ -111,7 +112,7 @@ void add_job_options(CLI::App& command, PlanOptions& options) {
   command.add_option("--detection", job.detection_s, "Seconds until a failure is noticed")->capture_default_str();
   command.add_option("--restart", job.restart_s, "Seconds until all processes train again, without loading state")
       ->capture_default_str();
-  command.add_option("--live-restart", job.live_restart_s, "The same where healthy processes stay")
+  command.add_option("--live-restart", job.live_restart_s, "The same if healthy processes keep running")
       ->capture_default_str();
   auto& overheads = options.inputs.overheads;
   command.add_option("--blocking", overheads.blocking_s, "Seconds that a snapshot blocks")->capture_default_str();
@@ -151,10 +152,10 @@ void add_job(const JobReport& report, const JobFindings& findings, const planner
 CLI::App* add_plan_command(CLI::App& app, PlanOptions& options, bool& json) {
   CLI::App* command = app.add_subcommand("plan", "Say what failures will cost a job, and which protection to take");
   command->add_flag("--json", json, "Print JSON");
-  command->add_option("--protection", options.protection, "Only this protection, as the option of this name takes it");
+  command->add_option("--protection", options.protection, "Plan only this protection, e.g. copies(2)+xor(8)");
   command->add_flag("--paper", options.papers, "Show what three papers printed beside their formulas and ours");
   command->add_option("--plot", options.plot_path, "Also draw the plan: a .png or .svg file (needs gnuplot)");
-  command->add_option("--job", options.job, "Take what the agents of this running job measured (default: the only one)")
+  command->add_option("--job", options.job, "Take what the agents of this running job measured (default: the only job)")
       ->expected(0, 1);
   options.is_given = [command](const char* name) { return command->count(std::string("--") + name) > 0; };
   add_cluster_options(*command, options);

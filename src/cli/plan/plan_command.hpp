@@ -17,35 +17,35 @@ class App;
 namespace ckpt::cli {
 
 struct PlanOptions {
-  planner::Inputs inputs;  // with the defaults
-  // As on the command line; they go into `inputs`.
+  planner::Inputs inputs;  // the defaults, and arguments that need no conversion
+  // Arguments as on the command line. show_plan() converts them into `inputs`.
   std::string rates = "llama3";
   std::optional<double> gpu_mtbf_hours;
   std::optional<double> node_share;
-  std::string state, memory, pcie, network, storage_rate;  // bytes; "": the default
-  bool domains_unnamed = false;
-  bool domains_unplanned = false;  // whole domains fail in the simulation alone
+  std::string state, memory, pcie, network, storage_rate;  // bytes, or bytes per second; "": the default
+  bool domains_unnamed = false;                            // the job does not set the option `domain`
+  bool domains_unplanned = false;                          // only the simulation lets whole domains fail, not the plan
   double repair_hours = 24;
-  std::string protection;  // "": compare all
+  std::string protection;  // the only one to plan; "": compare all
   bool papers = false;     // show the papers' numbers instead of a plan
-  std::string plot_path;
-  // A running job.
-  std::string job;  // if is_given("job"): its name, or "" for the only job on this machine
-  std::function<bool(const char*)> is_given = [](const char*) {
-    return false;
-  };  // on the command line: is_given("gpus")
+  std::string plot_path;   // "": no plot
+  // A running job. It counts if is_given("job").
+  std::string job;  // its name; "": the only job on this machine
+  // Says whether the command line gave the option of this name, such as "gpus".
+  std::function<bool(const char*)> is_given = [](const char*) { return false; };
   // Simulation.
-  double simulated_days = 0;  // 0: none, or with a trace its length
+  double simulated_days = 0;  // 0: as long as the trace; without a trace, no simulation
   std::uint64_t seed = 1;
   double weibull_shape = 1;
   std::string trace_path;
-  std::uint32_t trace_nodes = 0;  // 0: as many as failed
+  std::uint32_t trace_nodes = 0;  // nodes of the traced cluster; 0: as many as failed
 };
 
-// Declares the subcommand `plan`. Its arguments are stored in `options`, which must outlive `app`.
+// Declares the subcommand `plan`. Parsing stores its arguments in `options` and `json`, which must outlive `app`.
 CLI::App* add_plan_command(CLI::App& app, PlanOptions& options, bool& json);
 
-// `scope`: the agents to ask, with --job. Throws Failure or std::invalid_argument with one sentence.
+// Runs the command. With --job it asks the agents in `scope`. Throws Failure or std::invalid_argument with one
+// sentence.
 Result show_plan(const PlanOptions& options, const Scope& scope = {});
 
 }  // namespace ckpt::cli

@@ -1,4 +1,4 @@
-// What a plan's rows mean for a user: options to set, and what failures cost. Pure.
+// Says what a row of a plan means for a user: which options to set, and what failures then cost. Pure.
 #pragma once
 
 #include <string>
@@ -9,25 +9,25 @@
 
 namespace ckpt::cli {
 
-// Per job.
+// What failures cost one job.
 struct Costs {
   double wasted_gpu_hours_per_day = 0;
-  double wasted_per_month = 0;            // in the unit of the price
-  double memory_lost_odds_per_month = 0;  // odds that memory does not suffice at least once
-  double memory_lost_per_month = 0;       // what that costs
+  double wasted_per_month = 0;            // the same per month, in the currency of gpu_hour_price
+  double memory_lost_odds_per_month = 0;  // odds that a restore needs storage at least once, because memory was lost
+  double memory_lost_per_month = 0;       // what these restores cost per month, in the same currency
 };
 Costs costs(const planner::Inputs& inputs, const planner::Candidate& row);
 
-// Options with values that ckptengine accepts. Empty for what cannot be set in this version.
+// Returns the options and values that make ckptengine work as in this row. Empty if no options of this version do.
 std::vector<std::pair<std::string, std::string>> options_to_set(const planner::Candidate& row);
 
-// What options do not say: how often to call snapshot(), what to name. A sentence each.
+// Returns what a user must do besides setting these options, e.g. how often to call snapshot(). A sentence each.
 std::vector<std::string> things_to_do(const planner::Inputs& inputs, const planner::Candidate& row);
 
-// Why this row, compared with the others; a sentence.
+// Returns a sentence that says how much better this row is than the best other one that can be set.
 std::string why(const planner::Plan& plan, const planner::Candidate& row);
 
-// "not available in this version", or what else keeps the row from being set; "" if nothing.
+// Returns why the row cannot be set, e.g. "not available in this version". "" if it can be set.
 std::string obstacle(const planner::Candidate& row);
 
 }  // namespace ckpt::cli

@@ -236,7 +236,7 @@ std::string job_text(const JobReport& report, const JobFindings& findings, const
                      (findings.has_storage ? "storage" : "no storage") + ".\n";
   text += "Measured: " + list_of(findings.measured) + ".\n";
   if (!findings.assumed.empty())
-    text += "Not measured, so as given or by default: " + list_of(findings.assumed) + ".\n";
+    text += "Not measured, so from the command line or the defaults: " + list_of(findings.assumed) + ".\n";
   if (!plan.recommended) return text + "\n";
   const double then = plan.rows[*plan.recommended].appraisal.effective_time;
   if (comparison.changes.empty()) return text + "It would change no option.\n\n";

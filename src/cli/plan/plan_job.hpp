@@ -1,4 +1,4 @@
-// What the agents of a running job have measured, as inputs of a plan, and what the plan would change.
+// Makes inputs of a plan from what the agents of a running job have measured, and says what the plan would change.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace ckpt::cli {
 
-// What agents report of one job. Pure data: `statuses` are the answers to `ckptctl status`.
+// What the agents of one job report. `statuses` are their answers to the request "status", one per agent.
 struct JobReport {
   std::string job;
   std::vector<nlohmann::json> statuses;
@@ -23,22 +23,23 @@ struct JobFindings {
   placement::Protection protection;
   std::uint32_t own_slots = 2;
   bool has_storage = false;
-  std::vector<std::string> measured;  // a line each
-  std::vector<std::string> assumed;   // names of inputs that nobody measured
+  std::vector<std::string> measured;  // what was measured, for people; one item each
+  std::vector<std::string> assumed;   // names of the inputs that no agent measured
 };
-// Puts what the agents know into `inputs`, except what the command line gave: is_given("iteration").
-// Throws Failure if the agents have no ranks, so that nothing is known.
+// Completes `inputs` with what the agents know. Keeps each input that the command line gave; `is_given` says which, by
+// the option's name. Throws Failure if the agents have no ranks, because then they have measured nothing.
 JobFindings job_findings(const JobReport& report, const planner::Inputs& inputs,
                          const std::function<bool(const char*)>& is_given);
 
-// The options that the plan would change, with what that brings. "" for one that stays.
+// An option that the plan would change.
 struct JobChange {
-  std::string option;
-  std::string now;
-  std::string then;
+  std::string option;  // its name
+  std::string now;     // the job's present value
+  std::string then;    // the plan's value
 };
+// The running job beside the row that the plan recommends.
 struct JobComparison {
-  double effective_time_now = 0;
+  double effective_time_now = 0;  // share of the time in which the job makes lasting progress, with its present options
   std::vector<JobChange> changes;
 };
 JobComparison compare_job(const JobFindings& findings, const planner::Plan& plan);

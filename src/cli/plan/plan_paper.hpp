@@ -1,12 +1,13 @@
-// `ckptctl plan --paper`: three papers' numbers beside their formulas and ours.
+// `ckptctl plan --paper` shows numbers of three papers beside what their formulas and ours give.
 #pragma once
 
 #include "cli/commands.hpp"
 
 namespace ckpt::cli {
 
-// Ends with "paper: table8=ok fig8=ok fig15=ok". A part is `differs` if a number contradicts its formula and nothing
-// says so, or if ours does not meet the formula.
+// Runs the command. The last line of its text is a verdict for each paper: "paper: table8=ok fig8=ok fig15=ok". A
+// verdict is `differs` if a printed number contradicts the paper's formula without an explanation, or if our formula
+// does.
 Result show_papers();
 
 }  // namespace ckpt::cli

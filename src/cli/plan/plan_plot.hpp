@@ -1,4 +1,5 @@
-// Draws a plan with gnuplot: wasted time per failure as in GEMINI's figure 10, and effective time as in its figure 15.
+// Draws a plan with gnuplot: wasted time per failure as in figure 10 of GEMINI, effective time as in figure 15 of
+// GEMINI.
 #pragma once
 
 #include <string>
@@ -7,11 +8,12 @@
 
 namespace ckpt::cli {
 
-// The script. Left: what a failure wastes, by how many nodes are lost at once. Middle and right: effective time against
-// failures per day, and against the number of GPUs.
+// Returns the gnuplot script that draws `path`. Left: wasted time against the number of nodes lost at once. Middle:
+// effective time against failures per day. Right: effective time against the number of GPUs.
 std::string plan_plot_script(const planner::Inputs& inputs, const planner::Plan& plan, const std::string& path);
 
-// Writes `path`, a .png or .svg. Throws Failure if it is neither, or if gnuplot is missing, fails or hangs.
+// Writes the plot to `path`, a .png or .svg. Throws Failure if `path` is neither, or if gnuplot is missing, fails or
+// hangs.
 void draw_plan(const planner::Inputs& inputs, const planner::Plan& plan, const std::string& path);
 
 }  // namespace ckpt::cli

@@ -1,4 +1,4 @@
-// Simulates the rows of a plan, with failures at random or from a trace.
+// Simulates the rows of a plan. The failures are random, or come from a recorded trace.
 #pragma once
 
 #include <optional>
@@ -13,12 +13,13 @@ namespace ckpt::cli {
 
 struct PlanTrace {
   placement::FaultTrace trace;
-  std::uint32_t nodes = 0;  // of the cluster that it was taken from
+  std::uint32_t nodes = 0;  // of the cluster in which the trace was recorded
 };
-// Reads the trace that the options name, if they name one. Throws Failure or std::invalid_argument.
+// Reads the trace that the options name. Returns nothing if they name none. Throws Failure or std::invalid_argument.
 std::optional<PlanTrace> read_trace(const PlanOptions& options);
 
-// By row. Empty if the options ask for no simulation.
+// Returns one entry per row of the plan; the entry is empty for a row without figures. Returns an empty list if the
+// options ask for no simulation.
 std::vector<std::optional<planner::Simulated>> simulate_rows(const PlanOptions& options,
                                                              const std::optional<PlanTrace>& trace,
                                                              const planner::Inputs& inputs,

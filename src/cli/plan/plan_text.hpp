@@ -1,4 +1,4 @@
-// A plan as a table for people, and as JSON for programs. Pure.
+// Writes a plan as a table for people, and as JSON for programs. Pure.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,15 +11,15 @@
 
 namespace ckpt::cli {
 
-// Everything that is shown of one plan.
+// What plan_text() and plan_json() show.
 struct PlanView {
   planner::Inputs inputs;
-  std::string rates_source;
+  std::string rates_source;  // where the failure rate comes from, for people
   planner::Plan plan;
-  planner::Plan more_failures;   // three times as many
-  planner::Plan fewer_failures;  // a third
+  planner::Plan more_failures;   // the plan for three times as many failures
+  planner::Plan fewer_failures;  // the plan for a third of the failures
   std::vector<planner::Lever> levers;
-  std::vector<std::optional<planner::Simulated>> simulated;  // by row; empty if nobody asked for it
+  std::vector<std::optional<planner::Simulated>> simulated;  // by row; empty if no simulation was asked for
 };
 
 std::string plan_text(const PlanView& view);

@@ -17,12 +17,13 @@ StorageScope storage_scope(const Options& options);
 
 class StorageCommands {
  public:
-  // Declares the subcommands. This object and `json` must stay where they are while `app` parses.
+  // Declares the subcommands. Parsing stores their arguments in this object and in `json`. So both must exist, and must
+  // not move, while `app` parses.
   StorageCommands(CLI::App& app, bool& json);
 
-  // Whether one of these subcommands was given.
+  // Whether the command line has one of these subcommands.
   bool parsed() const;
-  // Throws Failure with one sentence.
+  // Runs that subcommand. Throws Failure with one sentence.
   Result run() const;
 
  private:

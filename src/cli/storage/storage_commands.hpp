@@ -1,4 +1,4 @@
-// The commands of ckptctl for storage. Each returns its output in a Result. Long ones also show their progress.
+// The commands of ckptctl for storage. Each returns its output in a Result. Commands that take long also show progress.
 #pragma once
 
 #include <functional>
@@ -14,28 +14,32 @@ namespace ckpt::cli {
 // Lists the jobs or, if the scope names a job, its checkpoints.
 Result ls(const StorageScope& scope);
 
-// Shows the shards of a checkpoint, or the tensors of one shard. A checkpoint is named by its iteration, or "latest".
+// Shows the shards of a checkpoint or, if `shard` is not empty, the tensors of that shard. `checkpoint`: an iteration,
+// or "latest".
 Result inspect(const StorageScope& scope, const std::string& checkpoint, const std::string& shard);
 
-// Reads checkpoints to the last byte: the named ones, or all of the job except those being written. The result is not
-// good if anything is damaged.
+// Reads the named checkpoints to the last byte. If none is named, reads all checkpoints of the job except those that
+// agents may still be writing. The result is not good if anything is damaged.
 Result verify(const StorageScope& scope, const std::vector<std::string>& stored_checkpoints, Progress& progress);
 
 struct RemoveOptions {
-  bool force = false;  // also remove what a restore would use, and what somebody may be writing
-  // Asks the user; null if there is no user to ask and nobody has agreed beforehand.
+  bool force = false;  // also remove checkpoints that a restore may need or that agents may still be writing
+  // Asks the user and returns whether the user agrees. Null if there is no terminal to ask on: then rm() throws Failure
+  // and removes nothing.
   std::function<bool(const std::string& question)> agree;
 };
+// Removes the named checkpoints, if the user agrees.
 Result rm(const StorageScope& scope, const std::vector<std::string>& stored_checkpoints, const RemoveOptions& options);
 
 struct ExportOptions {
-  std::string checkpoint;
-  std::string shard;   // empty: all
-  std::string file;    // for torch.load
-  std::string dcp;     // or a directory for torch.distributed.checkpoint
-  std::string raw;     // or a directory to which the checkpoint is copied as it is
-  std::string python;  // Python that has torch and the package ckptengine
-  bool verify = true;
+  std::string checkpoint;  // an iteration, or "latest"
+  std::string shard;       // empty: all shards
+  // The target. One of these is not empty.
+  std::string file;    // file for torch.load
+  std::string dcp;     // directory for torch.distributed.checkpoint
+  std::string raw;     // directory to which the checkpoint is copied unchanged
+  std::string python;  // a Python interpreter that has torch and the package ckptengine
+  bool verify = true;  // check all digests
 };
 Result export_checkpoint(const StorageScope& scope, const ExportOptions& options, Progress& progress);
 

@@ -196,7 +196,7 @@ void convert(const std::string& folder, const ExportOptions& options) {
   if (!options.shard.empty()) words.push_back("--shard=" + options.shard);
   if (const int status = run(words); status != 0)
     throw Failure(CKPT_ERR_SYSTEM, "the export by " + options.python + " failed (exit status " +
-                                       std::to_string(status) + "), and said why above");
+                                       std::to_string(status) + "); its message above says why");
 }
 
 // The checkpoints that "latest" leaves out although they may be newer.

@@ -7,8 +7,8 @@
 
 namespace ckpt::cli {
 
-// Formats what the agent reports under "schedule" for people. "" if that is null. Leaves out missing fields, because
-// the agent may be of another version.
+// Formats the field "schedule" of an agent's status for people. Returns "" if the field is null. Leaves out what the
+// agent does not report, because the agent may be of another version.
 std::string schedule_text(const nlohmann::json& schedule);
 
 }  // namespace ckpt::cli

@@ -1,8 +1,8 @@
 // Timeline turns what agents recorded of the last iterations into tracks that `ckptctl trace` can draw. Pure functions.
 //
-// It trusts nothing that an agent answers. It skips events of unknown kinds, because an agent may be newer. It skips
-// and counts malformed events. Times are in microseconds on the node's monotonic clock. Timeline assumes that all nodes
-// share one clock, as nodes on one machine do.
+// It trusts nothing that an agent answers. It skips events of unknown kinds, because the agent may be newer than
+// ckptctl. It skips and counts malformed events. Times are in microseconds on the node's monotonic clock. Timeline
+// assumes that all nodes share one clock, as nodes on one machine do.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,21 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-// The tracks, in the order in which they are drawn.
+// The kinds of tracks, in the order in which they are drawn.
 enum class Lane { iteration, communication, idle, capture, chunk, commit };
 
 struct Mark {
-  Extent extent;  // both ends are the same for an instant
+  Extent extent;  // for an instant, begin and end are equal
   std::string name;
-  nlohmann::json args;    // other details, an object
-  std::uint32_t row = 0;  // marks of a track that overlap are in different rows
+  nlohmann::json args;    // other details, as a JSON object
+  std::uint32_t row = 0;  // marks of one track that overlap have different rows
 };
 
 struct Track {
   Lane lane = Lane::iteration;
   std::string name;
-  std::vector<Mark> marks;  // sorted by beginning
-  std::uint32_t rows = 1;
+  std::vector<Mark> marks;  // sorted by begin_us
+  std::uint32_t rows = 1;   // number of rows that the marks need
 
   bool is_of_instants() const { return lane == Lane::iteration || lane == Lane::commit; }
 };
@@ -40,14 +40,14 @@ struct Track {
 struct NodeTimeline {
   std::string job;
   std::string node;
-  Extent shown;
+  Extent shown;  // the time span that is drawn
   std::vector<Track> tracks;
 };
 
 struct Timeline {
-  std::vector<NodeTimeline> nodes;  // nodes that have something to show
-  std::uint32_t iterations = 0;     // complete iterations shown, of the job that shows most
-  std::size_t malformed = 0;        // events
+  std::vector<NodeTimeline> nodes;  // only nodes that have something to show
+  std::uint32_t iterations = 0;     // number of complete iterations shown; with several jobs, the largest number
+  std::size_t malformed = 0;        // number of malformed events, which were skipped
 };
 
 // What one agent recorded: its answer to {"type": "trace"}.
@@ -57,14 +57,15 @@ struct Recording {
   nlohmann::json trace;
 };
 
-// Shows the last complete iterations of each job, at most `iterations`: those of the rank whose newest mark is newest.
-// Shows everything if no rank has a complete one.
+// Makes the timelines of all jobs. For each job it shows the last complete iterations, at most `iterations` of them.
+// They are those of the rank that ended an iteration last. If no rank has a complete iteration, shows everything.
 Timeline timeline_of(const std::vector<Recording>& recordings, std::uint32_t iterations);
 
-// The parts of `shown` that nothing in `busy` covers.
+// Returns the parts of `shown` that nothing in `busy` covers, in order.
 std::vector<Extent> gaps(const Extent& shown, std::vector<Extent> busy);
 
-// Trace events for chrome://tracing and ui.perfetto.dev: one process per node, one thread per row of a track.
+// Returns trace events for chrome://tracing and ui.perfetto.dev. There a node appears as a process, and each row of a
+// track as a thread.
 nlohmann::json trace_events(const Timeline& timeline);
 
 }  // namespace ckpt::cli

@@ -7,8 +7,9 @@
 
 namespace ckpt::cli {
 
-// The gnuplot script: over time, a band for each node, and in it a lane for each track. `timeline` has nodes, all of
-// one job. Throws Failure if `path` is neither .png nor .svg.
+// Returns the gnuplot script that draws `path`. Over time, it shows a band for each node, with a lane for each track.
+// `timeline` must have at least one node, and all must be of one job. Throws Failure if `path` is neither a .png nor a
+// .svg.
 std::string timeline_script(const Timeline& timeline, const std::string& path);
 
 }  // namespace ckpt::cli

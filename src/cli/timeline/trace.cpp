@@ -91,7 +91,7 @@ Result result_of(const Timeline& timeline, const Answers& answers, const TraceOp
                 " to " + options.output + ": open it in https://ui.perfetto.dev or chrome://tracing\n";
   if (!options.plot.empty()) result.text += "drew them in " + options.plot + "\n";
   if (timeline.malformed != 0)
-    result.text += counted(timeline.malformed, "event") + " could not be read; is ckptctl of the agents' version?\n";
+    result.text += counted(timeline.malformed, "event") + " could not be read; run ckptd and ckptctl of one version\n";
   for (const std::string& failure : answers.failures) result.text += "without " + failure + "\n";
   return result;
 }
