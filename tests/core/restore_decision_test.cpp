@@ -66,14 +66,6 @@ TEST_F(Recovery, StartsFreshWhereNothingWasEverStored) {
   EXPECT_FALSE(answer.decision.status_unknown);
 }
 
-TEST_F(Recovery, WaitsForNodesBeforeAFreshStartIfAnEarlierIncarnationHasNoRecord) {
-  question.members.clear();
-  question.members_incarnation = 0;
-  EXPECT_TRUE(ask({0, 1, 2}).final);
-  question.members_are_unknown = true;
-  EXPECT_FALSE(ask({0, 1, 2}).final);
-}
-
 // What goes to storage was committed, whether any node that is left has heard of it or not.
 TEST_F(Recovery, ACommitThatOnlyStorageKnowsOfIsTheBase) {
   question.first_commit = CheckpointId(incarnation, 2);

@@ -32,8 +32,6 @@ class AdmissionControl {
   // The newest incarnation that may have captured anything. Asks all sources, not the store alone: if the store lost
   // its records, the next incarnation could get a number that was used before.
   std::uint64_t newest_written() const;
-  // True if any node has heard of an incarnation that was decided.
-  bool knows_an_earlier_one() const { return newest_written() != 0 || newest_notified() != 0; }
   // Why this trainer takes no part in the incarnation. None if it takes part or may still do so.
   std::optional<Refusal> refusal_of(NodeId node, const RankReport& rank) const;
 

@@ -127,8 +127,6 @@ RecoveryQuestion DecisionMaker::question(bool with_storage) const {
   }
   question.members = view_.assignment_table.members();
   question.members_are_lost = view_.has_lost_assignments();
-  // The store has lost the record of an earlier one. Nodes that could not be heard yet may have its checkpoints.
-  question.members_are_unknown = view_.record->assignments.incarnation == 0 && others_.admission.knows_an_earlier_one();
   question.members_incarnation = view_.record->assignments.incarnation;
   question.restored = view_.record->restored;
   question.restored_ranks = view_.record->restored_ranks;
