@@ -18,9 +18,16 @@ def job(cluster, tmp_path):
     job.close()
 
 
-def test_nobody_is_suspected_in_an_undisturbed_run(job):
+def test_nobody_is_suspected_in_an_undisturbed_run_or_for_a_pause(job):
     job.await_learned()
     job.await_progress(60)
+    pause = job.command("pause", 1)
+    deadline = time.monotonic() + DEADLINE_S
+    while job.status(1)["ranks"][0]["paused"] != "eval":
+        assert time.monotonic() < deadline
+    time.sleep(3 * FLOOR_MS / 1000)
+    pause.unlink()
+    job.await_progress(10)
     assert job.logged() == []
 
 
@@ -73,15 +80,3 @@ def test_a_network_that_hangs_is_no_ranks_fault(job):
         drop.unlink()
     job.await_nobody()
     job.await_progress(3)
-
-
-def test_a_pause_is_no_hang(job):
-    job.await_learned()
-    pause = job.command("pause", 1)
-    deadline = time.monotonic() + DEADLINE_S
-    while job.status(1)["ranks"][0]["paused"] != "eval":
-        assert time.monotonic() < deadline
-    time.sleep(3 * FLOOR_MS / 1000)
-    pause.unlink()
-    job.await_progress(10)
-    assert job.logged() == []
