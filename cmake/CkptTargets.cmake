@@ -40,21 +40,14 @@ if(CKPT_SANITIZE)
   target_link_options(ckpt_settings INTERFACE -fsanitize=${CKPT_SANITIZE})
 endif()
 
-# Sanitizers take long to compile; what waits more than it computes needs no optimizer to be tested.
-set(CKPT_OUTER_OPTIMIZATION "" CACHE STRING "How targets that hardly compute are optimized, where not as all others")
+# Under sanitizers the optimizer would take longer than it saves in the tests, which mostly wait.
+set(CKPT_COMPUTING_OPTIMIZATION "" CACHE STRING "How targets that compute much are optimized, where not as all others")
 
-# ckpt_outer(TARGET...): they hardly compute, or no test waits for them.
-function(ckpt_outer)
+# ckpt_computing(TARGET...): tests wait for what they compute.
+function(ckpt_computing)
   foreach(name ${ARGN})
-    target_compile_options(${name} PRIVATE ${CKPT_OUTER_OPTIMIZATION})
+    target_compile_options(${name} PRIVATE "$<${CKPT_NOT_CUDA}:${CKPT_COMPUTING_OPTIMIZATION}>")
   endforeach()
-endfunction()
-
-# ckpt_threadless(TARGET...): ThreadSanitizer finds nothing in them, and would take long to optimize them.
-function(ckpt_threadless)
-  if(CKPT_SANITIZE STREQUAL "thread")
-    ckpt_outer(${ARGN})
-  endif()
 endfunction()
 
 # ckpt_module(NAME SOURCES a.cpp ... LIBS x y): static library `ckpt_NAME`.

@@ -66,7 +66,14 @@ CKPT_COMBINE_TARGET inline Multiplier multiplier(const Factor& factor) {
 }
 
 CKPT_COMBINE_TARGET inline Stripe stripe_multiply(Stripe stripe, const Multiplier& factor) {
+#if defined(__clang__)
+  // From registers alone: clang 14 encodes the address wrongly if it broadcasts the matrix from memory.
+  Stripe product;
+  asm("vgf2p8affineqb $0, %2, %1, %0" : "=v"(product) : "v"(stripe), "v"(factor.matrix));
+  return product;
+#else
   return _mm512_gf2p8affine_epi64_epi8(stripe, factor.matrix, 0);
+#endif
 }
 
 constexpr std::size_t sums_in_registers = 8;

@@ -25,7 +25,7 @@ configure() {
 }
 
 # compiler_group PRESET: the group of packages with its compiler, where that is not g++.
-compiler_group() { [[ $1 != asan ]] || echo clang; }
+compiler_group() { [[ $1 != asan && $1 != tsan ]] || echo clang; }
 
 # In front of a build that goes on beside something more urgent.
 build_priority=()

@@ -111,7 +111,7 @@ fi
 fuzz=
 [[ $fuzz_s -eq 0 ]] || fuzz=fuzz
 clang=
-for preset in "${to_run[@]}"; do clang+=$(compiler_group "$preset"); done
+for preset in "${to_run[@]}"; do clang+=" $(compiler_group "$preset")"; done
 wheel=
 [[ -z $all ]] || wheel=wheel
 # shellcheck disable=SC2086

@@ -260,7 +260,7 @@ TEST_F(SegmentsTest, APieceThatCannotBeReadAfterARestartIsDamageToTheNewestThatW
   restart();
   EXPECT_EQ(recovered_.newest_damaged, CheckpointId(1, 5));
   ASSERT_EQ(notices_.size(), 1u);
-  EXPECT_THAT(notices_.front(), HasSubstr("dropped a piece"));
+  EXPECT_THAT(notices_.front(), HasSubstr("dropped a damaged piece"));
 }
 
 TEST_F(SegmentsTest, OneThatSomebodyCutsOffIsFoundAndMadeAnew) {

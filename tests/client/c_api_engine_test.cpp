@@ -1,54 +1,11 @@
-// The C ABI over an engine that runs: what a trainer's every iteration costs, and children that it forks.
+// The C ABI over an engine that runs: children that a trainer forks.
 
 #include <sys/wait.h>
 
-#include "ckptengine/ckptengine.h"
-#include "engine_fixture.hpp"
-
-std::uint64_t allocation_count();  // of this thread; counted_new.cpp
+#include "c_api_fixture.hpp"
 
 namespace ckpt::client {
 namespace {
-
-class CApiEngineTest : public EngineTest {
- protected:
-  CApiEngineTest() {
-    const std::string& directory = directory_.path();
-    const ckpt_option options[] = {{"job", "job"},   {"rank", "0"},       {"world_size", "1"},
-                                   {"node", "node"}, {"agent", "attach"}, {"arena_dir", directory.c_str()}};
-    EXPECT_EQ(ckpt_create(options, std::size(options), &engine_), CKPT_OK) << ckpt_last_error();
-    const ckpt_tensor main = weight_.abi(), synchronous = rng_.abi();
-    EXPECT_EQ(ckpt_register_tensor(engine_, &main), CKPT_OK);
-    EXPECT_EQ(ckpt_register_tensor(engine_, &synchronous), CKPT_OK);
-    EXPECT_EQ(ckpt_restore(engine_, CKPT_NO_STREAM, &restored_), CKPT_OK) << ckpt_last_error();
-  }
-  ~CApiEngineTest() override { ckpt_close(engine_); }
-
-  TestTensor weight_ = test_tensor("weight", CKPT_F32, {1000, 300});
-  TestTensor rng_ = test_tensor("rng", CKPT_U8, {5000}, CKPT_SYNCHRONOUS);
-  ckpt_engine* engine_ = nullptr;
-  ckpt_restored restored_ = CKPT_RESTORED_INIT;
-};
-
-TEST_F(CApiEngineTest, AnIterationAllocatesNothing) {
-  const std::uint64_t before_first = allocation_count();
-  ASSERT_EQ(ckpt_snapshot(engine_, 0, CKPT_NO_STREAM), CKPT_OK) << ckpt_last_error();
-  ASSERT_EQ(ckpt_before_update(engine_, nullptr, 0), CKPT_OK);
-  EXPECT_GT(allocation_count(), before_first);  // so they are counted
-  for (int k = 1; k < 10; ++k) {
-    agent_->grant();
-    const std::uint64_t before = allocation_count();
-    const ckpt_status begin = ckpt_comm_begin(engine_, 0, CKPT_NO_STREAM),
-                      end = ckpt_comm_end(engine_, 0, CKPT_NO_STREAM);
-    const ckpt_status snapshot = ckpt_snapshot(engine_, k, CKPT_NO_STREAM);
-    const ckpt_status update = ckpt_before_update(engine_, nullptr, 0);
-    EXPECT_EQ(allocation_count() - before, 0u);
-    ASSERT_EQ(begin, CKPT_OK);
-    ASSERT_EQ(end, CKPT_OK);
-    ASSERT_EQ(snapshot, CKPT_OK);
-    ASSERT_EQ(update, CKPT_OK);
-  }
-}
 
 TEST_F(CApiEngineTest, AForkedChildCanNeitherUseNorHarmTheEngine) {
   ASSERT_EQ(ckpt_snapshot(engine_, 0, CKPT_NO_STREAM), CKPT_OK);
