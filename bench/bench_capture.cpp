@@ -61,7 +61,7 @@ class Trainer {
     const auto slot = static_cast<std::uint8_t>(sequence % slots);
     control_->grant({sequence, {slot, slot}});
     capture_.begin(*capture_.unused_grant(), CheckpointId(1, static_cast<std::int64_t>(sequence)), state(), nullptr);
-    if (!capture_.release({}, Deadline::in_ms(60'000), [](bool) {})) std::abort();
+    if (!capture_.release({}, 60'000, [](bool) {})) std::abort();
     newest_ = slot;
   }
   void restore() {

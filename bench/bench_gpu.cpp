@@ -4,8 +4,8 @@
 // process. The medians are compared. The state is one large tensor, or GPT-2's tensors with as many layers as fill the
 // size.
 //
-// A restore is measured in two ways: from memory that was just mapped and is pinned within the call, as restore() does
-// it, and from memory that is already pinned.
+// A restore is measured in two ways: from memory that was just mapped, through pinned buffers, as restore() does it,
+// and from memory that is already pinned.
 //
 // It also measures the host's time for start() and release(), which snapshot() and before_update() call.
 //
@@ -135,6 +135,7 @@ class Rig {
   Rig(const std::vector<std::size_t>& sizes, std::uint64_t device_staging_bytes)
       : tensors_(sizes), slot_(tensors_.plan()), device_(0, device_staging_bytes) {
     device_.attach({slot_.range(), slot_.digests()});
+    require(device_.wait_until_attached(Deadline::in_ms(600'000)), "pinning took longer than ten minutes");
     require(!device_.broken(), device_.failure());
   }
   std::size_t size_bytes() const { return tensors_.plan().length_bytes(); }
@@ -151,7 +152,7 @@ class Rig {
       is_whole_ = whole;
       captured_.release();
     };
-    require(device_.release(streams, Deadline::in_ms(60'000), done), "a capture failed: " + device_.failure());
+    require(device_.release(streams, 60'000, done), "a capture failed: " + device_.failure());
   }
   void wait_until_captured() {
     captured_.acquire();

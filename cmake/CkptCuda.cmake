@@ -12,7 +12,7 @@ find_program(CKPT_NVCC nvcc HINTS ${CKPT_CUDA_FOLDERS})
 mark_as_advanced(CKPT_NVCC)
 
 set(CKPT_HAS_CUDA FALSE)
-set(version_file ${PROJECT_BINARY_DIR}/cuda_version.txt)  # scripts/gpu_driver.py compares it with the driver's
+set(version_file ${PROJECT_BINARY_DIR}/cuda_version.txt)  # tells scripts/gpu_driver.py that there is CUDA
 file(REMOVE ${version_file})
 if(CKPT_CUDA STREQUAL "ON" AND NOT CKPT_NVCC)
   message(FATAL_ERROR "CKPT_CUDA is ON and there is no nvcc on the PATH or in /usr/local/cuda*/bin: "

@@ -40,15 +40,18 @@ void LearnedDeadline::pass(double at_s) {
 }
 
 void LearnedDeadline::end_iteration() {
-  current_.iteration_s = marked_at_s_ - began_at_s_;
   late_ = is_late_ ? late_ + 1 : 0;
   const bool is_exception = is_late_ && late_ <= late_max;
   if (skip_ == 0 && !is_exception) last_[learned_++ % kept] = current_;
   if (skip_ != 0 && !is_paused_) --skip_;
+  if (is_whole_) {
+    alike_ = begun_ == per_iteration_ ? alike_ + 1 : 1;
+    per_iteration_ = begun_;
+  }
   current_ = {};
   is_late_ = false;
-  began_at_s_ = marked_at_s_;
   begun_ = 0;
+  forgiven_s_ = 0;
   is_whole_ = !is_paused_;
 }
 
@@ -76,9 +79,14 @@ void LearnedDeadline::lost_marks(double now_s) {
 void LearnedDeadline::wait_again(double now_s) {
   disturb(1);
   waits_from_s_ = std::max(waits_from_s_, now_s);
+  forgiven_s_ = current_.computed_s + (is_communicating() ? 0 : std::max(0.0, now_s - marked_at_s_));
 }
 
 std::optional<std::uint32_t> LearnedDeadline::begun() const { return is_whole_ ? std::optional(begun_) : std::nullopt; }
+
+std::optional<std::uint32_t> LearnedDeadline::per_iteration() const {
+  return alike_ >= options_.iterations ? std::optional(per_iteration_) : std::nullopt;
+}
 
 double LearnedDeadline::allowed_s(double Slowest::*what) const {
   double slowest_s = 0;
@@ -88,9 +96,10 @@ double LearnedDeadline::allowed_s(double Slowest::*what) const {
 
 std::optional<double> LearnedDeadline::due_s() const {
   if (is_paused_ || !is_whole_ || learned_ < options_.iterations) return std::nullopt;
-  const double between_s = allowed_s(is_communicating() ? &Slowest::communicating_s : &Slowest::computing_s);
-  return std::min(std::max(marked_at_s_, waits_from_s_) + between_s,
-                  std::max(began_at_s_, waits_from_s_) + allowed_s(&Slowest::iteration_s));
+  const double from_s = std::max(marked_at_s_, waits_from_s_);
+  if (is_communicating()) return from_s + allowed_s(&Slowest::communicating_s);
+  const double computed_s = std::max(0.0, current_.computed_s - forgiven_s_);
+  return from_s + std::min(allowed_s(&Slowest::computing_s), allowed_s(&Slowest::computed_s) - computed_s);
 }
 
 std::optional<double> LearnedDeadline::computing_s() const {

@@ -2,8 +2,9 @@
 // Pure: callers pass times in, in seconds of any one clock. Not thread-safe.
 //
 // A rank makes a mark when a communication begins, when it ends, and when an iteration ends. Three times have limits:
-// from one mark to the next while the rank computes, from one mark to the next while it communicates, and a whole
-// iteration. Each limit is `factor` times the longest such time in the last 32 iterations, and at least `floor_s`.
+// from one mark to the next while the rank computes, from one mark to the next while it communicates, and all its
+// computing in an iteration. Each limit is `factor` times the longest such time in the last 32 iterations, and at least
+// `floor_s`. An iteration as a whole has no limit: its length depends on how long the rank waits for others.
 #pragma once
 
 #include <array>
@@ -43,6 +44,8 @@ class LearnedDeadline {
   bool is_paused() const { return is_paused_; }
   // How many communications have begun in this iteration. None if some marks of this iteration were not seen.
   std::optional<std::uint32_t> begun() const;
+  // How many communications a whole iteration has. None until enough iterations in a row had equally many.
+  std::optional<std::uint32_t> per_iteration() const;
   // The time of the last mark. 0: there was no mark yet.
   double marked_at_s() const { return marked_at_s_; }
   // The time of the deadline. None during a pause, in an iteration whose beginning was not seen, and until enough
@@ -56,7 +59,6 @@ class LearnedDeadline {
   struct Slowest {
     double computing_s = 0;      // longest time between marks outside communications
     double communicating_s = 0;  // longest time between marks inside communications
-    double iteration_s = 0;      // length of the iteration
     double computed_s = 0;       // all time outside communications
   };
   void pass(double at_s);
@@ -74,11 +76,13 @@ class LearnedDeadline {
   bool is_late_ = false;    // the current iteration has passed the deadline
   bool is_whole_ = false;   // all marks of the current iteration were seen, and no pause touched it
   bool is_paused_ = false;
-  std::uint32_t open_ = 0;   // communications that have not ended
-  std::uint32_t begun_ = 0;  // communications that have begun in this iteration
-  double began_at_s_ = 0;    // when this iteration began
+  std::uint32_t open_ = 0;           // communications that have not ended
+  std::uint32_t begun_ = 0;          // communications that have begun in this iteration
+  std::uint32_t per_iteration_ = 0;  // communications in the last whole iteration
+  std::uint32_t alike_ = 0;          // how many whole iterations in a row had as many
   double marked_at_s_ = 0;
   double waits_from_s_ = 0;  // no limit counts from an earlier time
+  double forgiven_s_ = 0;    // computing in this iteration that does not count, because it was before that time
 };
 
 }  // namespace ckpt::schedule

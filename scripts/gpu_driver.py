@@ -14,6 +14,7 @@ from ctypes import byref, c_int
 from pathlib import Path
 
 DRIVER, NCCL = "libcuda.so.1", "libnccl.so.2"
+OLDEST_DRIVER = (12, 2)  # as src/device/cuda_driver.hpp says
 
 
 def gpu_name() -> tuple[str, str]:
@@ -44,15 +45,12 @@ def driver_version() -> str:
 
 def why_unusable(build: Path) -> str:
     """Why the programs of a build cannot run on this machine's GPU; empty where they can."""
-    toolkit = build / "cuda_version.txt"
-    if not toolkit.exists():
+    if not (build / "cuda_version.txt").exists():
         return f"{build} was built without CUDA; build it where there is an nvcc"
-    wanted, found = toolkit.read_text().strip(), driver_version()
-    if int(found.split(".")[0]) < int(wanted.split(".")[0]):
-        return (
-            f"the CUDA driver is for CUDA {found}, and {build} was built with CUDA {wanted}; update the driver, or "
-            f"build with CUDA {found.split('.')[0]}"
-        )
+    found = driver_version()
+    if tuple(map(int, found.split("."))) < OLDEST_DRIVER:
+        wanted = ".".join(map(str, OLDEST_DRIVER))
+        return f"the CUDA driver is for CUDA {found}, and ckptengine needs {wanted} (driver 535); update the driver"
     return ""
 
 

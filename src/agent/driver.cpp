@@ -48,11 +48,11 @@ Segments::Limits segment_limits(const Options& options) {
 
 std::int64_t tick_ms(const Options& options) { return std::max<std::int64_t>(options.heartbeat_ms / 2, 1); }
 
-RankWatch::Limits watch_limits(const Options& options) {
-  RankWatch::Limits limits;
+core::RankWatch::Limits watch_limits(const Options& options) {
+  core::RankWatch::Limits limits;
   limits.deadline.floor_s = 1e-3 * static_cast<double>(options.hang_floor_ms);
   limits.deadline.factor = options.hang_factor;
-  limits.look_every_ms = tick_ms(options);
+  limits.look_every_s = 1e-3 * static_cast<double>(tick_ms(options));
   return limits;
 }
 

@@ -113,7 +113,7 @@ nlohmann::json HealthReporter::suspicion() const {
   json awaited = nullptr;
   if (suspicion.waiting != 0)
     awaited = {{"iteration", suspicion.iteration + 1},
-               {"communication", suspicion.communication},
+               {"communication", suspicion.communication != 0 ? json(suspicion.communication) : json(nullptr)},
                {"ranks_waiting", suspicion.waiting}};
   return {{"text", explain(suspicion, name)},
           {"culprits", std::move(culprits)},

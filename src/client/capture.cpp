@@ -16,32 +16,36 @@ std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot,
          size_text(slot.data_capacity_bytes()) + (is_part ? " of its part" : "");
 }
 
+device::Range range_of(const arena::Segment& segment, std::uint32_t slot) {
+  const auto memory = segment.slot_memory(slot);
+  return {memory.data(), memory.size()};
+}
+
 }  // namespace
+
+std::vector<device::Range> ranges_of(const Slots& slots) {
+  std::vector<device::Range> ranges;
+  for (const arena::Segment& segment : slots)
+    for (std::uint32_t slot = 0; slot < segment.slots(); ++slot) ranges.push_back(range_of(segment, slot));
+  return ranges;
+}
 
 void Capture::attach(AgentSession session) {
   for (WrittenLayouts& written : written_layouts_) written.fill(0);
   if (session.slots != session_.slots) small_.reset();
-  if (session.slots && session.slots == session_.slots && !device_.broken()) {
+  if (session.slots && session.slots == session_.slots && !device_.wants_ranges()) {
     session_ = std::move(session);
     return;
   }
-  device_.attach({});  // before the slots are unmapped
+  device_.attach(session.slots ? ranges_of(*session.slots) : std::vector<device::Range>());  // before an unmapping
   session_ = std::move(session);
-  if (session_.slots) {
-    std::vector<device::Range> ranges;
-    for (const arena::Segment& slots : *session_.slots) ranges.push_back({slots.mapping().data(), slots.size_bytes()});
-    device_.attach(std::move(ranges));
-  }
 }
 
 // The agent adds a slot while captures wait for replication.
 void Capture::follow_growth(arena::Segment& segment) {
   std::uint32_t slot = segment.slots();
   segment.notice_growth();
-  for (; slot < segment.slots(); ++slot) {
-    const auto memory = segment.slot_memory(slot);
-    device_.attach_also({memory.data(), memory.size()});
-  }
+  for (; slot < segment.slots(); ++slot) device_.attach_also(range_of(segment, slot));
 }
 
 std::optional<arena::Grant> Capture::unused_grant() {
@@ -156,10 +160,10 @@ void Capture::publish(arena::WritableSlot slot, const Active& of, const PieceSta
              .world_size = world_size_});
 }
 
-bool Capture::release(std::span<const device::Stream> streams, Deadline deadline, Sealed sealed) {
+bool Capture::release(std::span<const device::Stream> streams, std::int64_t timeout_ms, Sealed sealed) {
   sealed_ = std::move(sealed);
   failure_.clear();
-  return device_.release(streams, deadline, [this](bool whole) { over(whole); });
+  return device_.release(streams, timeout_ms, [this](bool whole) { over(whole); });
 }
 
 // Runs on any thread.

@@ -25,6 +25,9 @@
 
 namespace ckpt::client {
 
+// One range per slot: a GPU refuses a copy that touches two registrations.
+std::vector<device::Range> ranges_of(const Slots& slots);
+
 class Capture {
  public:
   // `seals_small_early`: begin() seals the private shard at once, so that it outlives a process that is killed later.
@@ -69,10 +72,10 @@ class Capture {
 
   // Allows the tensors to change: by work enqueued on `streams` after this call, or by the host. When the copy is
   // whole, the capture seals the slots, tells the agent, and calls `sealed(true)`. If the copy fails later, it gives up
-  // and calls `sealed(false)`. Returns false if it failed already or the deadline passed. The capture is then still
+  // and calls `sealed(false)`. Returns false if it failed already or did not end in time. The capture is then still
   // active, and `sealed` is not called.
   using Sealed = std::function<void(bool whole)>;
-  bool release(std::span<const device::Stream> streams, Deadline deadline, Sealed sealed);
+  bool release(std::span<const device::Stream> streams, std::int64_t timeout_ms, Sealed sealed);
   // Why the newest capture was not sealed although all its bytes were copied; "" if it was sealed or is not copied.
   const std::string& failure() const { return failure_; }
   // Any thread. The tensors may have changed although they must not: what is being captured is not sealed, nor is

@@ -5,7 +5,7 @@
 namespace ckpt::client {
 namespace {
 
-constexpr std::int64_t seal_timeout_ms = 60'000;       // the device gives up earlier
+constexpr std::int64_t seal_timeout_ms = 60'000;
 constexpr std::int64_t late_slot_timeout_ms = 10'000;  // an agent that is gone grants no slot
 
 }  // namespace
@@ -36,7 +36,7 @@ void Engine::await_last_commit() {
   if (has_late_captures()) {
     if (!capture_at_close()) return;
   } else if (open_capture() && await_deferred(deadline)) {
-    release({}, deadline);
+    release({}, deadline.remaining_ms());
   }
   if (!sealing_.wait(deadline)) return;
   const std::int64_t last = tickets_.newest_captured();
@@ -52,7 +52,7 @@ Engine::~Engine() {
   if (has_late_captures())
     capture_at_close();
   else if (open_capture() && !give_up_deferred(CKPT_SKIPPED))
-    release({}, deadline);
+    release({}, deadline.remaining_ms());
   sealing_.wait(deadline);
   capture_.cancel();  // also if all is sealed: when it returns, no thread of the device is here any more
   if (gpu_replication_) gpu_replication_->end("the engine was closed");

@@ -96,9 +96,12 @@ class Engine {
   void check_order(std::int64_t iteration) const;
   void check_fence(const arena::Control& control);
   bool fit_slots(const RankState& state);
+  bool wait_until_attached(const RankState& state);
   void begin_reserving();
   void wait_for_grant(Deadline deadline) const;
   bool wait_for_freed_slot();
+  bool wait_for_seal(device::Stream stream);
+  void wait_for_next_grant() const;
   void defer(std::int64_t iteration, Clock::time_point called_at, const RankState& state);
   bool begin_deferred();
   std::optional<arena::Grant> unused_grant();
@@ -115,7 +118,7 @@ class Engine {
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
   // True if a capture was begun or deferred, and not released.
   bool open_capture() const { return !sealing_.under_way() && (deferred_.is_open() || capture_.active()); }
-  bool release(std::span<const device::Stream> streams, Deadline deadline);
+  bool release(std::span<const device::Stream> streams, std::int64_t timeout_ms);
   void sealed(bool whole);
   void check_no_capture(const char* call) const;
 

@@ -96,7 +96,7 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
                                               : "its snapshot was skipped or failed");
     capture_.begin_late();
   }
-  if (!release({}, Deadline::in_ms(late_copy_timeout_ms))) {
+  if (!release({}, late_copy_timeout_ms)) {
     capture_.cancel();
     const std::string why = device_->failure();
     return fail(why.empty() ? "the copy did not end within a minute" : why);

@@ -116,6 +116,7 @@ std::string Engine::join_replication(std::optional<arena::ReceiveBuffer> receive
 ckpt_restored Engine::restore(device::Stream stream) {
   if (incarnation_.load() != 0)
     throw Failure(CKPT_ERR_INVALID, "restore() was already called in this incarnation; call it once");
+  device_->check_streams("restore()", {&stream, 1});
   const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
   stored(deadline);
   const auto load_begin = Clock::now();

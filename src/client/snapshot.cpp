@@ -22,7 +22,8 @@ constexpr std::uint64_t small_state_bytes = 64 << 20;
 constexpr std::int64_t small_reserve_wait_ms = 1'000;
 constexpr std::int64_t look_ms = 50;  // while the engine is closed: whether a commit is still near
 constexpr std::chrono::milliseconds link_poll{1};
-constexpr std::chrono::seconds reserve_pause{5};  // between two attempts after a refused reservation
+constexpr std::chrono::microseconds lead_poll{50};  // the longest that a GPU waits for the host
+constexpr std::chrono::seconds reserve_pause{5};    // between two attempts after a refused reservation
 
 constexpr auto not_due =
     "only the private shard of this iteration is kept, as the option capture_every says; training is not affected";
@@ -83,6 +84,7 @@ void Engine::begin_reserving() {
   Reservation wanted{slot_sizes(registry_.state(), options_), device_->shortage()};
   reserving_.begin([this, wanted = std::move(wanted)] {
     link_.reserve(wanted);
+    if (const auto slots = link_.session().slots) device_->prepare(ranges_of(*slots), slots);
     wait_for_grant(Deadline::in_ms(first_grant_wait_ms));  // so that the next snapshot finds it
   });
 }
@@ -117,6 +119,10 @@ bool Engine::fit_slots(const RankState& state) {
   }
 }
 
+bool Engine::wait_until_attached(const RankState& state) {
+  return device_->wait_until_attached(Deadline::in_ms(is_small(state) ? small_reserve_wait_ms : 0));
+}
+
 // It may be reading from slots that will be unmapped, or nobody reads its page and what it receives.
 bool Engine::loses_replication(const AgentSession& next) const {
   if (!gpu_replication_) return false;
@@ -128,6 +134,7 @@ bool Engine::loses_replication(const AgentSession& next) const {
 bool Engine::follow_session(Deadline deadline) {
   const std::uint32_t number = link_.session_number();
   if (number == session_number_) return true;
+  if (reserving_.under_way()) return false;  // slots that are being prepared are not attached yet
   auto session = link_.session_now();
   for (; !session && !deadline.passed(); session = link_.session_now()) std::this_thread::sleep_for(link_poll);
   if (!session) return false;
@@ -175,7 +182,8 @@ void Engine::check_fence(const arena::Control& control) {
 Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream) {
   discard_forgotten();
   last_iteration_ = iteration;
-  if (sealing_.under_way())
+  const bool has_overtaken_copy = sealing_.under_way();
+  if (has_overtaken_copy && !wait_for_seal(stream))
     return {
         CKPT_SKIPPED,
         "all ranks skip the snapshot of this iteration, because the previous one is still being copied from the GPU; "
@@ -186,14 +194,16 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   const bool is_followed = follow_session(deadline);
   if (!capture_.session().control) capture_.attach({link_.control(), nullptr});
   check_fence(*capture_.session().control);
+  device_->check_streams("snapshot()", {&stream, 1});
   if (!link_.connected()) {
     const Failure why = link_.why_disconnected();
     throw Failure(why.status(), "snapshot(" + std::to_string(iteration) + ") is not taken: " + why.what());
   }
-  if (!is_followed || !fit_slots(state))
-    return {CKPT_SKIPPED,
-            "this iteration's snapshot is skipped on all ranks, because memory for checkpoints is still being reserved "
-            "in the background; training is not affected"};
+  const Outcome not_reserved = {CKPT_SKIPPED,
+                                "this iteration's snapshot is skipped on all ranks, because memory for checkpoints is "
+                                "still being reserved in the "
+                                "background; training is not affected"};
+  if (!is_followed || !fit_slots(state) || !wait_until_attached(state)) return not_reserved;
   if (device_->broken())
     throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
 
@@ -205,8 +215,13 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
     defer(iteration, called_at, state);
     return {};
   }
+  if (!grant && has_overtaken_copy) {
+    wait_for_next_grant();
+    grant = unused_grant();
+  }
   if (!grant && wait_for_freed_slot()) grant = unused_grant();
   if (!grant) return {CKPT_SKIPPED, waits_for_copies};
+  if (!wait_until_attached(state)) return not_reserved;  // the grant may name a slot that is new
   tickets_.taken(iteration, called_at);
   capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
   pass_on_news_of_path();
@@ -230,6 +245,25 @@ Outcome Engine::snapshot_small(std::int64_t iteration, Clock::time_point called_
     deferred_.try_begin([this] { return begin_deferred(); });
   }
   return {CKPT_SKIPPED, not_due};
+}
+
+// For training that runs ahead of the GPU: at snapshot(k) the GPU may still be in iteration k, and copies snapshot k
+// - 1. The host waits, but only while the GPU has work of training: it never waits for the host. So a copy that fits
+// the iteration costs no snapshot. Returns false if it does not fit.
+bool Engine::wait_for_seal(device::Stream stream) {
+  device_->check_streams("snapshot()", {&stream, 1});
+  device_->note_lead(stream);
+  const Deadline deadline = Deadline::in_ms(capture_timeout_ms);
+  while (sealing_.under_way() && device_->is_ahead() && !deadline.passed()) std::this_thread::sleep_for(lead_poll);
+  return !sealing_.under_way();
+}
+
+// The agent has only just learned of the seal.
+void Engine::wait_for_next_grant() const {
+  const auto control = link_.control();
+  const Deadline deadline = Deadline::in_ms(next_grant_wait_ms);
+  const auto is_granted = [&] { return control->grant().sequence != control->used_grant(); };
+  while (!is_granted() && device_->is_ahead() && !deadline.passed()) std::this_thread::sleep_for(lead_poll);
 }
 
 // A restarted agent grants slots of its own before this process has mapped them. Connection and session are looked at
@@ -357,11 +391,11 @@ void Engine::sealed(bool whole) {
     tickets_.discarded(iteration);
 }
 
-bool Engine::release(std::span<const device::Stream> streams, Deadline deadline) {
+bool Engine::release(std::span<const device::Stream> streams, std::int64_t timeout_ms) {
   released_ = {capture_.checkpoint().iteration(), capture_.length_bytes(), snapshot_called_at_, capture_.main_piece(),
                capture_.session().slots};
   sealing_.begin();
-  const bool is_released = capture_.release(streams, deadline, [this](bool whole) { sealed(whole); });
+  const bool is_released = capture_.release(streams, timeout_ms, [this](bool whole) { sealed(whole); });
   if (!is_released) sealing_.none();
   return is_released;
 }
@@ -371,13 +405,14 @@ Outcome Engine::before_update(std::span<const device::Stream> streams) {
   if (!pass_gate()) return halted();
   take_back_small();
   if (!open_capture()) return {};
+  device_->check_streams("before_update()", streams);
   const auto called_at = Clock::now();
   deferred_.try_begin([this] { return begin_deferred() || (wait_for_freed_slot() && begin_deferred()); });
   if (give_up_deferred(CKPT_SKIPPED)) {
     tickets_.stalled(snapshot_stall_ms_ + milliseconds_between(called_at, Clock::now()));
     return {CKPT_SKIPPED, waits_for_copies};
   }
-  if (!release(streams, Deadline::in_ms(capture_timeout_ms))) {
+  if (!release(streams, capture_timeout_ms)) {
     discard();
     failure_ = device_->failure();
     if (!failure_.empty()) return {CKPT_DISCARDED, failure_.c_str()};

@@ -1,7 +1,5 @@
 #include "client/stored.hpp"
 
-#include <fcntl.h>
-
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
@@ -9,19 +7,12 @@
 namespace ckpt::client {
 namespace {
 
-// Nobody writes to these slots. But a GPU's driver pins only pages that could be written, and reads others several
-// times slower.
-arena::Segment::Access access_of(const UniqueFd& fd) {
-  const bool may_write = (::fcntl(fd.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
-  return may_write ? arena::Segment::Access::write : arena::Segment::Access::read;
-}
-
 StoredPiece take_piece(const nlohmann::json& json, std::vector<UniqueFd>& fds) {
   const auto fd = json.at("fd").get<std::size_t>();
   const auto index = json.at("slot").get<std::uint32_t>();
   if (fd >= fds.size() || !fds[fd]) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a segment");
-  const auto access = access_of(fds[fd]);
-  auto segment = arena::Segment::attach(std::move(fds[fd]), access, "a segment that the agent sent");
+  auto segment =
+      arena::Segment::attach(std::move(fds[fd]), arena::Segment::Access::read, "a segment that the agent sent");
   if (index >= segment.slots()) throw Failure(CKPT_ERR_INTERNAL, "the agent named a slot that does not exist");
   const arena::Slot slot = segment.slot(index);
   auto manifest = slot.read();

@@ -125,6 +125,7 @@ void visit_fields(auto& v, Is<RankStanding> auto& standing) {
   v.field("process", standing.process);
   v.field("iteration", standing.iteration);
   v.field("begun", standing.begun);
+  v.field("per_iteration", standing.per_iteration);
   v.field("still_ms", standing.still_ms);
   v.field("computing_ms", standing.computing_ms);
 }

@@ -31,10 +31,34 @@ std::vector<Culprit> those(const std::vector<Culprit>& all, Is is_one) {
   return found;
 }
 
-std::vector<Culprit> least_far(const std::vector<Culprit>& all) {
-  const auto lowest = std::min_element(
-      all.begin(), all.end(), [](const Culprit& a, const Culprit& b) { return position_of(a) < position_of(b); });
-  return those(all, [&](const Culprit& each) { return position_of(each) == position_of(*lowest); });
+// True if number n of one rank's communications is number n of every other's.
+bool are_comparable(const std::vector<Culprit>& all) {
+  return std::all_of(all.begin(), all.end(), [&](const Culprit& each) {
+    const RankStanding &standing = each.standing, &first = all.front().standing;
+    return standing.begun && standing.per_iteration && standing.per_iteration == first.per_iteration;
+  });
+}
+
+std::vector<Culprit> least_far(const std::vector<Culprit>& all, bool by_communication) {
+  const auto position = [&](const Culprit& each) {
+    return by_communication ? position_of(each) : Position{each.standing.iteration, 0};
+  };
+  const auto lowest = std::min_element(all.begin(), all.end(),
+                                       [&](const Culprit& a, const Culprit& b) { return position(a) < position(b); });
+  return those(all, [&](const Culprit& each) { return position(each) == position(*lowest); });
+}
+
+// Where they wait for the culprits: the furthest place that anybody waits in.
+void await(Suspicion& suspicion, const std::vector<Culprit>& waiting, const std::vector<Culprit>& culprits) {
+  if (waiting.empty()) return;
+  const auto furthest = std::max_element(waiting.begin(), waiting.end(), [](const Culprit& a, const Culprit& b) {
+    return position_of(a) < position_of(b);
+  });
+  std::vector<Culprit> placed = those(culprits, [](const Culprit& each) { return each.standing.begun.has_value(); });
+  placed.insert(placed.end(), waiting.begin(), waiting.end());
+  suspicion.waiting = static_cast<std::uint32_t>(waiting.size());
+  suspicion.iteration = furthest->standing.iteration;
+  if (are_comparable(placed)) suspicion.communication = position_of(*furthest).second;
 }
 
 std::string in_seconds(TimeMs ms) {
@@ -77,6 +101,13 @@ std::string place_text(std::uint32_t communication, std::int64_t offered) {
   return "communication " + std::to_string(communication) + " of " + iteration_text(offered);
 }
 
+// It is known not to have come to the place where others wait. A dead or stopped rank may have come there.
+bool has_not_joined(const Suspicion& suspicion, const Culprit& culprit) {
+  if (suspicion.communication == 0) return false;
+  const bool is_place_known = culprit.standing.begun || culprit.standing.iteration < suspicion.iteration;
+  return is_place_known && position_of(culprit) < Position{suspicion.iteration, suspicion.communication};
+}
+
 std::string culprit_text(const Suspicion& suspicion, const Culprit& culprit, const NameOf& name_of) {
   const RankStanding& standing = culprit.standing;
   const std::string since = " for " + in_seconds(standing.still_ms);
@@ -86,7 +117,7 @@ std::string culprit_text(const Suspicion& suspicion, const Culprit& culprit, con
            in_seconds(suspicion.usual_ms);
   if (standing.trouble == RankTrouble::waiting)
     text += " has waited in " + place_text(standing.begun.value_or(0), standing.iteration) + since;
-  else if (suspicion.waiting != 0)
+  else if (has_not_joined(suspicion, culprit))
     text += " has not joined " + place_text(suspicion.communication, suspicion.iteration) + since;
   else
     text += " has made no progress in " + iteration_text(standing.iteration) + since;
@@ -141,16 +172,15 @@ Suspicion find_culprits(std::vector<Culprit> in_trouble, std::uint32_t world_siz
   if (culprits.empty()) {
     const auto computing = those(in_trouble, [](const Culprit& each) { return is(each, RankTrouble::computing); });
     if (computing.empty() && waiting.size() != world_size) return suspicion;  // somebody may still come
-    culprits = least_far(computing.empty() ? waiting : computing);
+    const auto& held_up = computing.empty() ? waiting : computing;
+    culprits = least_far(held_up, are_comparable(held_up));
     suspicion.is_everybody = culprits.size() == world_size && world_size > 1;
   }
-  // What they wait for: the furthest place that the culprits have not reached.
   if (!is(culprits.front(), RankTrouble::waiting)) {
-    for (const Culprit& each : waiting) {
-      ++suspicion.waiting;
-      if (suspicion.waiting == 1 || position_of(each) > Position{suspicion.iteration, suspicion.communication})
-        std::tie(suspicion.iteration, suspicion.communication) = position_of(each);
-    }
+    await(suspicion, waiting, culprits);
+  } else if (suspicion.is_everybody) {
+    suspicion.iteration = culprits.front().standing.iteration;
+    if (are_comparable(culprits)) suspicion.communication = position_of(culprits.front()).second;
   }
   name(suspicion, std::move(culprits));
   return suspicion;
@@ -186,8 +216,9 @@ std::string explain(const Suspicion& suspicion, const NameOf& name_of) {
                       since = in_seconds(first.still_ms);
     if (first.trouble == RankTrouble::computing)
       return all + "made no progress in " + iteration_text(first.iteration) + " for " + since;
-    return all + "waited in " + place_text(first.begun.value_or(0), first.iteration) + " for " + since +
-           ": the network or the communication library hangs";
+    const std::string place = suspicion.communication != 0 ? place_text(suspicion.communication, suspicion.iteration)
+                                                           : "communications of " + iteration_text(suspicion.iteration);
+    return all + "waited in " + place + " for " + since + ": the network or the communication library hangs";
   }
   std::string text;
   const std::size_t shown = std::min(suspicion.culprits.size(), named_max);

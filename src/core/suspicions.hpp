@@ -34,11 +34,12 @@ struct RankStanding {
   Rank rank = 0;
   std::uint64_t incarnation = 0;
   RankTrouble trouble = RankTrouble::waiting;
-  char process = 0;                         // state of its main thread, as in /proc/PID/stat; 0: not known
-  std::int64_t iteration = -1;              // the last one that it offered to snapshot(); -1: none
-  std::optional<std::uint32_t> begun = {};  // communications that have begun since then
-  TimeMs still_ms = 0;                      // since its last mark, when this was reported
-  std::uint32_t computing_ms = 0;           // with `slow`: mean of an iteration
+  char process = 0;                                 // state of its main thread, as in /proc/PID/stat; 0: not known
+  std::int64_t iteration = -1;                      // the last one that it offered to snapshot(); -1: none
+  std::optional<std::uint32_t> begun = {};          // communications that have begun since then
+  TimeMs still_ms = 0;                              // since its last mark, when this was reported
+  std::uint32_t computing_ms = 0;                   // with `slow`: mean of an iteration
+  std::optional<std::uint32_t> per_iteration = {};  // communications in each of the last whole iterations, if alike
   bool operator==(const RankStanding&) const = default;
 };
 
@@ -51,20 +52,23 @@ struct Culprit {
 inline constexpr std::size_t culprits_max = 16;
 
 struct Suspicion {
-  std::vector<Culprit> culprits;    // by rank, at most culprits_max; empty: nobody is suspected
-  std::uint32_t count = 0;          // of all culprits
-  std::uint32_t waiting = 0;        // ranks that wait for the culprits in a communication
-  std::int64_t iteration = -1;      // of that communication, as in RankStanding
-  std::uint32_t communication = 0;  // its number in the iteration, from 1
-  bool is_everybody = false;        // the culprits are all ranks, at the same place: no rank is to blame
+  std::vector<Culprit> culprits;  // by rank, at most culprits_max; empty: nobody is suspected
+  std::uint32_t count = 0;        // of all culprits
+  std::uint32_t waiting = 0;      // ranks that wait for the culprits in a communication
+  // Where these or, with is_everybody, all ranks wait. The iteration is as in RankStanding.
+  std::int64_t iteration = -1;
+  std::uint32_t communication = 0;  // its number in the iteration, from 1; 0: the ranks' numbers mean different ones
+  bool is_everybody = false;        // the culprits are all ranks, and none is known to be behind: no rank is to blame
   std::uint32_t usual_ms = 0;       // with slow culprits: how long the other ranks compute
   // True if both read the same to a person, but for the times.
   bool says_the_same(const Suspicion& other) const;
   bool operator==(const Suspicion&) const = default;
 };
 
-// The culprits among all ranks in trouble. They are those that are dead or stopped. Else those that have not joined the
-// communication in which others wait. Else those that have come least far.
+// The culprits among all ranks in trouble. They are those that are dead or stopped. Else those that compute past their
+// deadline. Else, if all ranks wait, those in the earliest communication. Of ranks that compute, those that have come
+// least far are named. Numbers of communications are compared only between ranks that make equally many in an
+// iteration: with pipeline stages, the lowest number is not the least far.
 Suspicion find_culprits(std::vector<Culprit> in_trouble, std::uint32_t world_size);
 
 // How long a rank computes in an iteration.

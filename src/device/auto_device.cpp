@@ -8,17 +8,17 @@ void AutoDevice::reach(ckpt_memory memory, const void* data) {
     cuda_->attach(ranges_);
     used_ = cuda_.get();
   }
-  used_->reach(memory, data);
+  used_.load()->reach(memory, data);
 }
 
 void AutoDevice::attach(std::vector<Range> ranges) {
   ranges_ = ranges;
-  used_->attach(std::move(ranges));
+  used_.load()->attach(std::move(ranges));
 }
 
 void AutoDevice::attach_also(Range range) {
   ranges_.push_back(range);
-  used_->attach_also(range);
+  used_.load()->attach_also(range);
 }
 
 }  // namespace ckpt::device

@@ -3,6 +3,8 @@
 // the CUDA driver.
 #pragma once
 
+#include <atomic>
+
 #include "device/cuda_device.hpp"
 #include "device/host_device.hpp"
 
@@ -14,32 +16,44 @@ class AutoDevice : public Device {
   AutoDevice(unsigned copy_threads, std::uint64_t staging_bytes) : staging_bytes_(staging_bytes), host_(copy_threads) {}
 
   void reach(ckpt_memory memory, const void* data) override;
+  void prepare(std::vector<Range> ranges, std::shared_ptr<const void> owner) override {
+    used_.load()->prepare(std::move(ranges), std::move(owner));
+  }
   void attach(std::vector<Range> ranges) override;
   void attach_also(Range range) override;
-  bool broken() const override { return used_->broken(); }
-  std::string failure() const override { return used_->failure(); }
-  std::uint64_t staging_bytes() const override { return used_->staging_bytes(); }
-  std::string shortage() const override { return used_->shortage(); }
+  void check_streams(const char* call, std::span<const Stream> streams) const override {
+    used_.load()->check_streams(call, streams);
+  }
+  bool wait_until_attached(Deadline deadline) override { return used_.load()->wait_until_attached(deadline); }
+  bool broken() const override { return used_.load()->broken(); }
+  bool wants_ranges() const override { return used_.load()->wants_ranges(); }
+  std::string failure() const override { return used_.load()->failure(); }
+  std::uint64_t staging_bytes() const override { return used_.load()->staging_bytes(); }
+  std::string shortage() const override { return used_.load()->shortage(); }
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override {
-    used_->start(overlapped, synchronous, stream);
+    used_.load()->start(overlapped, synchronous, stream);
   }
-  bool can_start_late() const override { return used_->can_start_late(); }
-  bool release(std::span<const Stream> streams, Deadline deadline, Done done) override {
-    return used_->release(streams, deadline, std::move(done));
+  bool can_start_late() const override { return used_.load()->can_start_late(); }
+  void note_lead(Stream stream) override { used_.load()->note_lead(stream); }
+  bool is_ahead() const override { return used_.load()->is_ahead(); }
+  bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) override {
+    return used_.load()->release(streams, timeout_ms, std::move(done));
   }
-  void cancel() override { used_->cancel(); }
+  void cancel() override { used_.load()->cancel(); }
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override {
-    return used_->load(plan, from, stream);
+    return used_.load()->load(plan, from, stream);
   }
   std::unique_ptr<StreamTimestamps> timestamps(Range words, std::shared_ptr<void> owner,
                                                StreamTimestamps::Reached reached) override {
-    return used_->timestamps(words, std::move(owner), std::move(reached));
+    return used_.load()->timestamps(words, std::move(owner), std::move(reached));
   }
-  void check_replication(const char* const* environment) const override { used_->check_replication(environment); }
-  Replicator::Id new_communicator_id() override { return used_->new_communicator_id(); }
+  void check_replication(const char* const* environment) const override {
+    used_.load()->check_replication(environment);
+  }
+  Replicator::Id new_communicator_id() override { return used_.load()->new_communicator_id(); }
   std::unique_ptr<Replicator> replicator(const Replicator::Group& group, const Replicator::Settings& settings,
                                          Range receive_buffers, Replicator::Failed failed) override {
-    return used_->replicator(group, settings, receive_buffers, std::move(failed));
+    return used_.load()->replicator(group, settings, receive_buffers, std::move(failed));
   }
 
  private:
@@ -47,7 +61,7 @@ class AutoDevice : public Device {
   std::vector<Range> ranges_;
   HostDevice host_;
   std::unique_ptr<CudaDevice> cuda_;
-  Device* used_ = &host_;
+  std::atomic<Device*> used_ = &host_;  // read by prepare() on another thread
 };
 
 }  // namespace ckpt::device

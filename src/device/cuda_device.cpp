@@ -1,51 +1,26 @@
 #include "device/cuda_device.hpp"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "base/thread.hpp"
+#include "device/cuda_bounce.hpp"
+#include "device/cuda_copy.hpp"
 #include "device/cuda_timestamps.hpp"
 
 namespace ckpt::device {
 namespace {
 
-constexpr std::size_t pin_max_bytes = 64ull << 30;  // larger ranges are known to be refused
 constexpr auto poll_pause = std::chrono::microseconds(100);
+constexpr auto late_pause = std::chrono::milliseconds(5);
 constexpr std::int64_t load_timeout_ms = 600'000;  // far longer than any copy to a GPU
-
-void pin(std::vector<Registration>& pinned, const Range& range) {
-  for (std::size_t at = 0; at < range.size_bytes; at += pin_max_bytes)
-    pinned.emplace_back(range.data + at, std::min(pin_max_bytes, range.size_bytes - at), CU_MEMHOSTREGISTER_PORTABLE);
-}
-
-std::string pin_failure(const std::vector<Range>& ranges, const Failure& failure) {
-  std::uint64_t size_bytes = 0;
-  for (const Range& range : ranges) size_bytes += range.size_bytes;
-  rlimit limit{};
-  ::getrlimit(RLIMIT_MEMLOCK, &limit);
-  const std::string allowed = limit.rlim_cur == RLIM_INFINITY ? "any amount" : size_text(limit.rlim_cur);
-  return "cannot pin " + size_text(size_bytes) + " of the arena for the GPU (" + failure.what() +
-         "); this process may lock " + allowed +
-         " of memory (RLIMIT_MEMLOCK): raise it with ulimit -l, or a container's with --ulimit memlock=-1";
-}
-
-// Pins the range if that works, because reading is then faster. Reads it anyway if not.
-std::optional<Registration> try_pin(const ConstPacked& from, std::size_t size_bytes) {
-  if (size_bytes == 0 || size_bytes > pin_max_bytes) return std::nullopt;
-  try {
-    return Registration(const_cast<std::byte*>(from.data), size_bytes, 0);
-  } catch (const Failure&) {
-    return std::nullopt;
-  }
-}
 
 // Resources whose release would wait for a GPU that does not answer. They are kept for good.
 struct Remains {
-  std::vector<Registration> pinned;
+  std::vector<CudaPinning::Pinned> pinned;
   std::unique_ptr<CudaStagingPipeline> staging_pipeline;
 };
 void keep_for_good(Remains remains) {
@@ -81,7 +56,11 @@ int CudaDevice::ordinal_of(const void* data) {
 }
 
 CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms)
-    : ordinal_(ordinal), wanted_staging_bytes_(staging_bytes), drain_timeout_ms_(drain_timeout_ms), context_(ordinal) {
+    : ordinal_(ordinal),
+      wanted_staging_bytes_(staging_bytes),
+      drain_timeout_ms_(drain_timeout_ms),
+      context_(ordinal),
+      pinning_(context_) {
   const ContextScope scope(context_);
   staging_pipeline_ = std::make_unique<CudaStagingPipeline>(staging_bytes);
   thread_ = start_thread("ckpt-cuda", [this] { run(); });
@@ -96,14 +75,16 @@ CudaDevice::~CudaDevice() {
   changed_.notify_all();
   thread_.join();
   const ContextScope scope(context_);
-  unpin();
-  if (dead_) keep_for_good({{}, std::move(staging_pipeline_)});
+  lead_.reset();
+  if (is_late_) look_for_late_copy();
+  let_go(pinning_.use({}));
+  if (may_still_write()) keep_for_good({std::move(late_pinned_), std::move(staging_pipeline_)});
   staging_pipeline_.reset();
 }
 
-void CudaDevice::unpin() {
-  if (dead_) keep_for_good({std::move(pinned_), nullptr});
-  pinned_.clear();
+// Of ranges that are not used any more.
+void CudaDevice::let_go(std::vector<CudaPinning::Pinned> unused) {
+  if (may_still_write()) std::move(unused.begin(), unused.end(), std::back_inserter(late_pinned_));
 }
 
 void CudaDevice::reach(ckpt_memory memory, const void* data) {
@@ -118,36 +99,40 @@ void CudaDevice::reach(ckpt_memory memory, const void* data) {
 void CudaDevice::attach(std::vector<Range> ranges) {
   const Lock lock(mutex_);
   const ContextScope scope(context_);
-  unpin();
-  unpinned_ = false;
-  pin_all(ranges);
+  let_go(pinning_.use(std::move(ranges)));
 }
 
 void CudaDevice::attach_also(Range range) {
   const Lock lock(mutex_);
-  const ContextScope scope(context_);
-  if (!unpinned_) pin_all({range});
+  pinning_.use_also(range);
 }
 
-void CudaDevice::pin_all(const std::vector<Range>& ranges) {
-  if (dead_) return;
-  try {
-    for (const Range& range : ranges) pin(pinned_, range);
-  } catch (const Failure& failure) {
-    pinned_.clear();
-    unpinned_ = true;
-    failure_ = pin_failure(ranges, failure);
+void CudaDevice::check_streams(const char* call, std::span<const Stream> streams) const {
+  const ContextScope scope(context_);
+  for (const Stream stream : streams) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUresult result = cuda_driver().cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
+    const bool is_captured =
+        result == CUDA_SUCCESS ? status != CU_STREAM_CAPTURE_STATUS_NONE : result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    if (is_captured)
+      throw Failure(CKPT_ERR_INVALID, std::string(call) +
+                                          " was called while one of its streams is being captured into a CUDA graph, "
+                                          "which copies nothing; call it before the graph is launched, not while it is "
+                                          "captured");
   }
 }
 
 bool CudaDevice::broken() const {
   const Lock lock(mutex_);
-  return dead_ || unpinned_;
+  return dead_ || is_late_ || wants_ranges();
 }
+
+bool CudaDevice::wants_ranges() const { return !pinning_.failure().empty(); }
 
 std::string CudaDevice::failure() const {
   const Lock lock(mutex_);
-  return failure_;
+  const std::string refusal = pinning_.failure();
+  return refusal.empty() || may_still_write() ? failure_ : refusal;
 }
 
 std::string CudaDevice::shortage() const {
@@ -169,6 +154,7 @@ void CudaDevice::start(std::span<const Copy> overlapped, const Copy& synchronous
   const ContextScope scope(context_);
   phase_ = Phase::copying;
   try {
+    if (is_late_) throw Failure(CKPT_ERR_SYSTEM, "it has not ended an earlier copy");
     staging_pipeline_->begin(overlapped, synchronous, static_cast<CUstream>(stream));
   } catch (const Failure& failure) {
     fail(failure.what());
@@ -176,7 +162,26 @@ void CudaDevice::start(std::span<const Copy> overlapped, const Copy& synchronous
   changed_.notify_all();
 }
 
-bool CudaDevice::release(std::span<const Stream> streams, Deadline deadline, Done done) {
+void CudaDevice::note_lead(Stream stream) {
+  const ContextScope scope(context_);
+  try {
+    if (!lead_) lead_.emplace();
+    lead_->record(static_cast<CUstream>(stream));
+  } catch (const Failure&) {
+    lead_.reset();
+  }
+}
+
+bool CudaDevice::is_ahead() const {
+  const ContextScope scope(context_);
+  try {
+    return lead_ && !lead_->reached();
+  } catch (const Failure&) {
+    return false;
+  }
+}
+
+bool CudaDevice::release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) {
   const Lock lock(mutex_);
   if (phase_ != Phase::copying) return false;
   const ContextScope scope(context_);
@@ -190,7 +195,8 @@ bool CudaDevice::release(std::span<const Stream> streams, Deadline deadline, Don
   }
   phase_ = Phase::released;
   done_ = std::move(done);
-  deadline_ = deadline;
+  timeout_ms_ = timeout_ms;
+  deadline_.reset();
   changed_.notify_all();
   return true;
 }
@@ -206,18 +212,29 @@ void CudaDevice::cancel() {
   changed_.notify_all();
 }
 
-// Enqueued work still writes to the slots. It must end before anybody else may use them. If nobody can know that,
-// nothing more is captured, so the slots keep their owner.
+// Enqueued work still writes to the slots. It must end before anybody else may use them. Until then nothing more is
+// captured, so the slots keep their owner.
 void CudaDevice::drain() {
+  if (is_late_) return;
   try {
     staging_pipeline_->abandon();
     staging_pipeline_->end({});
-    if (wait_for_arrival(Deadline::in_ms(drain_timeout_ms_))) return;
-    failure_ = "the GPU did not end a copy within " + std::to_string(drain_timeout_ms_) + " ms; is it hung?";
+    if (!wait_for_arrival(Deadline::in_ms(drain_timeout_ms_))) be_late(drain_timeout_ms_);
   } catch (const Failure& failure) {
-    failure_ = std::string("the GPU does not answer any more: ") + failure.what();
+    die(failure);
   }
+}
+
+void CudaDevice::be_late(std::int64_t timeout_ms) {
+  is_late_ = true;
+  failure_ = "the GPU did not end a copy within " + std::to_string(timeout_ms) +
+             " ms; is it hung? Snapshots go on once the copy has ended";
+}
+
+void CudaDevice::die(const Failure& failure) {
+  is_late_ = false;
   dead_ = true;
+  failure_ = std::string("the GPU does not answer any more: ") + failure.what();
 }
 
 bool CudaDevice::wait_for_arrival(Deadline deadline) const {
@@ -244,43 +261,77 @@ void CudaDevice::finish(Lock& lock, bool whole) {
   changed_.notify_all();
 }
 
+// The time begins when the GPU gets to the copy. Training may have enqueued much before it.
+bool CudaDevice::takes_too_long() {
+  if (!deadline_ && staging_pipeline_->entered()) deadline_ = Deadline::in_ms(timeout_ms_);
+  return deadline_ && deadline_->passed();
+}
+
+void CudaDevice::look_for_late_copy() {
+  try {
+    if (!staging_pipeline_->arrived()) return;
+    is_late_ = false;
+    failure_.clear();
+    late_pinned_.clear();
+  } catch (const Failure& failure) {
+    die(failure);
+  }
+}
+
 void CudaDevice::run() {
   const ContextScope scope(context_);
-  leave_graph_captures_alone();
   Lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] {
-      return stop_ || phase_ == Phase::released || (phase_ == Phase::copying && !everything_enqueued());
+      return stop_ || is_late_ || phase_ == Phase::released || (phase_ == Phase::copying && !everything_enqueued());
     });
     if (stop_) return;
-    const bool released = phase_ == Phase::released;
-    try {
-      advance();
-      if (released && staging_pipeline_->arrived()) {
-        finish(lock, true);
-        continue;
-      }
-      if (released && deadline_.passed()) fail("the copy takes too long");
-    } catch (const Failure& failure) {
-      fail(failure.what());
-    }
-    if (released && phase_ == Phase::failed) {
-      drain();
-      finish(lock, false);
+    if (is_late_) {
+      look_for_late_copy();
+      if (is_late_) changed_.wait_for(lock, late_pause);
       continue;
     }
-    changed_.wait_for(lock, poll_pause);
+    step(lock);
   }
+}
+
+void CudaDevice::step(Lock& lock) {
+  const bool released = phase_ == Phase::released;
+  try {
+    advance();
+    if (released && staging_pipeline_->arrived()) return finish(lock, true);
+    if (released && takes_too_long()) {
+      be_late(timeout_ms_);
+      return finish(lock, false);
+    }
+  } catch (const Failure& failure) {
+    fail(failure.what());
+  }
+  if (released && phase_ == Phase::failed) {
+    drain();
+    return finish(lock, false);
+  }
+  changed_.wait_for(lock, poll_pause);
 }
 
 std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, Stream stream) {
   if (plan.leaves() == 0) return std::nullopt;
   const Lock lock(mutex_);
+  if (may_still_write()) throw Failure(CKPT_ERR_SYSTEM, failure_);
   const ContextScope scope(context_);
   const PinnedMemory digests(plan.leaves() * sizeof(std::uint64_t));
-  const auto pinned = try_pin(from, plan.length_bytes());
-  staging_pipeline_->load(plan, from.data, digests.as<std::uint64_t>(), static_cast<CUstream>(stream));
-  if (!wait_for_arrival(Deadline::in_ms(load_timeout_ms)))
+  const Deadline deadline = Deadline::in_ms(load_timeout_ms);
+  std::optional<CudaBounce> bounce;
+  if (!pinning_.covers({const_cast<std::byte*>(from.data), plan.length_bytes()}))
+    bounce.emplace(std::min<std::size_t>(plan.length_bytes(), staging_pipeline_->chunk_bytes()));
+  const auto copy_in = [&](CUdeviceptr to, std::uint64_t first_byte, std::size_t size_bytes, CUstream on) {
+    if (bounce)
+      bounce->copy_to_device(to, from.data + first_byte, size_bytes, on, deadline);
+    else
+      copy_to_device(to, from.data + first_byte, size_bytes, on);
+  };
+  staging_pipeline_->load(plan, copy_in, digests.as<std::uint64_t>(), static_cast<CUstream>(stream));
+  if (!wait_for_arrival(deadline))
     throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not load the state within ten minutes; is it hung?");
   staging_pipeline_->land();
   return first_difference(digests.as<std::uint64_t>(), from.digests, plan.leaves());

@@ -9,10 +9,12 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "device/cuda_handles.hpp"
+#include "device/cuda_pinning.hpp"
 #include "device/cuda_staging_pipeline.hpp"
 #include "device/device.hpp"
 #include "gpu_replication/cuda_piece_replicator.hpp"
@@ -26,23 +28,32 @@ class CudaDevice : public Device {
 
   static constexpr std::int64_t default_drain_timeout_ms = 10'000;  // for a few sub-buffers
 
-  // Uses up to `staging_bytes` of the GPU's memory, and a little more for what is captured synchronously. If a copy is
-  // given up and has not ended after `drain_timeout_ms`, the device is broken. Throws Failure.
+  // Uses up to `staging_bytes` of the GPU's memory, and a little more for what is captured synchronously. cancel()
+  // waits up to `drain_timeout_ms` for a copy that it gives up. Until such a copy has ended, the device is broken().
+  // Throws Failure.
   CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms = default_drain_timeout_ms);
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
   void reach(ckpt_memory memory, const void* data) override;
-  // Pins the ranges where they lie, which takes a while.
+  // Pins the ranges where they lie.
+  void prepare(std::vector<Range> ranges, std::shared_ptr<const void> owner) override {
+    pinning_.prepare(std::move(ranges), std::move(owner));
+  }
   void attach(std::vector<Range> ranges) override;
   void attach_also(Range range) override;
+  bool wait_until_attached(Deadline deadline) override { return pinning_.wait(deadline); }
+  void check_streams(const char* call, std::span<const Stream> streams) const override;
   bool broken() const override;
+  bool wants_ranges() const override;
   std::string failure() const override;
   std::uint64_t staging_bytes() const override { return staging_pipeline_->staging_bytes(); }
   std::string shortage() const override;
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override;
-  bool release(std::span<const Stream> streams, Deadline deadline, Done done) override;
+  void note_lead(Stream stream) override;
+  bool is_ahead() const override;
+  bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) override;
   void cancel() override;
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;
   std::unique_ptr<StreamTimestamps> timestamps(Range words, std::shared_ptr<void> owner,
@@ -59,30 +70,39 @@ class CudaDevice : public Device {
   enum class Phase { idle, copying, released, failed, ending };
   using Lock = std::unique_lock<std::mutex>;
 
-  void unpin();
-  void pin_all(const std::vector<Range>& ranges);
   void run();
+  void step(Lock& lock);
   void advance();
+  bool takes_too_long();
+  void look_for_late_copy();
   bool everything_enqueued() const;
   void finish(Lock& lock, bool whole);
   void fail(const std::string& sentence);
+  void let_go(std::vector<CudaPinning::Pinned> unused);
   void drain();
+  void be_late(std::int64_t timeout_ms);
+  void die(const Failure& failure);
+  bool may_still_write() const { return dead_ || is_late_; }
   bool wait_for_arrival(Deadline deadline) const;
 
   const int ordinal_;
   const std::uint64_t wanted_staging_bytes_;
   const std::int64_t drain_timeout_ms_;
   const Context context_;
-  std::vector<Registration> pinned_;
+  CudaPinning pinning_;
   std::unique_ptr<CudaStagingPipeline> staging_pipeline_;
+
+  std::optional<Event> lead_;  // null: the host has no lead, as far as anybody knows
 
   mutable std::mutex mutex_;  // for the staging pipeline and all below
   std::condition_variable changed_;
   Phase phase_ = Phase::idle;
   Done done_;
-  Deadline deadline_ = Deadline::in_ms(0);
-  bool dead_ = false;      // the context died, or a wait for it did not end
-  bool unpinned_ = false;  // the ranges could not be pinned
+  std::int64_t timeout_ms_ = 0;
+  std::optional<Deadline> deadline_;              // once the GPU has got to the copy
+  bool dead_ = false;                             // the context died
+  bool is_late_ = false;                          // the GPU has not ended a copy that was given up
+  std::vector<CudaPinning::Pinned> late_pinned_;  // earlier ranges, where a late copy may write
   std::string failure_;
   bool stop_ = false;
   std::thread thread_;

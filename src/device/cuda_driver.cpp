@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <memory>
+#include <string_view>
 
 #include "base/error.hpp"
 
@@ -25,22 +26,33 @@ Library open() {
   return library;
 }
 
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// Functions that got a new name and kept their arguments. Older drivers have only the old name.
+struct Renamed {
+  std::string_view now, before;
+};
+constexpr Renamed renamed[] = {{"cuEventElapsedTime_v2", "cuEventElapsedTime"}};
+
 template <class Function>
 void find(const Library& library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(::dlsym(library.get(), name));
+  for (const auto& [now, before] : renamed)
+    if (function == nullptr && name == now)
+      function = reinterpret_cast<Function*>(::dlsym(library.get(), before.data()));
   if (function == nullptr)
-    refuse(std::string(file_name) + " lacks " + name + "; is it a CUDA driver, of version " +
-           std::to_string(CUDA_VERSION / 1000) + " or newer?");
+    refuse(std::string(file_name) + " lacks " + name + "; is it a CUDA driver, for CUDA " +
+           version_text(oldest_driver_version) + " or newer?");
 }
 
-// Kernels are compiled for one major version of the driver and newer ones.
 void check_version(const CudaDriver& driver) {
   int version = 0;
   driver.cuDriverGetVersion(&version);
-  if (version / 1000 < CUDA_VERSION / 1000)
-    refuse("the CUDA driver is too old: it is for CUDA " + std::to_string(version / 1000) + "." +
-           std::to_string(version % 1000 / 10) + ", and this build of ckptengine needs " +
-           std::to_string(CUDA_VERSION / 1000) + ".0; update the driver");
+  if (version < oldest_driver_version)
+    refuse("the CUDA driver is too old: it is for CUDA " + version_text(version) + ", and ckptengine needs " +
+           version_text(oldest_driver_version) + " (driver 535); update the driver");
 }
 
 std::string text_of(const CudaDriver& driver, const char* call, CUresult result) {

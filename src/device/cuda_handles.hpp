@@ -31,12 +31,16 @@ class Context {
   CUcontext context_ = nullptr;
 };
 
-// Makes a context current on the calling thread. The destructor restores the previous one.
+// Makes a context current on the calling thread, and keeps the thread's driver calls from disturbing a graph capture
+// that any thread has begun: without that cuEventQuery() would end the capture. The destructor restores both.
 class ContextScope {
  public:
   explicit ContextScope(const Context& context)
-      : pushed_(cuda_driver().cuCtxPushCurrent_v2(context.get()) == CUDA_SUCCESS) {}
+      : pushed_(cuda_driver().cuCtxPushCurrent_v2(context.get()) == CUDA_SUCCESS) {
+    exchange_mode();
+  }
   ~ContextScope() {
+    exchange_mode();
     CUcontext popped = nullptr;
     if (pushed_) cuda_driver().cuCtxPopCurrent_v2(&popped);
   }
@@ -44,14 +48,18 @@ class ContextScope {
   ContextScope& operator=(const ContextScope&) = delete;
 
  private:
+  void exchange_mode() {
+    if (pushed_) cuda_driver().cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+
   const bool pushed_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the thread's own while this object lives
 };
 
-// Keeps this thread's driver calls from disturbing a graph capture that another thread has begun. Without it
-// cuEventQuery() would end that capture. Lasts as long as the thread. Needs a current context.
-inline void leave_graph_captures_alone() {
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  cuda_driver().cuThreadExchangeStreamCaptureMode(&mode);
+// True if work on the stream would go into a graph, or if nobody can know. Needs a current context.
+inline bool is_captured(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return cuda_driver().cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 class Event {
@@ -187,7 +195,10 @@ class Registration {
     if (data_ != nullptr) cuda_driver().cuMemHostUnregister(data_);
   }
   Registration(Registration&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
-  Registration& operator=(Registration&&) = delete;
+  Registration& operator=(Registration&& other) noexcept {
+    std::swap(data_, other.data_);
+    return *this;
+  }
 
   CUdeviceptr on_device() const {
     CUdeviceptr pointer = 0;

@@ -21,7 +21,8 @@ void launch(CUfunction function, Job job, std::uint64_t threads, unsigned thread
 }  // namespace
 
 CudaKernels::CudaKernels() {
-  CKPT_CUDA(cuModuleLoadData, &module_, capture_kernels_image);
+  if (cuda_driver().cuModuleLoadData(&module_, capture_kernels_image) != CUDA_SUCCESS)
+    CKPT_CUDA(cuModuleLoadData, &module_, capture_kernels_ptx);
   CKPT_CUDA(cuModuleGetFunction, &pack_, module_, "ckpt_pack");
   CKPT_CUDA(cuModuleGetFunction, &unpack_, module_, "ckpt_unpack");
   CKPT_CUDA(cuModuleGetFunction, &digest_, module_, "ckpt_digest");

@@ -89,7 +89,6 @@ Deadline CudaReplicator::ProgressThread::end_deadline() {
 
 void CudaReplicator::ProgressThread::run(const std::shared_ptr<const Context>& context) {
   const ContextScope scope(*context);
-  leave_graph_captures_alone();
   std::string why;
   try {
     carry_all();
@@ -266,7 +265,6 @@ std::unique_ptr<LeavableThread> CudaReplicator::ProgressThread::watch_copies(
   try {
     auto body = [self = shared_from_this(), context, deadline, given = exchange_->give_up()]() mutable {
       const ContextScope scope(*context);
-      leave_graph_captures_alone();
       const CudaDrain ends = std::move(given);
       if (ends.wait(deadline)) self->let_go();
       self->report_failure();

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 
+#include "device/cuda_copy.hpp"
+
 namespace ckpt::device {
 namespace {
 
 constexpr std::size_t leaf_bytes = kernels::leaf_size_bytes;
-
-void copy_out(void* to, CUdeviceptr from, std::size_t size_bytes, CUstream stream) {
-  if (size_bytes != 0) CKPT_CUDA(cuMemcpyDtoHAsync_v2, to, from, size_bytes, stream);
-}
 
 }  // namespace
 
@@ -44,8 +42,8 @@ void CudaStagingPipeline::carry_at_once(const Device::Copy& copy, std::size_t pl
   kernels_.digest(data, length_bytes, digests, pack_stream_);
   synchronous_digested_.record(pack_stream_);
   synchronous_digested_.hold_back(copy_stream_);
-  copy_out(copy.to.data, data, length_bytes, copy_stream_);
-  copy_out(copy.to.digests, digests, leaves * sizeof(std::uint64_t), copy_stream_);
+  copy_to_host(copy.to.data, data, length_bytes, copy_stream_);
+  copy_to_host(copy.to.digests, digests, leaves * sizeof(std::uint64_t), copy_stream_);
 }
 
 void CudaStagingPipeline::skip_finished_pieces() {
@@ -66,8 +64,8 @@ void CudaStagingPipeline::enqueue_next() {
   kernels_.digest(buffer.data, length_bytes, buffer.digests, pack_stream_);
   buffer.filled.record(pack_stream_);
   buffer.filled.hold_back(copy_stream_);
-  copy_out(to.data + first_byte, buffer.data, length_bytes, copy_stream_);
-  copy_out(to.digests + leaf_, buffer.digests, leaves * sizeof(std::uint64_t), copy_stream_);
+  copy_to_host(to.data + first_byte, buffer.data, length_bytes, copy_stream_);
+  copy_to_host(to.digests + leaf_, buffer.digests, leaves * sizeof(std::uint64_t), copy_stream_);
   buffer.emptied.record(copy_stream_);
   leaf_ += leaves;
   skip_finished_pieces();
@@ -80,7 +78,7 @@ void CudaStagingPipeline::end(std::span<const Stream> streams) {
   arrived_.record(copy_stream_);
 }
 
-void CudaStagingPipeline::load(const Plan& plan, const std::byte* from, std::uint64_t* digests, CUstream stream) {
+void CudaStagingPipeline::load(const Plan& plan, const CopyIn& copy_in, std::uint64_t* digests, CUstream stream) {
   const Plan* const plans[] = {&plan};
   table_.assign(plans, CudaTable::Images::blank);
   entered_.record(stream);
@@ -88,23 +86,23 @@ void CudaStagingPipeline::load(const Plan& plan, const std::byte* from, std::uin
   table_.upload(pack_stream_);
   for (std::size_t leaf = 0; leaf < plan.leaves(); leaf += ring_.leaves()) {
     const std::uint64_t rest_bytes = plan.length_bytes() - leaf * leaf_bytes;
-    load_chunk(from, leaf, std::min<std::uint64_t>(rest_bytes, ring_.chunk_bytes()), digests);
+    load_chunk(copy_in, leaf, std::min<std::uint64_t>(rest_bytes, ring_.chunk_bytes()), digests);
   }
   arrived_.record(pack_stream_);
 }
 
-void CudaStagingPipeline::load_chunk(const std::byte* from, std::size_t first_leaf, std::uint64_t length_bytes,
+void CudaStagingPipeline::load_chunk(const CopyIn& copy_in, std::size_t first_leaf, std::uint64_t length_bytes,
                                      std::uint64_t* digests) {
   const std::uint64_t first_byte = first_leaf * leaf_bytes;
   const SubBuffer& buffer = ring_[number_++];
   buffer.emptied.hold_back(copy_stream_);
-  CKPT_CUDA(cuMemcpyHtoDAsync_v2, buffer.data, from + first_byte, length_bytes, copy_stream_);
+  copy_in(buffer.data, first_byte, length_bytes, copy_stream_);
   buffer.filled.record(copy_stream_);
   buffer.filled.hold_back(pack_stream_);
   kernels_.digest(buffer.data, length_bytes, buffer.digests, pack_stream_);
   kernels_.unpack(table_.job(0, first_byte, length_bytes, buffer.data), pack_stream_);
-  copy_out(digests + first_leaf, buffer.digests, kernels::leaf_count(length_bytes) * sizeof(std::uint64_t),
-           pack_stream_);
+  copy_to_host(digests + first_leaf, buffer.digests, kernels::leaf_count(length_bytes) * sizeof(std::uint64_t),
+               pack_stream_);
   buffer.emptied.record(pack_stream_);
 }
 

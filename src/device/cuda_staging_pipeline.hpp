@@ -17,6 +17,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <span>
 
 #include "device/cuda_handles.hpp"
@@ -46,18 +47,22 @@ class CudaStagingPipeline {
   void end(std::span<const Stream> streams);
   // Drops the chunks that are left.
   void abandon() { piece_ = overlapped_count_; }
+  // True if the GPU has got to the capture.
+  bool entered() const { return entered_.reached(); }
   // After end(): true if everything has arrived.
   bool arrived() const { return arrived_.reached(); }
 
-  // Enqueues a whole restore after the work that is enqueued on `stream`. Once arrived(), `digests` holds the digests
-  // of the leaves, and land() writes the tensors in host memory.
-  void load(const Plan& plan, const std::byte* from, std::uint64_t* digests, CUstream stream);
+  // Enqueues a whole restore after the work that is enqueued on `stream`. `copy_in` enqueues the copy of a chunk to the
+  // GPU. Once arrived(), `digests` holds the digests of the leaves, and land() writes the tensors in host memory.
+  using CopyIn = std::function<void(CUdeviceptr to, std::uint64_t first_byte, std::size_t size_bytes, CUstream stream)>;
+  void load(const Plan& plan, const CopyIn& copy_in, std::uint64_t* digests, CUstream stream);
+  std::size_t chunk_bytes() const { return ring_.chunk_bytes(); }
   void land() const { table_.write_back(); }
 
  private:
   void carry_at_once(const Device::Copy& copy, std::size_t plan, CUstream stream);
   void skip_finished_pieces();
-  void load_chunk(const std::byte* from, std::size_t first_leaf, std::uint64_t length_bytes, std::uint64_t* digests);
+  void load_chunk(const CopyIn& copy_in, std::size_t first_leaf, std::uint64_t length_bytes, std::uint64_t* digests);
 
   CudaKernels kernels_;
   BackgroundStream pack_stream_, copy_stream_;

@@ -14,11 +14,6 @@ constexpr auto first_anchor_limit = std::chrono::seconds(10);
 constexpr auto anchor_limit = std::chrono::microseconds(200);
 constexpr std::size_t pending_max = 4096;  // per channel
 
-bool is_captured(CUstream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return cuda_driver().cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 }  // namespace
 
 CudaTimestamps::Resources::Resources(const Range& range, std::shared_ptr<void> words_owner)
@@ -153,7 +148,6 @@ void CudaTimestamps::look(bool is_last) {
 
 void CudaTimestamps::run() {
   const ContextScope scope(context_);
-  leave_graph_captures_alone();
   for (bool is_last = false; !is_last;) {
     {
       Lock lock(mutex_);

@@ -105,13 +105,25 @@ class Device {
   // Prepares for tensors in this kind of memory. `data` is one of them. Throws Failure if they are out of reach. The
   // caller puts a tensor's name before the sentence.
   virtual void reach(ckpt_memory memory, const void* data) = 0;
+  // Any thread. Prepares ranges for a later attach(), which may take long. `owner` keeps them mapped. Does not throw.
+  virtual void prepare(std::vector<Range> /*ranges*/, std::shared_ptr<const void> /*owner*/) {}
   // Sets the memory ranges that pieces go to from now on. The previous ranges may be unmapped afterwards. Do not call
   // it while a copy runs. Does not throw. If it fails, the device is broken().
   virtual void attach(std::vector<Range> ranges) = 0;
   // Adds a range. As attach() in all else.
   virtual void attach_also(Range range) = 0;
-  // True if nothing can be captured any more, at least until the next attach(). failure() says why.
+  // attach() and attach_also() begin what takes long and was not prepared. Waits until it is done. Returns false if the
+  // deadline passes first. Then do not start() yet.
+  virtual bool wait_until_attached(Deadline /*deadline*/) { return true; }
+  // Throws Failure (CKPT_ERR_INVALID), which names `call`, if the GPU would not do now what is enqueued on one of these
+  // streams, because it is being captured into a graph. Breaks no such capture. `streams` are those of the next
+  // start(), release() or load().
+  virtual void check_streams(const char* /*call*/, std::span<const Stream> /*streams*/) const {}
+  // True if nothing can be captured now. failure() says why. It may end by itself, if the reason is a copy that the GPU
+  // has not ended.
   virtual bool broken() const = 0;
+  // True if the next attach() may help, also with the same ranges: these could not be pinned.
+  virtual bool wants_ranges() const { return false; }
   // One sentence about the last failure. Empty if there was none.
   virtual std::string failure() const = 0;
   // staging_bytes(): device memory that copies pass through; 0 if there is none. shortage(): a sentence if that is less
@@ -130,14 +142,20 @@ class Device {
   // True if start() may come on another thread, and at any time before the overlapped tensors change.
   virtual bool can_start_late() const { return false; }
 
+  // note_lead(): remembers how much training has enqueued on `stream` until now. is_ahead(): true while the GPU has not
+  // done that yet, so the host may wait without delaying training. Always false on the host.
+  virtual void note_lead(Stream /*stream*/) {}
+  virtual bool is_ahead() const { return false; }
+
   // Releases the tensors: afterwards they may change. On the host, waits for the copy. With CUDA the host does not
   // wait, and work enqueued later on `streams` may change them. `done` is called once, with true if the pieces are
   // whole: before this returns, or later on a thread of the device. It must not throw. Returns false, without calling
-  // `done`, if the copy failed or did not end before the deadline. Then call cancel().
+  // `done`, if the copy failed or did not end in time. Then call cancel(). With CUDA the time begins when the GPU gets
+  // to the copy.
   using Done = std::function<void(bool whole)>;
-  virtual bool release(std::span<const Stream> streams, Deadline deadline, Done done) = 0;
-  // Gives up the running copy. Once it returns, nothing reads the tensors or writes the destination, and `done` is not
-  // called.
+  virtual bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) = 0;
+  // Gives up the running copy. Once it returns, `done` is not called, and nothing reads the tensors or writes the
+  // destination. If the GPU does not end the copy, the device is broken() until it has.
   virtual void cancel() = 0;
 
   // Copies a piece back into the tensors, after the work enqueued on `stream` before, and verifies each leaf. Returns

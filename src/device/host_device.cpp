@@ -28,8 +28,8 @@ void HostDevice::start(std::span<const Copy> copies, const Copy& synchronous, St
                          synchronous.plan->leaves(), synchronous.to.digests);
 }
 
-bool HostDevice::release(std::span<const Stream>, Deadline deadline, Done done) {
-  if (!pool_.wait(deadline)) return false;
+bool HostDevice::release(std::span<const Stream>, std::int64_t timeout_ms, Done done) {
+  if (!pool_.wait(Deadline::in_ms(timeout_ms))) return false;
   done(true);
   return true;
 }

@@ -20,7 +20,7 @@ class HostDevice : public Device {
   std::string failure() const override { return {}; }
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override;
   bool can_start_late() const override { return true; }
-  bool release(std::span<const Stream> streams, Deadline deadline, Done done) override;
+  bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) override;
   void cancel() override { pool_.cancel(); }
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;
 

@@ -5,6 +5,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "device/cuda_copy.hpp"
 
 namespace ckpt::device {
 
@@ -131,8 +132,8 @@ void CudaExchange::cross() {
 void CudaExchange::copy_out() {
   for (const auto& transfer : plan_->step(member_, crossed_))
     if (!transfer.is_send && transfer.size_bytes != 0 && to_[transfer.peer] != nullptr)
-      CKPT_CUDA(cuMemcpyDtoHAsync_v2, to_[transfer.peer] + transfer.first_byte, place(crossed_, transfer),
-                transfer.size_bytes, copy_stream_);
+      copy_to_host(to_[transfer.peer] + transfer.first_byte, place(crossed_, transfer), transfer.size_bytes,
+                   copy_stream_);
   stage(crossed_).received.record(copy_stream_);
 }
 

@@ -1,6 +1,5 @@
 #include "gpu_replication/cuda_piece_replicator.hpp"
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -8,14 +7,12 @@
 #include <vector>
 
 #include "base/error.hpp"
-#include "device/cuda_handles.hpp"
+#include "device/cuda_copy.hpp"
 #include "gpu_replication/nccl_environment.hpp"
 #include "gpu_replication/nccl_library.hpp"
 
 namespace ckpt::device {
 namespace {
-
-constexpr std::size_t receive_buffer_pin_max_bytes = 64ull << 30;  // larger ranges are known to be refused
 
 nccl::UniqueId nccl_id(const Replicator::Id& id) {
   nccl::UniqueId made;
@@ -48,10 +45,7 @@ class PinnedReceiveBuffers {
 
   void pin(Range receive_buffers) {
     const ContextScope scope(context_);
-    for (std::size_t at = 0; at < receive_buffers.size_bytes; at += receive_buffer_pin_max_bytes)
-      pinned_.emplace_back(receive_buffers.data + at,
-                           std::min(receive_buffer_pin_max_bytes, receive_buffers.size_bytes - at),
-                           CU_MEMHOSTREGISTER_PORTABLE);
+    device::pin(pinned_, receive_buffers);
   }
   void failed(const std::string& why, bool is_stuck) {
     is_stuck_ = is_stuck;
@@ -94,7 +88,7 @@ CudaPieceReplicator::CudaPieceReplicator(int ordinal, const Group& group, const 
 bool CudaPieceReplicator::begin(Exchange exchange) {
   const auto fill = [from = exchange.from](std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to,
                                            CUstream stream) {
-    CKPT_CUDA(cuMemcpyHtoDAsync_v2, to, from + first_byte, size_bytes, stream);
+    copy_to_device(to, from + first_byte, size_bytes, stream);
   };
   return replicator_->begin({exchange.number, std::move(exchange.plan), fill, std::move(exchange.to),
                              std::move(exchange.progress), std::move(exchange.done)});

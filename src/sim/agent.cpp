@@ -1,5 +1,6 @@
 #include "sim/agent.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "sim/world.hpp"
@@ -12,13 +13,22 @@ namespace {
 constexpr TimeMs poll_ms = 500;            // how often it reads the store's records
 constexpr TimeMs claim_timeout_ms = 2000;  // how long a new trainer waits for a living one of its rank to end
 constexpr TimeMs claim_poll_ms = 200;
+
+RankWatch::Limits watch_limits(const Settings& settings) {
+  RankWatch::Limits limits;
+  limits.deadline.floor_s = 1e-3 * static_cast<double>(settings.hang_floor_ms);
+  limits.deadline.factor = settings.core.hang_factor;
+  limits.look_every_s = 1e-3 * static_cast<double>(settings.core.report_ms / 2);
+  return limits;
+}
 }  // namespace
 
 Agent::Agent(World& world, Machine& machine, std::uint64_t id)
     : world_(world),
       machine_(machine),
       id_(id),
-      node_(configure(world, machine), id, attach(swept(world, machine.arena), world.event_queue.now())) {
+      node_(configure(world, machine), id, attach(swept(world, machine.arena), world.event_queue.now())),
+      watch_(watch_limits(world.settings)) {
   for (const auto& [rank, control] : machine.arena.controls) {
     if (control.grant_is_open()) open_grants_.insert(rank);
   }
@@ -74,6 +84,7 @@ void Agent::start() {
 void Agent::tick() {
   const TimeMs period = world_.settings.core.report_ms / 2;
   later(period - world_.random.between(0, period / 5), [](Agent& agent) { agent.tick(); });
+  look_at_ranks();
   handle(Tick{});
 }
 
@@ -121,6 +132,7 @@ void Agent::freeze() {
 void Agent::wake() {
   frozen_ = false;
   world_.agent_paused(machine_, frozen_at_);
+  world_.watch_check.agent_disturbed(machine_.id, 0);
   while (!frozen_ && !inbox_.empty() && world_.agent(machine_.id, id_) == this) {
     const auto input = std::move(inbox_.front());
     inbox_.pop_front();
@@ -191,6 +203,9 @@ void Agent::greet(std::uint64_t instance, TimeMs waited_ms) {
     open_grants_.erase(rank);
   }
   sessions_[rank].instance = instance;
+  sessions_[rank].marks_read = control.marks_made;
+  watch_.add(rank, trainer->incarnation());
+  world_.watch_check.watched(instance);
   trainer->attached(id_);
   handle(TrainerHello{rank, instance, trainer->incarnation(), trainer->world_size, main_shard, private_shard});
   if (trainer->incarnation() == 0) return;
@@ -210,7 +225,11 @@ void Agent::end_session(Rank rank) {
 void Agent::trainer_died(std::uint64_t instance) {
   for (const auto& [rank, session] : sessions_) {
     if (session.instance != instance) continue;
-    end_session(rank);
+    const Rank its_rank = rank;
+    see_rank(its_rank);  // its last marks
+    watch_.died(its_rank, local_s());
+    end_session(its_rank);
+    look_at_ranks();
     return;
   }
   // Trainers that have not connected to this agent again since the previous one died.
@@ -229,6 +248,7 @@ void Agent::ask_restore(std::uint64_t instance) {
   const Trainer* trainer = world_.trainer(instance);
   if (session == nullptr || trainer == nullptr) return;
   session->waits_for_restore = true;
+  watch_.joined(trainer->rank, 0);
   handle(RestoreAsked{trainer->rank});
 }
 
@@ -249,6 +269,9 @@ void Agent::reserve(std::uint64_t instance) {
   later(world_.random.between(5, 150), [=](Agent& agent) {
     Trainer* trainer = agent.world_.trainer(instance);
     if (trainer == nullptr || agent.session_of(instance) == nullptr) return;
+    agent.see_rank(trainer->rank);
+    agent.watch_.interrupted(trainer->rank, agent.local_s());
+    agent.world_.watch_check.interrupted(*trainer);
     Control& control = agent.machine_.arena.controls[trainer->rank];
     control.reserved = parts_of(control.main_shard, trainer->share());
     control.reserved.push_back(control.private_shard);
@@ -289,6 +312,38 @@ void Agent::read_words(Rank rank) {
   session->notified_attempted = control.attempted;
   session->notified_capturing = control.capturing;
   handle(Progress{rank, control.attempted, control.capturing});
+}
+
+// ---- Watching ----
+
+double Agent::local_s() const {
+  return 1e-3 * static_cast<double>(world_.event_queue.now() + machine_.clock_offset_ms);
+}
+
+void Agent::see_rank(Rank rank) {
+  const auto found = sessions_.find(rank);
+  if (!world_.settings.watches || found == sessions_.end()) return;
+  TrainerSession& session = found->second;
+  const auto words = machine_.arena.controls.find(rank);
+  if (words == machine_.arena.controls.end() || words->second.instance != session.instance) return;
+  const Control& control = words->second;
+  RankWatch::Reading seen;
+  const std::uint64_t oldest = control.marks_made - control.marks.size();
+  seen.lost_marks = session.marks_read < oldest;
+  if (!seen.lost_marks)
+    seen.marks.assign(control.marks.begin() + static_cast<std::ptrdiff_t>(session.marks_read - oldest),
+                      control.marks.end());
+  session.marks_read = control.marks_made;
+  seen.is_paused = control.is_paused;
+  seen.iteration = control.attempted;
+  if (const Trainer* trainer = world_.trainer(session.instance)) seen.process = trainer->process_state();
+  watch_.see(rank, seen, local_s());
+}
+
+void Agent::look_at_ranks() {
+  if (!world_.settings.watches) return;
+  for (const auto& [rank, session] : sessions_) see_rank(rank);
+  if (auto news = watch_.look(local_s())) handle(*news);
 }
 
 // ---- Transfers ----

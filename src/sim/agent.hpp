@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/node.hpp"
+#include "core/rank_watch.hpp"
 #include "sim/event_queue.hpp"
 #include "sim/memory.hpp"
 #include "sim/store.hpp"
@@ -63,6 +64,7 @@ class Agent {
     std::vector<SlotRef> reads;  // slots that it restores from, pinned meanwhile
     std::int64_t notified_attempted = -1;
     std::int64_t notified_capturing = -1;
+    std::uint64_t marks_read = 0;
   };
 
   static Arena& swept(World& world, Arena& arena);
@@ -72,6 +74,9 @@ class Agent {
   void take(std::function<void(Agent&)> input);
   void tick();
   void tick_when_wanted();
+  void see_rank(Rank rank);
+  void look_at_ranks();
+  double local_s() const;
   void poll();
   TrainerSession* session_of(std::uint64_t instance);
   void end_session(Rank rank);
@@ -112,6 +117,7 @@ class Agent {
   Machine& machine_;
   const std::uint64_t id_;
   core::Node node_;
+  core::RankWatch watch_;
   std::map<Rank, TrainerSession> sessions_;
   std::set<Rank> open_grants_;                     // ranks whose newest grant this agent has not seen used
   std::deque<std::function<void(Agent&)>> inbox_;  // inputs that came while it was frozen

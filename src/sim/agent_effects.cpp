@@ -138,6 +138,8 @@ void Agent::on(const RestoreReady& ready) {
   TrainerSession& session = found->second;
   session.waits_for_restore = false;
   world_.invariants.restore_offered(machine_, session.instance, ready);
+  watch_.joined(ready.rank, ready.incarnation);
+  world_.watch_check.joined(machine_.id, ready.rank, session.instance, ready.incarnation);
   if (ready.decision.verdict == Verdict::restore) {
     session.reads = {ready.private_.slot};
     for (const RestoreSource& part : ready.main) session.reads.push_back(part.slot);

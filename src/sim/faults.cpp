@@ -7,8 +7,10 @@
 namespace ckpt::sim {
 
 namespace {
-constexpr TimeMs aim_ms = 5000;      // how long a fault waits for its phase; then it strikes in any phase
-constexpr TimeMs give_up_ms = 9000;  // how long a fault waits for something to strike; then it is left out
+constexpr TimeMs aim_ms = 5000;        // how long a fault waits for its phase; then it strikes in any phase
+constexpr TimeMs give_up_ms = 9000;    // how long a fault waits for something to strike; then it is left out
+constexpr TimeMs learning_ms = 25000;  // likewise, of a fault for which agents must know all ranks
+bool is_watched(Fault fault) { return static_cast<std::size_t>(fault) >= fault_count - watched_faults; }
 bool needs_training(Fault fault) { return fault == Fault::update_unannounced || fault == Fault::silent_corruption; }
 
 // The phases from the loss of a leader until all copies exist again.
@@ -20,6 +22,10 @@ bool is_of_recovery(Phase phase) {
 }  // namespace
 
 bool is_possible(Fault fault, Phase phase) {
+  // By the time when agents know all ranks again, what follows a restore is over.
+  if (is_watched(fault))
+    return phase >= Phase::capturing && phase != Phase::gathering && phase != Phase::announcing &&
+           phase != Phase::reprotecting && phase != Phase::decoding;
   switch (fault) {
     // These faults need a trainer, or one that trains.
     case Fault::trainer_crash:
@@ -44,6 +50,7 @@ void Faults::start() {
   if (world_.settings.is_hard) plan_harder();
   if (world_.settings.is_hard) plan_rare();
   if (world_.settings.elastic) plan_elastic();
+  if (world_.settings.watches) plan_watched();
   leave_out();
   armed_at_ = world_.event_queue.now() + world_.random.between(0, world_.settings.fault_gap_ms);
 }
@@ -82,8 +89,8 @@ std::vector<Faults::Plan> Faults::with_prelude(const Plan& plan, Random& random)
   // If messages are slow, the next checkpoint is under way before nodes know that this one is committed.
   if (plan.phase == Phase::committing && plan.fault == Fault::bit_flip_wire) prelude = Fault::messages_reordered;
   // The leader that crashes while nobody leads is one that sleeps.
-  const bool on_leader = plan.fault == Fault::leader_crash && plan.phase == Phase::electing;
-  if (on_leader) prelude = Fault::agent_freeze;
+  const bool on_leader = (plan.fault == Fault::leader_crash || is_watched(plan.fault)) && plan.phase == Phase::electing;
+  if (on_leader || (prelude && is_watched(plan.fault))) prelude = Fault::agent_freeze;
   if (prelude && (on_leader || random.chance(700))) plans.push_back({*prelude, Phase::idle, false, on_leader});
   plans.push_back(plan);
   // Damage on storage shows only when the job needs that checkpoint.
@@ -139,6 +146,28 @@ void Faults::plan_elastic() {
   plan_.push_back({Fault::world_size_changed, Phase::capturing});
 }
 
+// Among the others, which stay the same. Every second time, the leader is lost next.
+void Faults::plan_watched() {
+  Random random(mix(world_.settings.seed, hash_of("watched")));
+  for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
+    Plan plan;
+    const bool is_replacing = world_.settings.core.standby && random.chance(600);
+    do {
+      plan.fault = static_cast<Fault>(fault_count - watched_faults + random.below(watched_faults));
+      plan.phase = is_replacing ? Phase::replacing : static_cast<Phase>(random.below(phase_count));
+    } while (!can_come(plan.phase) || !is_possible(plan.fault, plan.phase));
+    std::vector<std::size_t> places = {0};  // not between a fault and its prelude
+    for (std::size_t i = 0; i < plan_.size(); ++i)
+      if (plan_[i].is_last) places.push_back(i + 1);
+    auto plans = with_prelude(plan, random);
+    if (random.chance(500)) {
+      plans.back().is_last = false;
+      plans.push_back({Fault::leader_crash, Phase::idle});
+    }
+    plan_.insert(plan_.begin() + static_cast<std::ptrdiff_t>(random.pick(places)), plans.begin(), plans.end());
+  }
+}
+
 // Leaves out the faults that a replay shall not have. If the replay shall have other random choices, they change from
 // here on.
 void Faults::leave_out() {
@@ -163,7 +192,7 @@ void Faults::after_step() {
   if (strike(plan)) {
     count(plan.fault, phases);
     struck_at_ = now;
-  } else if (now < armed_at_ + give_up_ms) {
+  } else if (now < armed_at_ + (is_watched(plan.fault) ? learning_ms : give_up_ms)) {
     return;
   }
   plan_.pop_front();
@@ -209,7 +238,7 @@ bool Faults::strike(const Plan& plan) {
     case Fault::leader_crash:
       return strike_agent(fault);
     case Fault::agent_freeze:
-      return freeze_agent(plan.on_leader);
+      return freeze_agent(plan.on_leader, !plan.is_last && world_.settings.watches ? 3000 : 200);
     case Fault::node_loss:
       return lose_machines(1);
     case Fault::two_node_losses:
@@ -257,6 +286,15 @@ bool Faults::strike(const Plan& plan) {
       return fail_effects();
     case Fault::world_size_changed:
       return change_world_size();
+    case Fault::rank_dies:
+    case Fault::rank_stops:
+    case Fault::rank_spins:
+    case Fault::communication_hangs:
+    case Fault::rank_slow:
+    case Fault::rank_pauses:
+      return strike_rank(fault);
+    case Fault::node_suspended:
+      return suspend_node();
   }
   return false;
 }
@@ -287,7 +325,7 @@ Machine* Faults::pick_machine() {
 
 Trainer* Faults::pick_trainer() {
   std::vector<Trainer*> awake = world_.living_trainers();
-  std::erase_if(awake, [](const Trainer* trainer) { return trainer->is_frozen(); });
+  std::erase_if(awake, [](const Trainer* trainer) { return trainer->is_halted(); });
   std::vector<Trainer*> capturing = awake;
   std::erase_if(capturing, [](const Trainer* trainer) { return !trainer->is_capturing(); });
   if (awake.empty()) return nullptr;

@@ -60,19 +60,30 @@ enum class Fault : std::uint8_t {
   effects_fail,       // for a while, an agent fails to do what its core asks
   // Only in runs in which all ranks share one main shard:
   world_size_changed,  // the job restarts with another number of ranks
+  // Only in runs in which agents watch the ranks. All of them train and are known to the agents by then. The launcher
+  // notices nothing at first.
+  rank_dies,
+  rank_stops,           // SIGSTOP
+  rank_spins,           // it computes without progress
+  communication_hangs,  // of all ranks, or of two
+  rank_slow,            // it computes several times as long as the others
+  rank_pauses,          // as for an evaluation
+  node_suspended,       // agent and ranks, which notice nothing
 };
-inline constexpr std::size_t fault_count = 36;
-inline constexpr std::size_t first_faults = 28;  // how many are drawn first
-inline constexpr std::size_t hard_faults = 7;    // how many harder ones are drawn then
+inline constexpr std::size_t fault_count = 43;
+inline constexpr std::size_t first_faults = 28;   // how many are drawn first
+inline constexpr std::size_t hard_faults = 7;     // how many harder ones are drawn then
+inline constexpr std::size_t watched_faults = 7;  // the last ones
 inline constexpr std::array<const char*, fault_count> fault_names = {
-    "trainer crash",     "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
-    "silent corruption", "agent crash",        "agent crash midway",  "agent freeze",       "leader crash",
-    "node loss",         "two node losses",    "node outdated",       "torn write",         "bit flip stored",
-    "bit flip wire",     "memory full",        "partition",           "partition one way",  "messages lost",
-    "messages repeated", "messages reordered", "store outage",        "store answer lost",  "clock jump",
-    "everything lost",   "storage outage",     "storage damaged",     "agents freeze",      "all agents freeze",
-    "all clocks jump",   "damage found",       "store record lost",   "store record old",   "effects fail",
-    "world size changed"};
+    "trainer crash",      "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
+    "silent corruption",  "agent crash",        "agent crash midway",  "agent freeze",       "leader crash",
+    "node loss",          "two node losses",    "node outdated",       "torn write",         "bit flip stored",
+    "bit flip wire",      "memory full",        "partition",           "partition one way",  "messages lost",
+    "messages repeated",  "messages reordered", "store outage",        "store answer lost",  "clock jump",
+    "everything lost",    "storage outage",     "storage damaged",     "agents freeze",      "all agents freeze",
+    "all clocks jump",    "damage found",       "store record lost",   "store record old",   "effects fail",
+    "world size changed", "rank dies",          "rank stops",          "rank spins",         "communication hangs",
+    "rank slow",          "rank pauses",        "node suspended"};
 
 // How often each fault struck in each phase.
 using FaultTable = std::array<std::array<std::uint64_t, phase_count>, fault_count>;
@@ -109,6 +120,7 @@ class Faults {
   void plan_harder();
   void plan_rare();
   void plan_elastic();
+  void plan_watched();
   void leave_out();
   void count(Fault fault, Phases phases);
   bool strike(const Plan& plan);  // returns false if there is nothing to strike now
@@ -124,7 +136,7 @@ class Faults {
   bool corrupt_silently();
   bool change_world_size();
   bool claim_twice();
-  bool freeze_agent(bool on_leader);
+  bool freeze_agent(bool on_leader, TimeMs least_ms);
   void freeze(Machine& machine, TimeMs low_ms, TimeMs high_ms);
   bool freeze_agents(bool all);
   bool fill_memory();
@@ -139,6 +151,9 @@ class Faults {
   bool stop_store(Fault fault);
   bool lose_everything();
   bool hurt_storage(Fault fault);
+  bool strike_rank(Fault fault);
+  bool suspend_node();
+  void halt(Trainer& trainer, TimeMs low_ms, TimeMs high_ms);
 
   Machine* leader_machine();  // null if it has no agent
   Machine* pick_machine();    // a machine with a running agent, preferably a busy one

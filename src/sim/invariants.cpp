@@ -32,6 +32,7 @@ void Tally::add(const Tally& other) {
   given_up += other.given_up;
   relayed += other.relayed;
   notified_lost += other.notified_lost;
+  named += other.named;
   slowest_commit_ms = std::max(slowest_commit_ms, other.slowest_commit_ms);
   slowest_recovery_ms = std::max(slowest_recovery_ms, other.slowest_recovery_ms);
 }
@@ -230,11 +231,16 @@ void Invariants::committed(const Machine& machine, CheckpointId checkpoint) {
 
 void Invariants::sending(const Machine& machine, const Message& message) {
   for (const Report* report : reports_in(message)) check_passed_on(machine, *report);
-  if (const auto* directive = std::get_if<Directive>(&message)) directed(machine, *directive);
+  if (const auto* directive = std::get_if<Directive>(&message)) {
+    directed(machine, *directive);
+    if (directive->leader == machine.id) world_.watch_check.told(machine, *directive);
+  }
   const auto* directive_batch = std::get_if<DirectiveBatch>(&message);
   if (directive_batch == nullptr) return;
   for (const DirectiveBatch::Item& item : directive_batch->items) {
-    if (item.directive.leader == machine.id) directed(machine, item.directive);  // not if it only passes the batch on
+    if (item.directive.leader != machine.id) continue;  // it only passes the batch on
+    directed(machine, item.directive);
+    world_.watch_check.told(machine, item.directive);
   }
 }
 

@@ -1,6 +1,6 @@
 // Invariants checks the invariants I1 to I5 and parts of I6 in a simulated run (docs/simulator.md). Other checks have
-// the rest: liveness_check.hpp, commit_rate_check.hpp, protection.hpp. Each function below takes one fact at the moment
-// when it becomes true, and throws Violation if the fact breaks an invariant. Not thread-safe.
+// the rest: liveness_check.hpp, commit_rate_check.hpp, protection.hpp, watch_check.hpp. Each function below takes one
+// fact at the moment when it becomes true, and throws Violation if the fact breaks an invariant. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class World;
 struct Machine;
 
 struct Violation {
-  std::string invariant;  // "I1" ... "I7", or "core" if the core threw
+  std::string invariant;  // "I1" ... "I8", or "core" if the core threw
   std::string text;
 };
 
@@ -48,6 +48,7 @@ struct Tally {
   std::uint64_t given_up = 0;
   std::uint64_t relayed = 0;        // reports that a relay passed on
   std::uint64_t notified_lost = 0;  // members that were said to be lost
+  std::uint64_t named = 0;          // causes of hangs that every leader had to name
   TimeMs slowest_recovery_ms = 0;   // longest time from the last fault's end until the job had recovered
   TimeMs slowest_commit_ms = 0;     // longest time from one commit to the next while all was well
 

@@ -42,7 +42,8 @@ bool Launcher::everyone_trains() const {
 
 void Launcher::watch() {
   world_.event_queue.after(watch_ms, [this] { watch(); });
-  if (!stopping_ && everyone_trains() && world_.event_queue.now() - progress_at_ > hang_ms) restart();
+  const TimeMs now = world_.event_queue.now();
+  if (!stopping_ && everyone_trains() && now - std::max(progress_at_, looks_away_until_) > hang_ms) restart();
 }
 
 // ---- Training in step ----
@@ -58,6 +59,11 @@ void Launcher::arrived(const Trainer& trainer, std::int64_t k) {
   if (trainer.launch != launch_ || stopping_) return;
   if (++arrived_[k] < ranks_) return;
   arrived_.erase(k);
+  if (world_.communications.keeps([this, k] { update_all(k); })) return;
+  update_all(k);
+}
+
+void Launcher::update_all(std::int64_t k) {
   progress_at_ = world_.event_queue.now();
   for (Trainer* each : trainers()) each->update(k);
 }
@@ -65,8 +71,15 @@ void Launcher::arrived(const Trainer& trainer, std::int64_t k) {
 // ---- Restarts ----
 
 void Launcher::trainer_died(const Trainer& trainer) {
-  if (trainer.launch == launch_) restart();
+  if (trainer.launch != launch_) return;
+  const TimeMs now = world_.event_queue.now();
+  if (now >= looks_away_until_) return restart();
+  world_.event_queue.after(looks_away_until_ - now, [this, launch = launch_] {
+    if (launch == launch_) restart();
+  });
 }
+
+void Launcher::look_away(TimeMs for_ms) { looks_away_until_ = world_.event_queue.now() + for_ms; }
 
 void Launcher::state_is_lost() {
   if (lost_in_launch_ == launch_) return;
@@ -119,6 +132,7 @@ void Launcher::launch_all() {
   ranks_ = next_ranks_;
   stopping_ = false;
   arrived_.clear();
+  world_.communications.forget_everything();
   instances_.clear();
   progress_at_ = world_.event_queue.now();
   place_ranks();

@@ -30,6 +30,8 @@ class Launcher {
   void arrived(const Trainer& trainer, std::int64_t k);  // the trainer has the gradients of iteration k
   void trainer_died(const Trainer& trainer);
   void state_is_lost();
+  // If a rank dies or hangs in the next `for_ms`, the launcher notices it only then.
+  void look_away(TimeMs for_ms);
 
   int launch() const { return launch_; }   // a launch is one start of the job; they are numbered from 1
   Rank ranks() const { return ranks_; }    // number of ranks in this launch
@@ -46,6 +48,7 @@ class Launcher {
   void stop_all();
   void launch_all();
   void place_ranks();
+  void update_all(std::int64_t k);
 
   World& world_;
   Rank ranks_;
@@ -61,6 +64,7 @@ class Launcher {
   std::vector<std::uint64_t> instances_;  // the trainers of this launch, by rank
   std::map<std::int64_t, Rank> arrived_;  // [iteration]: how many ranks have its gradients
   TimeMs progress_at_ = 0;
+  TimeMs looks_away_until_ = 0;
 };
 
 }  // namespace ckpt::sim

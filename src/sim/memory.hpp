@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/types.hpp"
+#include "schedule/idle_forecast.hpp"
 
 namespace ckpt::sim {
 
@@ -57,6 +59,17 @@ struct Control {
   std::int64_t attempted = -1;
   std::int64_t capturing = -1;
   std::vector<std::string> reserved;  // the segments that the trainer has mapped
+
+  // What the trainer's hooks write. An agent that does not read for long loses marks.
+  static constexpr std::size_t marks_max = 64;
+  std::deque<schedule::Mark> marks;  // the newest of those made
+  std::uint64_t marks_made = 0;
+  bool is_paused = false;
+  void mark(schedule::Mark mark) {
+    marks.push_back(mark);
+    ++marks_made;
+    if (marks.size() > marks_max) marks.pop_front();
+  }
 
   bool grant_is_open() const { return grant != used_grant; }
 };

@@ -105,6 +105,11 @@ Settings draw_settings(std::uint64_t seed) {
   // In most of the runs, machines without ranks are standby nodes.
   settings.core.standby = settings.ranks < settings.nodes && Random(mix(seed, hash_of("standby"))).chance(800);
   settings.elastic = settings.sharers >= settings.ranks && Random(mix(seed, hash_of("elastic"))).chance(800);
+  Random watching(mix(seed, hash_of("watching")));
+  settings.watches = watching.chance(500);
+  settings.exchanges = static_cast<std::uint32_t>(watching.below(3));
+  settings.has_stages = settings.exchanges != 0 && watching.chance(500);
+  settings.hang_floor_ms = watching.between(8, 25) * 100;
   return settings;
 }
 

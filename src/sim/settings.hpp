@@ -32,7 +32,12 @@ struct Settings {
   bool is_hard = true;                               // false: leaves out the harder faults
   std::optional<std::set<std::size_t>> only_faults;  // only these numbers of the plan, from 1; none: all faults
   std::uint64_t shake = 0;                           // another number changes all random choices except the plan
-  TimeMs fault_gap_ms = 4000;                        // longest time from one fault to the next
+  // Agents watch the ranks, and faults strike single ranks. Without it, a run is what it was before there was a watch.
+  bool watches = false;
+  std::uint32_t exchanges = 0;  // communications in an iteration before that of all ranks
+  bool has_stages = false;      // pairs of ranks exchange, some pairs more often than others; false: all ranks alike
+  TimeMs hang_floor_ms = 2500;
+  TimeMs fault_gap_ms = 4000;  // longest time from one fault to the next
 
   std::string main_shard(Rank rank) const;
   std::uint32_t parts(Rank rank, Rank world_size) const;  // into how many parts the rank's main shard is cut

@@ -80,10 +80,10 @@ void Faults::freeze(Machine& machine, TimeMs low_ms, TimeMs high_ms) {
   });
 }
 
-bool Faults::freeze_agent(bool on_leader) {
+bool Faults::freeze_agent(bool on_leader, TimeMs least_ms) {
   Machine* machine = on_leader ? leader_machine() : pick_machine();
   if (machine == nullptr) return false;
-  freeze(*machine, 200, 7000);
+  freeze(*machine, least_ms, 7000);
   return true;
 }
 
@@ -178,6 +178,7 @@ bool Faults::fill_memory() {
 // A node whose clock jumps takes the jump for a pause, in which it has not listened.
 void Faults::jump(Machine& machine, TimeMs by_ms) {
   machine.clock_offset_ms += by_ms;
+  world_.watch_check.agent_disturbed(machine.id, by_ms);
   if (by_ms < world_.pause_ms()) return;
   machine.listens_since = machine.paused_from = world_.event_queue.now();
 }

@@ -43,7 +43,7 @@ void Trainer::later(TimeMs delay_ms, std::function<void()> action) {
   world_.event_queue.after(delay_ms, [&world = world_, id = instance, action = std::move(action)] {
     Trainer* trainer = world.trainer(id);
     if (trainer == nullptr) return;
-    if (trainer->frozen_) {
+    if (trainer->is_halted()) {
       trainer->postponed_.push_back(action);
     } else {
       action();
@@ -51,8 +51,29 @@ void Trainer::later(TimeMs delay_ms, std::function<void()> action) {
   });
 }
 
+void Trainer::freeze() {
+  halt_ = Halt::frozen;
+  world_.watch_check.halted(*this);
+}
+
+void Trainer::suspend() {
+  halt_ = Halt::suspended;
+  world_.watch_check.halted(*this);
+}
+
+void Trainer::spin() {
+  halt_ = Halt::spinning;
+  world_.watch_check.halted(*this);
+}
+
+char Trainer::process_state() const {
+  if (halt_ == Halt::frozen) return 'T';
+  return halt_ == Halt::spinning ? 'R' : 'S';
+}
+
 void Trainer::wake() {
-  frozen_ = false;
+  halt_ = Halt::none;
+  world_.watch_check.went_on(*this);
   for (auto actions = std::exchange(postponed_, {}); !actions.empty(); actions.pop_front()) later(0, actions.front());
 }
 
@@ -182,14 +203,54 @@ void Trainer::heed(const std::string& refusal) {
 // ---- Training ----
 
 void Trainer::compute() {
+  if (const TimeMs pause_ms = std::exchange(pauses_for_ms_, 0); pause_ms != 0) {
+    if (Control* words = control()) words->is_paused = true;
+    world_.watch_check.paused(*this, true);
+    later(pause_ms, [this] {
+      if (Control* words = control()) words->is_paused = false;
+      world_.watch_check.paused(*this, false);
+      compute();
+    });
+    return;
+  }
   const TimeMs typical = world_.settings.iteration_ms;
-  later(world_.random.between(typical * 9 / 10, typical), [this] { world_.launcher.arrived(*this, iteration_ + 1); });
+  const TimeMs takes_ms = world_.random.between(typical * 9 / 10, typical) * slowness_;
+  compute_part(iteration_ + 1, 0, takes_ms / (1 + world_.communications.exchanges(rank)));
+}
+
+// Computes, communicates, and so on. The last communication is that of the gradients.
+void Trainer::compute_part(std::int64_t k, std::uint32_t number, TimeMs takes_ms) {
+  part_takes_ms_ = takes_ms;
+  later(takes_ms, [this, k, number] {
+    mark(schedule::Mark::Kind::begin);
+    if (number == world_.communications.exchanges(rank)) {
+      world_.launcher.arrived(*this, k);
+    } else {
+      world_.communications.join(*this, k, number);
+    }
+  });
+}
+
+void Trainer::communicated(std::int64_t k, std::uint32_t number) {
+  later(0, [this, k, number] {
+    mark(schedule::Mark::Kind::end);
+    compute_part(k, number + 1, part_takes_ms_);
+  });
+}
+
+void Trainer::mark(schedule::Mark::Kind kind) {
+  Control* words = control();
+  if (!world_.settings.watches || words == nullptr) return;
+  const TimeMs at_ms = world_.event_queue.now() + machine().clock_offset_ms;
+  words->mark({kind, 1e-3 * static_cast<double>(at_ms)});
+  world_.watch_check.marked(*this, kind);
 }
 
 // First calls before_update(), which completes and seals the running capture. An update without before_update() tears
 // the captured state. The next snapshot() notices that.
 void Trainer::update(std::int64_t k) {
   later(world_.random.between(0, 2), [this, k] {
+    mark(schedule::Mark::Kind::end);
     TimeMs left = 0;
     if (capture_ != 0 && !std::exchange(forgetful_, false)) {
       left = std::max<TimeMs>(0, capture_ends_at_ - world_.event_queue.now());
@@ -224,6 +285,7 @@ void Trainer::snapshot(std::int64_t k) {
   capture_ = 0;  // a capture that still runs is torn, and its grant stays unused
   words->attempted = k;
   words->capturing = -1;
+  mark(schedule::Mark::Kind::iteration);
   if (!words->reserved.empty() && k >= words->resume_at && words->grant_is_open()) start_capture(*words, k);
   if (words->reserved.empty() && !reserving_ && agent_id_ != 0) {
     reserving_ = true;

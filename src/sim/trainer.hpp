@@ -30,14 +30,21 @@ class Trainer {
   const NodeId node;
 
   void start();
-  void freeze() { frozen_ = true; }
+  void freeze();
+  // With its whole node: nobody can see that it is stopped.
+  void suspend();
+  void spin();  // it computes and gets nowhere, until it wakes
   void wake();
   void die();                                              // dies at once; the world tells the agent and the launcher
   void forget_next_before_update() { forgetful_ = true; }  // the next update is without before_update()
-  void corrupt_state();                                    // from now on its state is wrong, and nobody notices
+  void pause_next(TimeMs for_ms) { pauses_for_ms_ = for_ms; }  // after this iteration
+  void slow_down(int factor) { slowness_ = factor; }
+  void corrupt_state();  // from now on its state is wrong, and nobody notices
 
   bool is_alive() const { return alive_; }
-  bool is_frozen() const { return frozen_; }
+  bool is_frozen() const { return halt_ == Halt::frozen || halt_ == Halt::suspended; }
+  bool is_halted() const { return halt_ != Halt::none; }
+  char process_state() const;  // as in /proc/PID/stat
   bool is_capturing() const { return capture_ != 0; }
   bool is_fenced();
   Stage stage() const { return stage_; }
@@ -56,12 +63,17 @@ class Trainer {
 
   // All ranks have finished the gradients of iteration k.
   void update(std::int64_t k);
+  // What it communicated about before the gradients has arrived.
+  void communicated(std::int64_t k, std::uint32_t number);
 
  private:
+  enum class Halt : std::uint8_t { none, frozen, suspended, spinning };
   void later(TimeMs delay_ms, std::function<void()> action);
   void connect();
   void read(const core::RestoreReady& ready, std::uint64_t agent_id);
   void compute();
+  void compute_part(std::int64_t k, std::uint32_t number, TimeMs takes_ms);
+  void mark(schedule::Mark::Kind kind);
   void finish_update(std::int64_t k);
   void snapshot(std::int64_t k);
   void start_capture(Control& words, std::int64_t k);
@@ -76,7 +88,10 @@ class Trainer {
 
   World& world_;
   bool alive_ = true;
-  bool frozen_ = false;
+  Halt halt_ = Halt::none;
+  TimeMs pauses_for_ms_ = 0;
+  int slowness_ = 1;
+  TimeMs part_takes_ms_ = 0;  // of an iteration, between communications
   bool has_asked_ = false;
   bool forgetful_ = false;
   Stage stage_ = Stage::connecting;

@@ -24,11 +24,13 @@ World::World(const Settings& run_settings, std::ostream* trace_to)
       storage(*this),
       transfers(*this),
       launcher(*this),
+      communications(*this),
       invariants(*this),
       faults(*this),
       liveness_check(*this),
       commit_rate_check(*this),
-      protection(*this) {}
+      protection(*this),
+      watch_check(*this) {}
 
 World::~World() = default;
 
@@ -45,6 +47,7 @@ Outcome World::run() {
       liveness_check.after_step();
       commit_rate_check.after_step();
       protection.after_step();
+      watch_check.after_step();
       if (event_queue.steps() > steps_max) throw Violation{"I6", "events follow one another without end"};
     }
   } catch (const Violation& violation) {
@@ -59,6 +62,7 @@ Outcome World::run() {
   outcome.tally = invariants.tally();
   outcome.tally.restarts = launcher.launch() - 1;
   outcome.plan = faults.planned();
+  outcome.tally.named = watch_check.named();
   outcome.tally.given_up = launcher.give_ups();
   outcome.tally.slowest_commit_ms = commit_rate_check.slowest_ms();
   outcome.tally.slowest_recovery_ms = liveness_check.took_ms();
@@ -92,6 +96,7 @@ void World::start_agent(Machine& machine) {
   trace.line(event_queue.now(), [&] { return text("node ", machine.id, " agent starts"); });
   machine.agent = std::make_unique<Agent>(*this, machine, ++agents_);
   machine.awake_since = machine.listens_since = machine.paused_from = event_queue.now();
+  watch_check.agent_started(machine.id);
   machine.agent->start();
 }
 
@@ -212,6 +217,7 @@ void World::trainer_died(const Trainer& trainer) {
   if (Agent* agent = agent_on(trainer.node)) {
     agent->later(random.between(0, 10), [instance = trainer.instance](Agent& a) { a.trainer_died(instance); });
   }
+  watch_check.died(trainer);
   launcher.trainer_died(trainer);
 }
 
@@ -236,6 +242,7 @@ void World::give_up_job() {
   decision_notified_ = 0;
   storage.clear();
   invariants.forget_everything();
+  watch_check.forget_everything();
 }
 
 }  // namespace ckpt::sim

@@ -13,6 +13,7 @@
 
 #include "sim/agent.hpp"
 #include "sim/commit_rate_check.hpp"
+#include "sim/communications.hpp"
 #include "sim/event_queue.hpp"
 #include "sim/faults.hpp"
 #include "sim/invariants.hpp"
@@ -27,6 +28,7 @@
 #include "sim/store.hpp"
 #include "sim/trainer.hpp"
 #include "sim/transfers.hpp"
+#include "sim/watch_check.hpp"
 
 namespace ckpt::sim {
 
@@ -80,6 +82,7 @@ class World {
   // have been on its way for as long as a message or a relay's pause takes. So until then, an older report may have
   // said the opposite.
   TimeMs news_of_before() const;
+  TimeMs pause_ended() const { return pause_ended_; }
   void agent_paused(Machine& machine, TimeMs since);
 
   // Trainers.
@@ -102,11 +105,13 @@ class World {
   Storage storage;
   Transfers transfers;
   Launcher launcher;
+  Communications communications;
   Invariants invariants;
   Faults faults;
   LivenessCheck liveness_check;
   CommitRateCheck commit_rate_check;
   Protection protection;
+  WatchCheck watch_check;
   std::map<NodeId, Machine> machines;
 
  private:

@@ -321,7 +321,7 @@ TEST_F(CommandsTest, TheProgramsExitStatusAndJsonTell) {
   EXPECT_EQ(run("trace --iterations 0").status, 1);
   const Ran untraced = run("trace --job test --plot trace.gif");
   EXPECT_EQ(untraced.status, 1);
-  EXPECT_THAT(untraced.out, HasSubstr("neither"));
+  EXPECT_THAT(untraced.out, HasSubstr("name a file that ends in .png or .svg"));
   const Ran stopped = run("stop job=test");
   EXPECT_EQ(stopped.status, 0);
   EXPECT_THAT(stopped.out, HasSubstr("stopped the agent of node a"));

@@ -26,10 +26,10 @@ class LateDevice : public device::Device {
     std::copy(overlapped.begin(), overlapped.end(), waiting_.begin());
     count_ = overlapped.size();
   }
-  bool release(std::span<const device::Stream> streams, Deadline deadline, Done done) override {
+  bool release(std::span<const device::Stream> streams, std::int64_t timeout_ms, Done done) override {
     const device::Plan nothing({});
     host_.start(std::span(waiting_).first(std::exchange(count_, 0)), {&nothing, {}}, nullptr);
-    return host_.release(streams, deadline, std::move(done));
+    return host_.release(streams, timeout_ms, std::move(done));
   }
   void cancel() override { count_ = 0; }
   std::optional<std::size_t> load(const device::Plan& plan, device::ConstPacked from, device::Stream stream) override {

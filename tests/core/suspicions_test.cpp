@@ -10,7 +10,13 @@ namespace {
 constexpr std::uint32_t ranks = 4;
 
 Culprit rank_in(Rank rank, RankTrouble trouble, std::uint32_t begun = 6, std::int64_t iteration = 40) {
-  return {10 + rank, {rank, 1, trouble, 'S', iteration, begun, 3200, 0}};
+  return {10 + rank, {rank, 1, trouble, 'S', iteration, begun, 3200, 0, 9}};
+}
+
+// A stage of a pipeline, which makes so many communications in an iteration.
+Culprit stage(Culprit rank, std::optional<std::uint32_t> per_iteration) {
+  rank.standing.per_iteration = per_iteration;
+  return rank;
 }
 
 std::set<Rank> named(const Suspicion& suspicion) {
@@ -46,7 +52,9 @@ TEST(Suspicions, EverySubsetOfStoppedDeadOrComputingRanksIsNamedWhoeverElseWaits
       EXPECT_EQ(named(found), missing);
       EXPECT_EQ(found.waiting, waiting.size());
       EXPECT_EQ(found.is_everybody, absent == RankTrouble::computing && missing.size() == ranks);
-      if (!waiting.empty()) EXPECT_EQ(found.communication, 7u);
+      if (!waiting.empty()) {
+        EXPECT_EQ(found.communication, 7u);
+      }
     });
   }
 }
@@ -87,6 +95,33 @@ TEST(Suspicions, OfRanksThatWaitThoseInTheEarliestCommunicationAreNamed) {
   EXPECT_FALSE(found.is_everybody);
 }
 
+TEST(Suspicions, PositionsOfRanksWithDifferentlyManyCommunicationsAreNotCompared) {
+  for (const std::optional<std::uint32_t> other : {std::optional<std::uint32_t>(12), std::optional<std::uint32_t>()}) {
+    const Suspicion stuck = find_culprits(
+        {stage(rank_in(0, RankTrouble::waiting, 7), 9), stage(rank_in(1, RankTrouble::waiting, 10), other)}, 2);
+    EXPECT_TRUE(stuck.is_everybody);
+    EXPECT_EQ(text_of(stuck),
+              "all 2 ranks have waited in communications of iteration 41 for 3.2 s: the network or the communication "
+              "library hangs");
+    EXPECT_EQ(named(find_culprits({stage(rank_in(0, RankTrouble::computing, 7), 9),
+                                   stage(rank_in(1, RankTrouble::computing, 10), other)},
+                                  3)),
+              (std::set<Rank>{0, 1}));
+    const Suspicion awaited = find_culprits(
+        {stage(rank_in(0, RankTrouble::waiting, 7), 9), stage(rank_in(1, RankTrouble::computing, 10), other)}, 2);
+    EXPECT_EQ(named(awaited), std::set<Rank>{1});
+    EXPECT_EQ(awaited.waiting, 1u);
+    EXPECT_EQ(text_of(awaited), "rank 1 on node b has made no progress in iteration 41 for 3.2 s: its process sleeps");
+  }
+}
+
+TEST(Suspicions, IterationsAreComparedHoweverManyCommunicationsTheyHave) {
+  EXPECT_EQ(named(find_culprits({stage(rank_in(0, RankTrouble::computing, 2, 41), 9),
+                                 stage(rank_in(1, RankTrouble::computing, 10, 40), 12)},
+                                2)),
+            std::set<Rank>{1});
+}
+
 TEST(Suspicions, ManyCulpritsAreCountedAndAFewNamed) {
   std::vector<Culprit> dead;
   for (Rank rank = 0; rank < 100; ++rank) dead.push_back(rank_in(rank, RankTrouble::dead));
@@ -109,6 +144,9 @@ TEST(Suspicions, TheSentenceSaysWhoHasNotJoinedWhatAndWhatItsProcessDoes) {
             "all 2 ranks have made no progress in iteration 41 for 3.2 s");
   EXPECT_EQ(text_of(find_culprits({rank_in(0, RankTrouble::waiting, 7)}, 1)),
             "rank 0 on node a has waited in communication 7 of iteration 41 for 3.2 s: its process sleeps");
+  EXPECT_EQ(text_of(find_culprits({rank_in(0, RankTrouble::waiting, 7), rank_in(3, RankTrouble::stopped, 7)}, 4)),
+            "rank 3 on node d has made no progress in iteration 41 for 3.2 s: its process is stopped (SIGSTOP)")
+      << "it has joined what the other waits in";
   EXPECT_EQ(text_of({}), "");
 }
 

@@ -17,7 +17,7 @@ struct Job : Cluster {
     advance(100);
   }
   void see(Rank rank, RankTrouble trouble, std::uint32_t begun) {
-    feed(rank, RanksWatched{{{rank, 1, trouble, 'S', 40, begun, 3000, 0}}, {}});
+    feed(rank, RanksWatched{{{rank, 1, trouble, 'S', 40, begun, 3000, 0, 9}}, {}});
   }
   // What every node but `except` says, if all say the same.
   Suspicion everywhere(NodeId except = no_node) {
@@ -89,7 +89,52 @@ TEST(WatchedRanks, ANewLeaderSaysTheSame) {
   job.lose(leader);
   job.advance(10'000);
   EXPECT_NE(*job.current_leader(), leader);
-  EXPECT_EQ(job.everywhere(leader).culprits.at(0).standing.rank, culprit);
+  const Suspicion suspicion = job.everywhere(leader);
+  ASSERT_EQ(suspicion.culprits.size(), 2u);
+  EXPECT_EQ(suspicion.culprits[0].standing.trouble, RankTrouble::unreachable) << "the node of the old leader";
+  EXPECT_EQ(suspicion.culprits[1].standing.rank, culprit);
+}
+
+TEST(WatchedRanks, ANewLeaderNamesARankThatDiedBeforeItWasElected) {
+  Job job;
+  const NodeId leader = *job.current_leader();
+  const Rank culprit = leader == 3 ? 2 : 3;
+  job.exit_trainer(culprit);
+  job.see(culprit, RankTrouble::dead, 6);
+  job.advance(1000);
+  ASSERT_EQ(job.everywhere().culprits.at(0).standing.rank, culprit);
+  job.lose(leader);
+  job.advance(10'000);
+  ASSERT_NE(*job.current_leader(), leader);
+  const Suspicion suspicion = job.everywhere(leader);
+  ASSERT_FALSE(suspicion.culprits.empty());
+  EXPECT_EQ(suspicion.culprits.back().standing.rank, culprit);
+  EXPECT_EQ(suspicion.culprits.back().standing.trouble, RankTrouble::dead);
+}
+
+TEST(WatchedRanks, ANewLeaderNamesTheNodeThatWasLostWithTheOldOne) {
+  Job job;
+  const NodeId leader = *job.current_leader();
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    if (rank != leader) job.see(rank, RankTrouble::waiting, 7);
+  }
+  job.lose(leader);
+  job.advance(15'000);
+  const Suspicion suspicion = job.everywhere(leader);
+  ASSERT_EQ(suspicion.culprits.size(), 1u);
+  EXPECT_EQ(suspicion.culprits[0].standing.rank, leader);
+  EXPECT_EQ(suspicion.culprits[0].standing.trouble, RankTrouble::unreachable);
+}
+
+TEST(WatchedRanks, WhileTheLeaderDoesNotLookNoConclusionLasts) {
+  Job job;
+  job.see(2, RankTrouble::stopped, 6);
+  job.advance(50);
+  job.pause(900);
+  job.advance(50);
+  EXPECT_TRUE(job.everywhere().culprits.empty());
+  job.advance(600);
+  EXPECT_EQ(job.everywhere().culprits.size(), 1u);
 }
 
 TEST(WatchedRanks, ASilentNodeIsNamedWhileOthersWait) {

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <functional>
 
 #include "gpu.hpp"
 
@@ -177,6 +178,90 @@ TEST_F(Conformance, ARelaxedThreadDoesNotDisturbACapture) {
   }
 }
 
+// What a capture ends with, after a call during it.
+class GraphCapture : public Conformance {
+ protected:
+  static CUresult end_after(CUstream captured, const std::function<void()>& call,
+                            CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) {
+    EXPECT_CUDA(cuStreamBeginCapture(captured, mode));
+    call();
+    CUgraph graph = nullptr;
+    const CUresult result = cuStreamEndCapture(captured, &graph);
+    EXPECT_EQ(graph != nullptr, result == CUDA_SUCCESS);
+    return result;
+  }
+};
+
+TEST_F(GraphCapture, TakesWorkThatDoesNotRun) {
+  const GpuBytes memory(bytes_of(4096, 1));
+  const GpuStream captured;
+  EXPECT_CUDA(end_after(captured, [&] { EXPECT_CUDA(cuMemsetD8Async(memory.pointer(), 7, 4096, captured)); }));
+  EXPECT_EQ(memory.read(), bytes_of(4096, 1));
+}
+
+TEST_F(GraphCapture, MustNotWaitForAnEventFromOutside) {
+  const GpuStream captured, other;
+  const GpuEvent event;
+  EXPECT_CUDA(cuEventRecord(event, other));
+  EXPECT_EQ(end_after(captured,
+                      [&] { EXPECT_EQ(cuStreamWaitEvent(captured, event, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION); }),
+            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+TEST_F(GraphCapture, TakesInStreamsThatWaitForItAndMustWaitForThem) {
+  const GpuStream captured, other;
+  const GpuEvent fork, join;
+  const GpuBytes memory(4096);
+  const auto fork_off = [&] {
+    EXPECT_CUDA(cuEventRecord(fork, captured));
+    EXPECT_CUDA(cuStreamWaitEvent(other, fork, 0));
+    EXPECT_CUDA(cuMemsetD8Async(memory.pointer(), 7, 4096, other));
+  };
+  EXPECT_EQ(end_after(captured, fork_off), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+  EXPECT_CUDA(end_after(captured, [&] {
+    fork_off();
+    EXPECT_CUDA(cuEventRecord(join, other));
+    EXPECT_CUDA(cuStreamWaitEvent(captured, join, 0));
+  }));
+}
+
+TEST_F(GraphCapture, EndsWhenSomebodyAsksHowFarItsWorkIs) {
+  const GpuStream captured;
+  const GpuEvent event;
+  EXPECT_EQ(end_after(captured, [&] { EXPECT_NE(cuStreamSynchronize(captured), CUDA_SUCCESS); }),
+            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(end_after(captured,
+                      [&] {
+                        EXPECT_CUDA(cuEventRecord(event, captured));
+                        EXPECT_EQ(cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
+                      }),
+            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+TEST_F(GraphCapture, EndsWhenAThreadAllocatesThatIsNotRelaxed) {
+  const GpuStream captured;
+  CUdeviceptr pointer = 0;
+  EXPECT_EQ(end_after(captured, [&] { EXPECT_EQ(cuMemAlloc(&pointer, 1), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); }),
+            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  EXPECT_CUDA(cuThreadExchangeStreamCaptureMode(&mode));
+  EXPECT_CUDA(end_after(captured, [&] { EXPECT_CUDA(cuMemAlloc(&pointer, 1)); }));
+  EXPECT_CUDA(cuThreadExchangeStreamCaptureMode(&mode));
+  EXPECT_CUDA(cuMemFree(pointer));
+}
+
+TEST_F(GraphCapture, OfABlockingStreamForbidsTheLegacyDefaultStream) {
+  const GpuStream captured(CU_STREAM_DEFAULT), other;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  EXPECT_CUDA(end_after(captured, [&] {
+    EXPECT_EQ(cuStreamIsCapturing(nullptr, &status), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    EXPECT_CUDA(cuStreamIsCapturing(other, &status));
+  }));
+  const GpuEvent event;
+  EXPECT_EQ(end_after(captured, [&] { EXPECT_EQ(cuEventRecord(event, nullptr), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT); }),
+            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
 // Enqueues a copy that is held on one stream, then a flag on another.
 class StreamOrder : public Conformance {
  protected:
@@ -252,6 +337,20 @@ TEST_F(Conformance, RegistersEachByteOnce) {
   EXPECT_CUDA(cuMemHostUnregister(pages.data() + 3 * 4096));
   EXPECT_CUDA(cuMemHostUnregister(pages.data() + 4096));
   EXPECT_EQ(cuMemHostUnregister(pages.data() + 4096), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
+TEST_F(Conformance, RefusesACopyThatTouchesTwoRegistrations) {
+  const Pages pages(4 * 4096);
+  const GpuBytes memory(2 * 4096);
+  const GpuStream stream;
+  ASSERT_CUDA(cuMemHostRegister(pages.data(), 2 * 4096, 0));
+  ASSERT_CUDA(cuMemHostRegister(pages.data() + 2 * 4096, 2 * 4096, 0));
+  EXPECT_EQ(cuMemcpyDtoHAsync(pages.data() + 4096, memory.pointer(), 2 * 4096, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemcpyHtoDAsync(memory.pointer(), pages.data() + 4096, 2 * 4096, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_CUDA(cuMemcpyDtoHAsync(pages.data() + 2 * 4096, memory.pointer(), 2 * 4096, stream));
+  EXPECT_CUDA(cuStreamSynchronize(stream));
+  EXPECT_CUDA(cuMemHostUnregister(pages.data()));
+  EXPECT_CUDA(cuMemHostUnregister(pages.data() + 2 * 4096));
 }
 
 TEST_F(Conformance, TellsDeviceMemoryFromAllOther) {

@@ -1,142 +1,12 @@
-// The device for tensors on a GPU, by itself: what is captured, when tensors may change, and what happens on bad days.
-#include "device/cuda_device.hpp"
-
-#include <gmock/gmock.h>
-#include <sys/mman.h>
-
-#include <memory>
-
+// The device for tensors on a GPU, by itself: what is captured, and when tensors may change.
 #include "base/error.hpp"
+#include "cuda_device_fixture.hpp"
 #include "device/auto_device.hpp"
-#include "gpu.hpp"
 
 namespace ckpt::device {
 namespace {
 
-using namespace testing_support;
 using testing::HasSubstr;
-
-constexpr std::size_t leaf = kernels::leaf_size_bytes;
-constexpr std::uint64_t small_staging = 16 * leaf;  // sub-buffers of four leaves
-
-// A place for a piece, as a slot is one: whole pages, and behind them those of the digests.
-class Slot {
- public:
-  explicit Slot(const Plan& plan) : size_bytes_((plan.leaves() + 1) * leaf * 2), leaves_(plan.leaves()) {
-    data_ = ::mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  }
-  ~Slot() { ::munmap(data_, size_bytes_); }
-  Slot(const Slot&) = delete;
-  Slot& operator=(const Slot&) = delete;
-
-  Range range() const { return {data(), size_bytes_}; }
-  Packed packed() const { return {data(), digests()}; }
-  ConstPacked const_packed() const { return {data(), digests()}; }
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-  std::uint64_t* digests() const { return reinterpret_cast<std::uint64_t*>(data() + size_bytes_ / 2); }
-
-  void expect_holds(const std::vector<std::byte>& bytes) const {
-    EXPECT_EQ(std::memcmp(data(), bytes.data(), bytes.size()), 0);
-    std::vector<std::uint64_t> expected(leaves_);
-    kernels::digest_leaves(bytes.data(), bytes.size(), expected.data());
-    EXPECT_EQ(std::vector(digests(), digests() + leaves_), expected);
-  }
-
- private:
-  std::size_t size_bytes_, leaves_;
-  void* data_;
-};
-
-// Tensors of odd sizes on the GPU.
-class GpuTensors {
- public:
-  explicit GpuTensors(const std::vector<std::size_t>& sizes) {
-    for (const std::size_t size_bytes : sizes) memories_.push_back(std::make_unique<GpuBytes>(size_bytes));
-  }
-  Plan plan() const {
-    std::vector<Plan::Region> regions;
-    for (const auto& memory : memories_)
-      regions.push_back({static_cast<std::byte*>(memory->data()), memory->size_bytes(), CKPT_DEVICE});
-    return Plan(regions);
-  }
-  // Waits.
-  std::vector<std::byte> fill(std::uint64_t seed) const {
-    std::vector<std::byte> all;
-    for (const auto& memory : memories_) {
-      const auto bytes = bytes_of(memory->size_bytes(), ++seed * 1000);
-      memory->write(bytes);
-      all.insert(all.end(), bytes.begin(), bytes.end());
-    }
-    return all;
-  }
-  std::vector<std::byte> read() const {
-    std::vector<std::byte> all;
-    for (const auto& memory : memories_) {
-      const auto bytes = memory->read();
-      all.insert(all.end(), bytes.begin(), bytes.end());
-    }
-    return all;
-  }
-  // What an optimizer step is here: enqueued, not waited for.
-  void update(CUstream stream, unsigned char value) const {
-    for (const auto& memory : memories_)
-      EXPECT_CUDA(cuMemsetD8Async(memory->pointer(), value, memory->size_bytes(), stream));
-  }
-
- private:
-  std::vector<std::unique_ptr<GpuBytes>> memories_;
-};
-
-std::vector<std::size_t> odd_sizes() {
-  std::vector<std::size_t> sizes = {1'500'001, 200'000, 65'536, 7, 64, 3, 77, 1};
-  for (std::size_t i = 1; i < 300; ++i) sizes.push_back(i);  // many small ones in a leaf
-  return sizes;
-}
-
-class CudaDeviceTest : public GpuTest {
- protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped() || context_ == nullptr) return;
-    overlapped_ = std::make_unique<GpuTensors>(odd_sizes());
-    synchronous_ = std::make_unique<GpuTensors>(std::vector<std::size_t>{1000, 70'000, 1});
-    overlapped_plan_ = overlapped_->plan();
-    synchronous_plan_ = synchronous_->plan();
-    slot_ = std::make_unique<Slot>(overlapped_plan_);
-    private_slot_ = std::make_unique<Slot>(synchronous_plan_);
-  }
-  void TearDown() override {
-    if (buttons().reset != nullptr) buttons().reset();
-    overlapped_.reset();
-    synchronous_.reset();
-    GpuTest::TearDown();
-  }
-
-  std::unique_ptr<CudaDevice> device(std::uint64_t staging_bytes = small_staging,
-                                     std::int64_t drain_timeout_ms = CudaDevice::default_drain_timeout_ms) const {
-    auto made = std::make_unique<CudaDevice>(0, staging_bytes, drain_timeout_ms);
-    made->attach({slot_->range(), private_slot_->range()});
-    return made;
-  }
-  void start(Device& device, CUstream stream) const {
-    const Device::Copy copy{&overlapped_plan_, slot_->packed()};
-    device.start({&copy, 1}, {&synchronous_plan_, private_slot_->packed()}, stream);
-  }
-  bool release(Device& device, std::vector<Stream> streams) {
-    outcome_ = 0;
-    return device.release(streams, Deadline::in_ms(50'000), [this](bool whole) { outcome_ = whole ? 1 : -1; });
-  }
-  // 1: whole; -1: not; 0: neither in time.
-  int outcome() {
-    eventually([this] { return outcome_ != 0; });
-    return outcome_;
-  }
-
-  Plan overlapped_plan_{{}}, synchronous_plan_{{}};
-  std::unique_ptr<GpuTensors> overlapped_, synchronous_;
-  std::unique_ptr<Slot> slot_, private_slot_;
-  std::atomic<int> outcome_{0};
-};
 
 TEST_F(CudaDeviceTest, CapturesByteForByteWithTheDigestsOfTheCpu) {
   const auto device = this->device();
@@ -317,7 +187,7 @@ TEST_F(CudaDeviceTest, HostTensorsBesideThoseOfTheGpuAreCapturedWhenStartReturns
   const Plan plan(
       {{static_cast<std::byte*>(gpu.data()), on_gpu.size(), CKPT_DEVICE}, {on_host.data(), on_host.size()}});
   const Slot slot(plan);
-  device->attach({slot.range()});
+  attach(*device, {slot.range()});
   const Plan nothing({});
   device->start({}, {&plan, slot.packed()}, nullptr);
   std::fill(on_host.begin(), on_host.end(), std::byte{0});
@@ -338,11 +208,30 @@ TEST_F(CudaDeviceTest, LoadsWhatWasCapturedAfterWhatTheStreamStillWrites) {
   ASSERT_TRUE(release(*device, {stream}));
   ASSERT_EQ(outcome(), 1);
   for (const bool pinned : {true, false}) {
-    if (!pinned) device->attach({});
+    if (!pinned) attach(*device, {});
     overlapped_->update(stream, 0);
     EXPECT_FALSE(device->load(overlapped_plan_, slot_->const_packed(), stream));
     EXPECT_EQ(overlapped_->read(), bytes);
   }
+}
+
+TEST_F(CudaDeviceTest, LoadsWhatCannotBePinnedThroughPinnedBuffers) {
+  if (!has_buttons()) GTEST_SKIP();
+  const auto device = this->device();
+  const auto bytes = overlapped_->fill(8);
+  start(*device, nullptr);
+  ASSERT_TRUE(release(*device, {}));
+  ASSERT_EQ(outcome(), 1);
+  attach(*device, {});
+  overlapped_->fill(9);
+  const auto pageable = buttons().pageable_copies(), registered = buttons().registered_here();
+  const auto registrations = buttons().registrations();
+  buttons().refuse_registration(CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_FALSE(device->load(overlapped_plan_, slot_->const_packed(), nullptr));
+  EXPECT_EQ(buttons().pageable_copies(), pageable) << "which are several times slower";
+  EXPECT_EQ(buttons().registered_here(), registered) << "which takes longer than the copy";
+  EXPECT_EQ(buttons().registrations(), registrations);
+  EXPECT_EQ(overlapped_->read(), bytes);
 }
 
 TEST_F(CudaDeviceTest, NamesALeafThatDoesNotMatch) {
@@ -353,59 +242,6 @@ TEST_F(CudaDeviceTest, NamesALeafThatDoesNotMatch) {
   ASSERT_EQ(outcome(), 1);
   slot_->data()[11 * leaf + 17] ^= std::byte{1};
   EXPECT_EQ(device->load(overlapped_plan_, slot_->const_packed(), nullptr), std::optional<std::size_t>(11));
-}
-
-TEST_F(CudaDeviceTest, AnErrorThatKillsTheContextBeforeReleaseEndsTheCapture) {
-  if (!has_buttons()) GTEST_SKIP();
-  const auto device = this->device();
-  start(*device, nullptr);
-  buttons().kill_context(CUDA_ERROR_ILLEGAL_ADDRESS);
-  EXPECT_FALSE(release(*device, {nullptr}));
-  device->cancel();
-  EXPECT_TRUE(device->broken());
-  EXPECT_THAT(device->failure(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
-}
-
-TEST_F(CudaDeviceTest, AnErrorThatKillsTheContextAfterReleaseEndsTheCapture) {
-  if (!has_buttons()) GTEST_SKIP();
-  const auto device = this->device();
-  buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
-  start(*device, nullptr);
-  ASSERT_TRUE(release(*device, {nullptr}));
-  buttons().kill_context_at(CKPT_DOUBLE_TO_HOST, 5, CUDA_ERROR_ILLEGAL_ADDRESS);
-  buttons().let(CKPT_DOUBLE_TO_HOST, 5);
-  EXPECT_EQ(outcome(), -1);
-  EXPECT_TRUE(device->broken());
-  EXPECT_THAT(device->failure(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
-}
-
-TEST_F(CudaDeviceTest, AGpuThatNeverEndsACopyIsGivenUp) {
-  if (!has_buttons()) GTEST_SKIP();
-  const auto device = this->device(small_staging, 20);
-  buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
-  start(*device, nullptr);
-  ASSERT_TRUE(device->release({}, Deadline::in_ms(10), [this](bool whole) { outcome_ = whole ? 1 : -1; }));
-  EXPECT_EQ(outcome(), -1);
-  EXPECT_TRUE(device->broken());
-  EXPECT_THAT(device->failure(), HasSubstr("is it hung?"));
-  buttons().kill_context(CUDA_ERROR_ILLEGAL_ADDRESS);  // takes along what the device left behind
-}
-
-TEST_F(CudaDeviceTest, PinsItsRangesAndLetsThemGo) {
-  if (!has_buttons()) GTEST_SKIP();
-  const auto before = buttons().registrations();
-  {
-    CudaDevice device(0, small_staging);
-    const auto own = buttons().registrations();
-    device.attach({slot_->range(), private_slot_->range()});
-    EXPECT_EQ(buttons().registrations(), own + 2);
-    device.attach({slot_->range()});
-    EXPECT_EQ(buttons().registrations(), own + 1);
-    device.attach({});
-    EXPECT_EQ(buttons().registrations(), own);
-    device.attach({slot_->range()});
-  }
-  EXPECT_EQ(buttons().registrations(), before);
 }
 
 TEST_F(CudaDeviceTest, LeavesNothingOnTheGpu) {
@@ -419,19 +255,6 @@ TEST_F(CudaDeviceTest, LeavesNothingOnTheGpu) {
     start(*device, nullptr);  // and ends in the middle
   }
   EXPECT_EQ(buttons().allocations(), before);
-}
-
-TEST_F(CudaDeviceTest, SaysWhichLimitForbidsPinning) {
-  if (!has_buttons()) GTEST_SKIP();
-  CudaDevice device(0, small_staging);
-  buttons().refuse_registration(CUDA_ERROR_NOT_PERMITTED);
-  device.attach({slot_->range()});
-  EXPECT_TRUE(device.broken());
-  EXPECT_THAT(device.failure(), HasSubstr("RLIMIT_MEMLOCK"));
-  EXPECT_THAT(device.failure(), HasSubstr("CUDA_ERROR_NOT_PERMITTED"));
-  buttons().refuse_registration(0);
-  device.attach({slot_->range()});
-  EXPECT_FALSE(device.broken());
 }
 
 TEST_F(CudaDeviceTest, RefusesMemoryThatIsNotTheGpus) {

@@ -34,10 +34,12 @@ struct Buttons {
   CKPT_BUTTON(kill_context_at);
   CKPT_BUTTON(refuse_registration);
   CKPT_BUTTON(pageable_copies);
+  CKPT_BUTTON(event_queries);
   CKPT_BUTTON(refuse_stream_writes);
   CKPT_BUTTON(disturbed_captures);
   CKPT_BUTTON(free_bytes);
   CKPT_BUTTON(registrations);
+  CKPT_BUTTON(registered_here);
   CKPT_BUTTON(allocations);
   CKPT_BUTTON(queue_depth);
   CKPT_BUTTON(queue_full);

@@ -62,7 +62,7 @@ TEST(LearnedDeadline, IsNeverBelowTheFloor) {
   for (int i = 0; i < known; ++i) rank.iteration(0.1, 0.1, 0.1);
   EXPECT_NEAR(*rank.due_in_s(), 2, 1e-9);
   rank.mark(Kind::begin, 0.1);
-  EXPECT_NEAR(*rank.due_in_s(), 1.9, 1e-9);  // of the whole iteration, which also has 2 s
+  EXPECT_NEAR(*rank.due_in_s(), 2, 1e-9);
 }
 
 TEST(LearnedDeadline, AnIterationMayMakeManyMarksAndStillBeLate) {
@@ -72,7 +72,17 @@ TEST(LearnedDeadline, AnIterationMayMakeManyMarksAndStillBeLate) {
     rank.mark(Kind::begin, 4);
     rank.mark(Kind::end, 0.5);
   }
-  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 3);  // of three times 10 s, 27 have passed
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 3);  // it may compute for three times 9 s, and 24 have passed
+}
+
+TEST(LearnedDeadline, WaitingForOthersMakesNoIterationLate) {
+  WatchedRank rank;
+  rank.iterations(known);
+  for (int i = 0; i < 100; ++i) {
+    rank.mark(Kind::begin, 0);
+    rank.mark(Kind::end, 2);
+  }
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 15);
 }
 
 TEST(LearnedDeadline, ForgetsWhatWasSlowLongAgo) {
@@ -130,6 +140,32 @@ TEST(LearnedDeadline, TheRankGetsItsWholeTimeAgainWhenTheObserverSlept) {
   rank.deadline.wait_again(rank.now_s + 100);
   EXPECT_DOUBLE_EQ(*rank.due_in_s(), 103);
   EXPECT_EQ(rank.deadline.begun(), 1u);
+}
+
+TEST(LearnedDeadline, WhatItComputedWhileTheObserverSleptIsForgiven) {
+  WatchedRank rank;
+  rank.iterations(known);
+  rank.deadline.wait_again(rank.now_s + 100);
+  rank.mark(Kind::begin, 110);
+  rank.mark(Kind::end, 1);
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 15);  // it has computed for 10 of 27 s
+  rank.mark(Kind::begin, 9);
+  rank.mark(Kind::end, 1);
+  EXPECT_DOUBLE_EQ(*rank.due_in_s(), 8);
+}
+
+TEST(LearnedDeadline, KnowsHowManyCommunicationsAnIterationHasIfTheLastOnesHadEquallyMany) {
+  WatchedRank rank;
+  EXPECT_EQ(rank.deadline.per_iteration(), std::nullopt);
+  rank.iterations(known);
+  EXPECT_EQ(rank.deadline.per_iteration(), 1u);
+  rank.mark(Kind::begin, 1);
+  rank.mark(Kind::end, 1);
+  EXPECT_EQ(rank.deadline.per_iteration(), 1u) << "this iteration is not whole yet";
+  rank.iteration(4, 1, 5);
+  EXPECT_EQ(rank.deadline.per_iteration(), std::nullopt);
+  rank.iterations(4);
+  EXPECT_EQ(rank.deadline.per_iteration(), 1u);
 }
 
 TEST(LearnedDeadline, CountsTheRanksOwnComputing) {

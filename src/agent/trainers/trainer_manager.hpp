@@ -14,7 +14,7 @@
 #include "agent/scheduler.hpp"
 #include "agent/space_forecast.hpp"
 #include "agent/trainers/rank_port.hpp"
-#include "agent/trainers/rank_watch.hpp"
+#include "agent/trainers/rank_reader.hpp"
 #include "agent/trainers/trainer_requests.hpp"
 #include "core/node.hpp"
 #include "gpu_replication/replication_manager.hpp"
@@ -36,7 +36,7 @@ class TrainerManager {
     EventSink& core;
     LocalPieces& pieces;
     const SpaceForecast& space;
-    RankWatch::Limits limits;
+    core::RankWatch::Limits limits;
   };
   // `granted`: grants that living trainers may be using, by rank.
   TrainerManager(Dependencies dependencies, std::map<core::Rank, OpenGrant> granted);
@@ -84,7 +84,7 @@ class TrainerManager {
     std::string slots_refused = {};  // why the agent could not add a slot that its captures need; otherwise ""
   };
   const std::map<core::Rank, Trainer>& trainers() const { return trainers_; }
-  const RankWatch& watch() const { return watch_; }
+  const RankReader& watch() const { return watch_; }
   // The pieces that this agent last gave the rank to restore from. Null if it has not given any.
   const core::RestoreReady* served(core::Rank rank) const;
 
@@ -112,7 +112,7 @@ class TrainerManager {
   const Dependencies deps_;
   std::map<core::Rank, OpenGrant> granted_;
   std::map<core::Rank, Trainer> trainers_;
-  RankWatch watch_;
+  RankReader watch_;
   std::map<core::Rank, PendingRestore> restores_;
   std::map<core::Rank, core::RestoreReady> served_;  // see served()
 };

@@ -146,7 +146,7 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   }
   reads_ = restore_progress_.plan_reads(commits_.committed(), now);
   reconcile_health(now);
-  suspicions_.reconcile(view_, losses_.has_listened(now), now);
+  suspicions_.reconcile(view_, losses_.has_listened(now), reconcile_gap_ms(), now);
   halts_.reconcile(view_, suspicions_.current(), now);
   send_directives(now, effects);
 }

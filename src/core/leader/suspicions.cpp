@@ -10,10 +10,24 @@ namespace {
 
 constexpr TimeMs settled_ms = 300;  // longer than agents take to notice the same
 
-// The rank runs on that node in this incarnation. What a node says of earlier ones is over.
+// The rank runs on that node in this incarnation. What a node says of earlier ones is over. The assignments say so, and
+// not the reports of trainers: a new leader hears of no trainer that died before.
 bool is_current(const JobView& view, NodeId node, const RankStanding& standing) {
-  const auto bound = view.bindings.find(standing.rank);
-  return standing.incarnation == view.record->incarnation && bound != view.bindings.end() && bound->second.node == node;
+  const auto& assignments = view.assignment_table.assignments();
+  return standing.incarnation == view.record->incarnation && standing.rank < assignments.size() &&
+         assignments[standing.rank].node == node;
+}
+
+Culprit unreachable(const JobView& view, Rank rank, NodeId node, TimeMs now) {
+  const auto peer = view.peers.find(node);
+  const auto bound = view.bindings.find(rank);
+  RankStanding standing;
+  standing.rank = rank;
+  standing.incarnation = view.record->incarnation;
+  standing.trouble = RankTrouble::unreachable;
+  standing.iteration = bound == view.bindings.end() ? view.furthest_attempted() : bound->second.rank.attempted;
+  standing.still_ms = now - (peer == view.peers.end() ? view.elected_at : peer->second.received_at);
+  return {node, standing};
 }
 
 std::vector<Culprit> ranks_in_trouble(const JobView& view, bool may_miss_nodes, TimeMs now) {
@@ -26,13 +40,11 @@ std::vector<Culprit> ranks_in_trouble(const JobView& view, bool may_miss_nodes, 
       found.push_back({report->node, standing});
     }
   }
-  if (!may_miss_nodes) return found;
-  for (const auto& [rank, binding] : view.bindings) {
-    if (!contains(view.missing, binding.node)) continue;
-    const TimeMs silent_ms = now - binding.peer->received_at;
-    found.push_back({binding.node,
-                     {rank, view.record->incarnation, RankTrouble::unreachable, 0, binding.rank.attempted, std::nullopt,
-                      silent_ms, 0}});
+  if (!may_miss_nodes || view.missing.empty()) return found;
+  const auto& assignments = view.assignment_table.assignments();
+  for (Rank rank = 0; rank < assignments.size(); ++rank) {
+    const NodeId node = assignments[rank].node;
+    if (contains(view.missing, node)) found.push_back(unreachable(view, rank, node, now));
   }
   return found;
 }
@@ -44,7 +56,7 @@ std::vector<ComputingTime> times(const JobView& view) {
 }
 
 Suspicion suspect(const JobView& view, bool may_miss_nodes, TimeMs now) {
-  if (!view.has_begun()) return {};
+  if (!view.has_begun() || view.assignment_table.name() != view.record->assignments) return {};
   Suspicion suspicion = find_culprits(ranks_in_trouble(view, may_miss_nodes, now), view.record->world_size);
   if (suspicion.culprits.empty())
     suspicion = find_stragglers(times(view), view.record->world_size, view.config.hang_factor);
@@ -58,11 +70,14 @@ bool is_certain(const Suspicion& suspicion) {
 
 }  // namespace
 
-void Suspicions::reconcile(const JobView& view, bool may_miss_nodes, TimeMs now) {
+void Suspicions::reconcile(const JobView& view, bool may_miss_nodes, TimeMs gap_ms, TimeMs now) {
   Suspicion found = suspect(view, may_miss_nodes, now);
-  if (!found.says_the_same(next_)) since_ = now;
+  // A leader that did not look for a while has not seen the conclusion last.
+  const TimeMs looked_ms = std::min(now - looked_at_, view.config.report_ms / 2 + gap_ms);
+  lasted_ms_ = found.says_the_same(next_) ? lasted_ms_ + looked_ms : 0;
+  looked_at_ = now;
   next_ = std::move(found);
-  if (is_certain(next_) || now - since_ >= settled_ms) current_ = next_;
+  if (is_certain(next_) || lasted_ms_ >= settled_ms) current_ = next_;
 }
 
 }  // namespace ckpt::core

@@ -16,11 +16,19 @@
 #include <vector>
 
 #include "calls.hpp"
+#include "captures.hpp"
 #include "control.h"
+#include "images.hpp"
 #include "kernels.hpp"
 #include "launch.hpp"
 #include "memory.hpp"
 #include "streams.hpp"
+
+#ifndef CKPT_DOUBLE_VERSION
+#define CKPT_DOUBLE_VERSION CUDA_VERSION
+#elif CKPT_DOUBLE_VERSION < 12080
+#undef cuEventElapsedTime  // there is no second version of it yet
+#endif
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -29,6 +37,7 @@ struct CUctx_st {};
 struct CUstream_st {};
 struct CUevent_st : cuda_double::Event {
   bool has_time = false;
+  cuda_double::RecordedIn recorded_in;
 };
 struct CUmod_st {
   const void* image;
@@ -52,10 +61,10 @@ struct Driver {
   std::atomic<std::uint64_t> bandwidth_bytes_per_s{0};
   std::atomic<int> version{0};
   std::atomic<int> stream_write_refusal{0};
-  std::atomic<const Stream*> captured{nullptr};  // by a graph, in global mode
-  std::atomic<std::uint64_t> disturbed{0};
   std::atomic<std::uint64_t> pageable_copies{0};  // to the device
+  std::atomic<std::uint64_t> event_queries{0};
   cuda_double::Calls calls;
+  cuda_double::Captures captures;
   Memory memory;
   std::mutex events_mutex;
   std::set<CUevent> events;
@@ -66,9 +75,10 @@ Driver& driver() {
   return *instance;
 }
 
-thread_local std::vector<CUcontext> current;  // NOLINT
-thread_local bool in_host_function = false;   // NOLINT
-thread_local bool relaxed = false;            // NOLINT: about captures of graphs
+thread_local std::vector<CUcontext> current;     // NOLINT
+thread_local bool in_host_function = false;      // NOLINT
+thread_local bool relaxed = false;               // NOLINT: about captures of graphs
+thread_local std::uint64_t registered_here = 0;  // NOLINT
 
 // What every call that needs a context begins with.
 CUresult ready() {
@@ -105,6 +115,24 @@ CUresult on_event(CUevent event, Body body) {
   });
 }
 
+bool is_legacy(const Stream& stream) { return &stream == driver().streams.find(nullptr); }
+
+// Work that a capture takes instead, if one is under way there.
+CUresult enqueue(Stream& stream, Operation operation) {
+  if (const auto answer = driver().captures.work(stream, is_legacy(stream))) return *answer;
+  driver().streams.enqueue(stream, std::move(operation));
+  return CUDA_SUCCESS;
+}
+
+// Calls that may wait or allocate.
+template <class Body>
+CUresult unsafely(Body body) {
+  return with_context([&] {
+    if (const auto answer = driver().captures.call_unsafe(relaxed)) return *answer;
+    return body();
+  });
+}
+
 CUresult now_or_dead() { return static_cast<CUresult>(driver().streams.death()); }
 
 // In slices, so that a copy that is slow is torn for a while.
@@ -120,7 +148,7 @@ void copy_slowly(void* to, const void* from, std::size_t size_bytes) {
   }
 }
 
-bool is_pinned(const void* data, std::size_t size_bytes) { return driver().memory.registered(data, size_bytes); }
+bool is_pinned(const void* data, std::size_t size_bytes) { return driver().memory.pinned(data, size_bytes); }
 
 }  // namespace
 
@@ -133,7 +161,7 @@ EXPORT CUresult cuInit(unsigned flags) {
 }
 
 EXPORT CUresult cuDriverGetVersion(int* version) {
-  *version = driver().version != 0 ? driver().version.load() : CUDA_VERSION;
+  *version = driver().version != 0 ? driver().version.load() : CKPT_DOUBLE_VERSION;
   return CUDA_SUCCESS;
 }
 
@@ -226,7 +254,7 @@ EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 EXPORT CUresult cuCtxSynchronize(void) {
-  return with_context([] {
+  return unsafely([] {
     driver().streams.synchronize_all();
     return now_or_dead();
   });
@@ -256,12 +284,17 @@ EXPORT CUresult cuStreamDestroy(CUstream stream) {
 }
 
 EXPORT CUresult cuStreamQuery(CUstream handle) {
-  return on_stream(handle,
-                   [](Stream& stream) { return driver().streams.idle(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; });
+  return on_stream(handle, [](Stream& stream) {
+    if (const auto answer = driver().captures.ask(stream, is_legacy(stream))) return *answer;
+    if (const auto answer = driver().captures.call_unsafe(relaxed)) return *answer;
+    return driver().streams.idle(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  });
 }
 
 EXPORT CUresult cuStreamSynchronize(CUstream handle) {
   return on_stream(handle, [](Stream& stream) {
+    if (const auto answer = driver().captures.ask(stream, is_legacy(stream))) return *answer;
+    if (const auto answer = driver().captures.call_unsafe(relaxed)) return *answer;
     driver().streams.synchronize(stream);
     return now_or_dead();
   });
@@ -270,6 +303,7 @@ EXPORT CUresult cuStreamSynchronize(CUstream handle) {
 EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned) {
   return on_stream(handle, [&](Stream& stream) {
     return on_event(event, [&](CUevent_st& known) {
+      if (const auto answer = driver().captures.wait(stream, is_legacy(stream), known.recorded_in)) return *answer;
       driver().streams.wait(stream, known);
       return CUDA_SUCCESS;
     });
@@ -277,27 +311,17 @@ EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned) {
 }
 
 EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
-  return on_stream(handle, [&](Stream& stream) {
-    *status = driver().captured == &stream ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-    return CUDA_SUCCESS;
-  });
+  return on_stream(handle, [&](Stream& stream) { return driver().captures.status(stream, is_legacy(stream), status); });
 }
 
-// Captures are only said to be there: nothing that ckptengine does belongs into one.
-EXPORT CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode) {
+EXPORT CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
   return on_stream(handle, [&](Stream& stream) {
-    driver().captured = &stream;
-    return CUDA_SUCCESS;
+    return is_legacy(stream) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : driver().captures.begin(stream, mode);
   });
 }
 
 EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
-  return on_stream(handle, [&](Stream& stream) {
-    if (driver().captured != &stream) return CUDA_ERROR_ILLEGAL_STATE;
-    driver().captured = nullptr;
-    *graph = nullptr;
-    return CUDA_SUCCESS;
-  });
+  return on_stream(handle, [&](Stream& stream) { return driver().captures.end(stream, graph); });
 }
 
 EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
@@ -316,26 +340,24 @@ EXPORT CUresult cuStreamWriteValue32(CUstream handle, CUdeviceptr address, cuuin
     if (address % sizeof(value) != 0) return CUDA_ERROR_INVALID_VALUE;
     if (!driver().memory.allocated(address, sizeof(value)) && !is_pinned(word, sizeof(value)))
       return CUDA_ERROR_INVALID_VALUE;
-    driver().streams.enqueue(stream, {cuda_double::other_work,
-                                      [word, value] {
-                                        auto* const bytes = static_cast<std::uint32_t*>(driver().memory.bytes_at(word));
-                                        __atomic_store_n(bytes, value, __ATOMIC_RELEASE);
-                                      },
-                                      nullptr});
-    return CUDA_SUCCESS;
+    return enqueue(stream, {cuda_double::other_work,
+                            [word, value] {
+                              auto* const bytes = static_cast<std::uint32_t*>(driver().memory.bytes_at(word));
+                              __atomic_store_n(bytes, value, __ATOMIC_RELEASE);
+                            },
+                            nullptr});
   });
 }
 
 EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   return on_stream(handle, [&](Stream& stream) {
-    driver().streams.enqueue(stream, {cuda_double::other_work,
-                                      [function, data] {
-                                        in_host_function = true;
-                                        function(data);
-                                        in_host_function = false;
-                                      },
-                                      nullptr});
-    return CUDA_SUCCESS;
+    return enqueue(stream, {cuda_double::other_work,
+                            [function, data] {
+                              in_host_function = true;
+                              function(data);
+                              in_host_function = false;
+                            },
+                            nullptr});
   });
 }
 
@@ -361,6 +383,7 @@ EXPORT CUresult cuEventDestroy(CUevent event) {
 EXPORT CUresult cuEventRecord(CUevent event, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
     return on_event(event, [&](CUevent_st& known) {
+      if (const auto answer = driver().captures.record(stream, is_legacy(stream), known.recorded_in)) return *answer;
       driver().streams.record(stream, known);
       return CUDA_SUCCESS;
     });
@@ -369,7 +392,9 @@ EXPORT CUresult cuEventRecord(CUevent event, CUstream handle) {
 
 EXPORT CUresult cuEventQuery(CUevent event) {
   return on_event(event, [](CUevent_st& known) {
-    cuda_double::use();
+    ++driver().event_queries;
+    if (const auto answer = driver().captures.ask(known.recorded_in)) return *answer;
+    if (const auto answer = driver().captures.call_unsafe(relaxed)) return *answer;
     return driver().streams.reached(known) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   });
 }
@@ -388,6 +413,8 @@ EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent e
 
 EXPORT CUresult cuEventSynchronize(CUevent event) {
   return on_event(event, [](CUevent_st& known) {
+    if (const auto answer = driver().captures.ask(known.recorded_in)) return *answer;
+    if (const auto answer = driver().captures.call_unsafe(relaxed)) return *answer;
     driver().streams.synchronize(known);
     return now_or_dead();
   });
@@ -396,41 +423,36 @@ EXPORT CUresult cuEventSynchronize(CUevent event) {
 // ---- Memory ----
 
 EXPORT CUresult cuMemAlloc(CUdeviceptr* pointer, std::size_t size_bytes) {
-  return with_context([&] { return driver().memory.allocate(pointer, size_bytes); });
+  return unsafely([&] { return driver().memory.allocate(pointer, size_bytes); });
 }
 
 EXPORT CUresult cuMemFree(CUdeviceptr pointer) {
-  return with_context([&] {
+  return unsafely([&] {
     driver().streams.synchronize_all();
     return driver().memory.free(pointer);
   });
 }
 
 EXPORT CUresult cuMemHostAlloc(void** data, std::size_t size_bytes, unsigned) {
-  return with_context([&] {
-    *data = std::aligned_alloc(4096, (size_bytes + 4095) / 4096 * 4096);
-    if (*data == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = driver().memory.register_host(*data, size_bytes);
-    if (result != CUDA_SUCCESS) std::free(*data);
-    return result;
-  });
+  return unsafely([&] { return driver().memory.allocate_host(data, size_bytes); });
 }
 
 EXPORT CUresult cuMemFreeHost(void* data) {
-  return with_context([&] {
+  return unsafely([&] {
     driver().streams.synchronize_all();
-    const CUresult result = driver().memory.unregister_host(data);
-    if (result == CUDA_SUCCESS) std::free(data);
-    return result;
+    return driver().memory.free_host(data);
   });
 }
 
 EXPORT CUresult cuMemHostRegister(void* data, std::size_t size_bytes, unsigned) {
-  return with_context([&] { return driver().memory.register_host(data, size_bytes); });
+  return unsafely([&] {
+    ++registered_here;
+    return driver().memory.register_host(data, size_bytes);
+  });
 }
 
 EXPORT CUresult cuMemHostUnregister(void* data) {
-  return with_context([&] {
+  return unsafely([&] {
     driver().streams.synchronize_all();
     return driver().memory.unregister_host(data);
   });
@@ -462,11 +484,13 @@ EXPORT CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute
 // To pageable memory it returns once the bytes are there.
 EXPORT CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t size_bytes, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
-    if (!driver().memory.allocated(from, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
-    driver().streams.enqueue(
-        stream,
-        {CKPT_DOUBLE_TO_HOST,
-         [=] { copy_slowly(to, driver().memory.bytes_at(reinterpret_cast<void*>(from)), size_bytes); }, nullptr});
+    if (!driver().memory.allocated(from, size_bytes) || !driver().memory.copyable(to, size_bytes))
+      return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result =
+        enqueue(stream, {CKPT_DOUBLE_TO_HOST,
+                         [=] { copy_slowly(to, driver().memory.bytes_at(reinterpret_cast<void*>(from)), size_bytes); },
+                         nullptr});
+    if (result != CUDA_SUCCESS) return result;
     if (!is_pinned(to, size_bytes)) driver().streams.synchronize(stream);
     return now_or_dead();
   });
@@ -475,20 +499,20 @@ EXPORT CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t size_b
 // From pageable memory it takes a copy before it returns.
 EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t size_bytes, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
-    if (!driver().memory.allocated(to, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!driver().memory.allocated(to, size_bytes) || !driver().memory.copyable(from, size_bytes))
+      return CUDA_ERROR_INVALID_VALUE;
     std::shared_ptr<std::vector<std::byte>> staged;
     const auto* const bytes = static_cast<const std::byte*>(from);
     if (!is_pinned(from, size_bytes)) {
       staged = std::make_shared<std::vector<std::byte>>(bytes, bytes + size_bytes);
       ++driver().pageable_copies;
     }
-    driver().streams.enqueue(stream, {CKPT_DOUBLE_TO_DEVICE,
-                                      [=] {
-                                        copy_slowly(driver().memory.bytes_at(reinterpret_cast<void*>(to)),
-                                                    staged ? staged->data() : from, size_bytes);
-                                      },
-                                      nullptr});
-    return CUDA_SUCCESS;
+    return enqueue(stream, {CKPT_DOUBLE_TO_DEVICE,
+                            [=] {
+                              copy_slowly(driver().memory.bytes_at(reinterpret_cast<void*>(to)),
+                                          staged ? staged->data() : from, size_bytes);
+                            },
+                            nullptr});
   });
 }
 
@@ -505,21 +529,19 @@ EXPORT CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, std::size_t size_
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t size_bytes, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
     if (!driver().memory.allocated(to, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
-    driver().streams.enqueue(
+    return enqueue(
         stream,
         {cuda_double::other_work,
          [=] { std::memset(driver().memory.bytes_at(reinterpret_cast<void*>(to)), value, size_bytes); }, nullptr});
-    return CUDA_SUCCESS;
   });
 }
 
 // ---- Modules ----
 
 EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  constexpr std::uint32_t fatbin_magic = 0xBA55ED50;
-  return with_context([&] {
-    if (image == nullptr || std::memcmp(image, &fatbin_magic, sizeof(fatbin_magic)) != 0)
-      return CUDA_ERROR_INVALID_IMAGE;
+  return unsafely([&] {
+    if (const CUresult result = cuda_double::check_image(image, CKPT_DOUBLE_VERSION); result != CUDA_SUCCESS)
+      return result;
     *module = new CUmod_st{image};
     return CUDA_SUCCESS;
   });
@@ -547,9 +569,10 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned y,
   return on_stream(handle, [&](Stream& stream) {
     if (blocks == 0 || threads == 0 || threads > 1024 || y * z * thread_y * thread_z != 1 || extra != nullptr)
       return CUDA_ERROR_INVALID_VALUE;
-    driver().streams.enqueue(
-        stream, {CKPT_DOUBLE_KERNEL, function->kernel(driver().memory, arguments, blocks, threads), nullptr});
-    return CUDA_SUCCESS;
+    const auto work = [run = function->kernel(driver().memory, arguments, blocks, threads)] {
+      if (const CUresult result = run(); result != CUDA_SUCCESS) driver().streams.kill(result);
+    };
+    return enqueue(stream, {CKPT_DOUBLE_KERNEL, work, nullptr});
   });
 }
 
@@ -562,8 +585,7 @@ EXPORT void ckpt_double_reset(void) {
   driver().bandwidth_bytes_per_s = 0;
   driver().version = 0;
   driver().stream_write_refusal = 0;
-  driver().captured = nullptr;
-  driver().disturbed = 0;
+  driver().captures.forget_all();
   driver().memory.refuse_registration(CUDA_SUCCESS);
   driver().memory.free_bytes(Memory::window_bytes);
 }
@@ -582,13 +604,15 @@ EXPORT void ckpt_double_refuse_registration(int result) {
 }
 EXPORT void ckpt_double_free_bytes(std::uint64_t bytes) { driver().memory.free_bytes(bytes); }
 EXPORT std::uint64_t ckpt_double_registrations(void) { return driver().memory.registrations(); }
+EXPORT std::uint64_t ckpt_double_registered_here(void) { return registered_here; }
 EXPORT std::uint64_t ckpt_double_allocations(void) { return driver().memory.allocations(); }
 EXPORT void ckpt_double_queue_depth(std::uint64_t operations) { driver().streams.queue_depth(operations); }
 EXPORT std::uint64_t ckpt_double_queue_full(void) { return driver().streams.queue_full(); }
 EXPORT void ckpt_double_driver_version(int version) { driver().version = version; }
 EXPORT void ckpt_double_refuse_stream_writes(int result) { driver().stream_write_refusal = result; }
 EXPORT std::uint64_t ckpt_double_pageable_copies(void) { return driver().pageable_copies; }
-EXPORT std::uint64_t ckpt_double_disturbed_captures(void) { return driver().disturbed; }
+EXPORT std::uint64_t ckpt_double_event_queries(void) { return driver().event_queries; }
+EXPORT std::uint64_t ckpt_double_disturbed_captures(void) { return driver().captures.invalidated(); }
 
 // ---- What other test doubles can do ----
 
@@ -602,9 +626,7 @@ CUresult cuda_double::launch(CUstream stream, std::function<void()> kernel) {
   driver().streams.enqueue(*found, {CKPT_DOUBLE_KERNEL, to_its_end, nullptr});
   return now_or_dead();
 }
-void cuda_double::use() {
-  if (driver().captured != nullptr && !relaxed) ++driver().disturbed;
-}
+void cuda_double::use() { driver().captures.call_unsafe(relaxed); }
 std::byte* cuda_double::bytes_at(const void* address, std::size_t size_bytes) {
   if (!driver().memory.allocated(reinterpret_cast<CUdeviceptr>(address), size_bytes)) return nullptr;
   return static_cast<std::byte*>(driver().memory.bytes_at(const_cast<void*>(address)));

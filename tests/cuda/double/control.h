@@ -49,12 +49,16 @@ void ckpt_double_kill_context_at(ckpt_double_work kind, uint64_t countdown, int 
 void ckpt_double_refuse_registration(int result);
 /* Copies to the device from memory that was not pinned, since the start. */
 uint64_t ckpt_double_pageable_copies(void);
+/* Calls of cuEventQuery() since the start. */
+uint64_t ckpt_double_event_queries(void);
 /* What cuStreamWriteValue32() returns from now on; 0: it writes. */
 void ckpt_double_refuse_stream_writes(int result);
 /* How often a graph's capture was made invalid by a thread that asked for an event. */
 uint64_t ckpt_double_disturbed_captures(void);
 /* Of device memory that is left for allocations. */
 void ckpt_double_free_bytes(uint64_t bytes);
+/* How often the calling thread has registered a range. */
+uint64_t ckpt_double_registered_here(void);
 /* Registered ranges; allocations of device memory. */
 uint64_t ckpt_double_registrations(void);
 uint64_t ckpt_double_allocations(void);

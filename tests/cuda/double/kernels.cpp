@@ -1,5 +1,6 @@
 #include "kernels.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/digest_body.hpp"
@@ -11,17 +12,36 @@ namespace {
 
 using namespace ckpt::kernels::device;
 
+bool is_reachable(const Memory& memory, const void* data, std::uint64_t size_bytes) {
+  return memory.allocated(reinterpret_cast<CUdeviceptr>(data), size_bytes) || memory.pinned(data, size_bytes);
+}
+
+// The bytes of the segments that are in the job's range. `segments` is the table, where host code can read it.
+bool are_reachable(const Memory& memory, const SegmentsJob& job, const DeviceSegment* segments) {
+  const std::uint64_t first = job.first_byte, last = job.first_byte + job.length_bytes;
+  for (std::uint64_t i = 0; i < job.count; ++i) {
+    const std::uint64_t begin = std::max(segments[i].begin, first), end = std::min(segments[i + 1].begin, last);
+    if (begin < end && !is_reachable(memory, segments[i].data + (begin - segments[i].begin), end - begin)) return false;
+  }
+  return true;
+}
+
 // A job as host code can run it: its table and what the table points to, where their bytes are.
 template <void (*vector_work)(const SegmentsJob&, std::uint64_t)>
-std::function<void()> segments_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned threads) {
+std::function<CUresult()> segments_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned threads) {
   return [&memory, job = *static_cast<const SegmentsJob*>(arguments[0]), blocks, threads]() mutable {
+    const std::uint64_t table_bytes = (job.count + 1) * sizeof(DeviceSegment);
+    if (!is_reachable(memory, job.segments, table_bytes) || !is_reachable(memory, job.packed, job.length_bytes))
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
     const DeviceSegment* const table = memory.bytes_at(job.segments);
+    if (!are_reachable(memory, job, table)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     std::vector<DeviceSegment> segments(table, table + job.count + 1);
     for (DeviceSegment& segment : segments) segment.data = memory.bytes_at(segment.data);
     job.segments = segments.data();
     job.packed = memory.bytes_at(job.packed);
     const std::uint64_t count = std::uint64_t{blocks} * threads;
     for (std::uint64_t i = 0; i < count && i < vector_count(job); ++i) vector_work(job, i);
+    return CUDA_SUCCESS;
   };
 }
 
@@ -33,12 +53,16 @@ std::uint64_t digest_of(const DigestJob& job, std::uint64_t index) {
   return merge_lanes(job, sums, leaf.size_bytes);
 }
 
-std::function<void()> digest_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned) {
+std::function<CUresult()> digest_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned) {
   return [&memory, job = *static_cast<const DigestJob*>(arguments[0]), blocks]() mutable {
+    if (!is_reachable(memory, job.data, job.length_bytes) ||
+        !is_reachable(memory, job.digests, job.leaves * sizeof(job.digests[0])))
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
     job.data = memory.bytes_at(job.data);
     job.digests = memory.bytes_at(job.digests);
     const std::uint64_t count = std::uint64_t{blocks} * digest_leaves_per_block;
     for (std::uint64_t i = 0; i < count && i < job.leaves; ++i) job.digests[i] = digest_of(job, i);
+    return CUDA_SUCCESS;
   };
 }
 

@@ -88,15 +88,32 @@ void* Memory::bytes_at(const void* address) const {
   return reinterpret_cast<void*>(on_device(pointer) ? pointer + window_bytes : pointer);
 }
 
+CUresult Memory::allocate_host(void** data, std::size_t size_bytes) {
+  if (data == nullptr || size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  *data = std::aligned_alloc(4096, (size_bytes + 4095) / 4096 * 4096);
+  if (*data == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  const std::lock_guard lock(mutex_);
+  host_allocations_.emplace(reinterpret_cast<std::uintptr_t>(*data), size_bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult Memory::free_host(void* data) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (host_allocations_.erase(reinterpret_cast<std::uintptr_t>(data)) == 0) return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::free(data);
+  return CUDA_SUCCESS;
+}
+
 CUresult Memory::register_host(void* data, std::size_t size_bytes) {
   if (data == nullptr || size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(mutex_);
   if (refusal_ != CUDA_SUCCESS) return refusal_;
   const auto first = reinterpret_cast<std::uintptr_t>(data);
   if (!is_writable(first, size_bytes)) return CUDA_ERROR_INVALID_VALUE;  // as cards do that are not integrated
-  const auto next = registrations_.lower_bound(first);
-  const bool meets_next = next != registrations_.end() && next->first - first < size_bytes;
-  if (meets_next || within(registrations_, first, 1)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  if (touches(registrations_, first, size_bytes) || touches(host_allocations_, first, size_bytes))
+    return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   registrations_.emplace(first, size_bytes);
   return CUDA_SUCCESS;
 }
@@ -107,9 +124,22 @@ CUresult Memory::unregister_host(void* data) {
   return known ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
-bool Memory::registered(const void* data, std::size_t size_bytes) const {
+bool Memory::touches(const Ranges& ranges, std::uintptr_t first, std::size_t size_bytes) {
+  const auto next = ranges.lower_bound(first);
+  return within(ranges, first, 1) || (next != ranges.end() && next->first - first < size_bytes);
+}
+
+bool Memory::pinned(const void* data, std::size_t size_bytes) const {
   const std::lock_guard lock(mutex_);
-  return within(registrations_, reinterpret_cast<std::uintptr_t>(data), size_bytes);
+  const auto first = reinterpret_cast<std::uintptr_t>(data);
+  return within(registrations_, first, size_bytes) || within(host_allocations_, first, size_bytes);
+}
+
+bool Memory::copyable(const void* data, std::size_t size_bytes) const {
+  if (pinned(data, size_bytes)) return true;
+  const std::lock_guard lock(mutex_);
+  const auto first = reinterpret_cast<std::uintptr_t>(data);
+  return !touches(registrations_, first, size_bytes) && !touches(host_allocations_, first, size_bytes);
 }
 
 void Memory::forget_all() {

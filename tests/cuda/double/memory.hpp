@@ -32,9 +32,16 @@ class Memory {
     return static_cast<T*>(bytes_at(static_cast<const void*>(address)));
   }
 
+  // Host memory that the driver allocates: pinned, and no registration.
+  CUresult allocate_host(void** data, std::size_t size_bytes);
+  CUresult free_host(void* data);
+
   CUresult register_host(void* data, std::size_t size_bytes);
   CUresult unregister_host(void* data);
-  bool registered(const void* data, std::size_t size_bytes) const;
+  // Within one registration, or memory of allocate_host().
+  bool pinned(const void* data, std::size_t size_bytes) const;
+  // False if the range touches pinned memory and is not pinned(): a driver refuses to copy there.
+  bool copyable(const void* data, std::size_t size_bytes) const;
 
   // A context that died takes its allocations and registrations along.
   void forget_all();
@@ -52,7 +59,8 @@ class Memory {
   std::uintptr_t window_ = 0;  // the bytes lie one window behind
   std::uint64_t free_bytes_ = window_bytes;
   CUresult refusal_ = CUDA_SUCCESS;
-  Ranges allocations_, registrations_;
+  static bool touches(const Ranges& ranges, std::uintptr_t first, std::size_t size_bytes);
+  Ranges allocations_, registrations_, host_allocations_;
 };
 
 }  // namespace cuda_double

@@ -1,0 +1,147 @@
+// Repeats one step of torch.optim's AdamW, Adam or SGD bit for bit as torch computes it on a CPU, and digests the
+// result in the same pass. So a node that has a checkpoint and the next gradient can compute the next checkpoint, and
+// prove with the owner's digest that it is the same. docs/recompute.md says which steps can be repeated.
+//
+// Parameters and states are float32; gradients are float32 or bfloat16. A call covers one whole tensor of the
+// optimizer, as torch's does, because torch may round the last elements differently. Clip and unscale gradients before.
+//
+// Thread-safe and without state. Nothing is allocated, and no pointer is kept. All instruction sets give the same
+// bytes. The calling thread rounds to nearest and keeps denormals (MXCSR as a process starts with), as torch does by
+// default.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+
+#include "kernels/isa.hpp"
+
+namespace ckpt::kernels {
+
+// Which implementation of torch takes the step. `unfused` is both foreach=True and foreach=False: they give the same
+// bits. Of an unfused Adam step the moments are always repeated, and the parameter where torch.sqrt() rounds correctly,
+// which depends on the processor.
+enum class TorchForm : std::uint8_t { unfused, fused };
+
+// What torch.backends.cpu.get_cpu_capability() says where the step is taken: DEFAULT, AVX2 or AVX512.
+enum class TorchCapability : std::uint8_t { standard, avx2, avx512 };
+
+struct TorchVariant {
+  TorchForm form;
+  TorchCapability capability;
+};
+
+// How `x * a + y` rounds where an optimizer computes it.
+enum class Rounding : std::uint8_t {
+  separate,    // the product, then the sum
+  fused,       // the sum alone. Moments: the old moment's product rounds, the gradient's does not
+  fused_decay  // as `fused`, but of moments the gradient's product rounds, and the old moment's does not
+};
+
+// torch computes whole vectors of a tensor in one way, and the elements that are left over perhaps in another.
+struct Arithmetic {
+  Rounding vectors;
+  Rounding rest;
+  bool rest_forgets_nan;  // amsgrad's largest second moment stays as it is where the second moment is not a number
+  std::size_t vector_elements;
+};
+
+// The hyperparameters of a parameter group, as torch.optim.Adam and AdamW name them.
+struct AdamSettings {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  bool decoupled_weight_decay = false;  // true: AdamW
+  bool amsgrad = false;
+  bool maximize = false;
+};
+
+struct SgdSettings {
+  double learning_rate = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  bool maximize = false;
+};
+
+// One step's factors, as torch rounds them. They depend on the C library's pow(). If another node repeats the step, it
+// takes the factors from the step's owner instead of computing them.
+struct AdamStep {
+  Arithmetic arithmetic;
+  float shrink;        // times the parameter: 1 - learning rate * weight decay
+  float weight_decay;  // times the parameter, for the gradient
+  float lerp;          // times (gradient - first moment), to be added to one of the two
+  float beta2;
+  float square;        // 1 - beta2
+  float root_divisor;  // sqrt(1 - beta2^step)
+  float epsilon;
+  float negative_rate;  // - learning rate / (1 - beta1^step)
+  bool shrinks;         // with decoupled weight decay
+  bool decays;          // with weight decay that is not decoupled
+  bool lerp_from_gradient;
+  bool amsgrad;
+  bool maximize;
+};
+
+struct SgdStep {
+  Arithmetic arithmetic;
+  float weight_decay;
+  float momentum;
+  float undamped;  // 1 - dampening
+  float negative_rate;
+  bool decays;
+  bool has_momentum;
+  bool first;  // the momentum begins as the gradient; what was before is not read
+  bool nesterov;
+  bool maximize;
+};
+
+// `step` is torch's state["step"] after the step: 1 for the first.
+AdamStep adam_step(const AdamSettings& settings, double step, TorchVariant variant);
+SgdStep sgd_step(const SgdSettings& settings, bool first, TorchVariant variant);
+
+// The upper half of a float32.
+struct Bfloat16 {
+  std::uint16_t bits;
+};
+// The optimizer reads bfloat16 as torch's conversion to float32 gives it, which is exact.
+using Gradient = std::variant<std::span<const float>, std::span<const Bfloat16>>;
+
+// One tensor of the state: the parameter, or a moment. `after` is `before` itself, or does not overlap any `before` or
+// the gradient. Both are as long as the gradient.
+struct StateTensor {
+  const float* before = nullptr;
+  float* after = nullptr;
+
+  // Where `after` lies in its piece, if it is digested. The step writes the digests of all leaves that are whole within
+  // the tensor (whole_leaves()). The caller digests the others once all their tensors are written.
+  std::uint64_t* digests = nullptr;  // of the piece's leaf 0; null: not digested
+  std::size_t offset_bytes = 0;
+  std::size_t piece_bytes = 0;
+};
+
+struct AdamState {
+  StateTensor parameter, first_moment, second_moment;
+  StateTensor largest_second_moment;  // for amsgrad alone
+};
+struct SgdState {
+  StateTensor parameter;
+  StateTensor momentum;  // if has_momentum
+};
+
+// Each call computes one step of one tensor.
+void update(const AdamStep& step, const AdamState& state, const Gradient& gradient, Isa isa = best_isa());
+void update(const SgdStep& step, const SgdState& state, const Gradient& gradient, Isa isa = best_isa());
+
+// The leaves [first, last) of a piece of `piece_bytes` that lie whole in `size_bytes` from `offset_bytes` on.
+struct LeafRange {
+  std::size_t first;
+  std::size_t last;
+};
+LeafRange whole_leaves(std::size_t offset_bytes, std::size_t size_bytes, std::size_t piece_bytes);
+
+}  // namespace ckpt::kernels

@@ -1,0 +1,42 @@
+#include "device/cuda_bounce.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "base/error.hpp"
+#include "kernels/digest.hpp"
+
+namespace ckpt::device {
+namespace {
+
+constexpr unsigned bounce_threads = 4;  // together faster than a link to a GPU
+constexpr auto bounce_pause = std::chrono::microseconds(50);
+
+}  // namespace
+
+CudaBounce::CudaBounce(std::size_t copy_max_bytes) : threads_(bounce_threads) {
+  for (Buffer& buffer : buffers_) buffer.memory = PinnedMemory(copy_max_bytes);
+}
+
+void CudaBounce::copy_to_device(CUdeviceptr to, const std::byte* from, std::size_t size_bytes, CUstream stream,
+                                Deadline deadline) {
+  constexpr std::size_t leaf_bytes = kernels::leaf_size_bytes;
+  const Buffer& buffer = buffers_[next_++ % buffers_.size()];
+  while (!buffer.emptied.reached()) {
+    if (deadline.passed()) throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not take the state in time; is it hung?");
+    std::this_thread::sleep_for(bounce_pause);
+  }
+  auto* const staged = buffer.memory.as<std::byte>();
+  threads_.start(kernels::leaf_count(size_bytes), [=](std::size_t first, std::size_t last) {
+    const std::size_t begin = first * leaf_bytes, end = std::min(last * leaf_bytes, size_bytes);
+    std::memcpy(staged + begin, from + begin, end - begin);
+    return true;
+  });
+  while (!threads_.wait(Deadline::in_ms(60'000))) {
+  }
+  CKPT_CUDA(cuMemcpyHtoDAsync_v2, to, staged, size_bytes, stream);
+  buffer.emptied.record(stream);
+}
+
+}  // namespace ckpt::device

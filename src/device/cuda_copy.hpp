@@ -1,0 +1,50 @@
+// Copies between the GPU and host memory that the engine has pinned where it lies.
+//
+// A driver refuses to pin very large ranges, and it refuses a copy that touches two registrations. So a slot is one
+// registration, and both registrations and copies are cut at the multiples of pin_max_bytes. Use it with the context
+// current. Throws Failure.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "device/cuda_handles.hpp"
+#include "device/device.hpp"
+
+namespace ckpt::device {
+
+inline constexpr std::uint64_t pin_max_bytes = 64ull << 30;
+
+// Calls part(offset_bytes, size_bytes) for each part of the range that may be one registration.
+template <class Part>
+void cut_as_pinned(const void* data, std::size_t size_bytes, Part part) {
+  const auto first = reinterpret_cast<std::uintptr_t>(data);
+  for (std::size_t at = 0; at < size_bytes;) {
+    const std::size_t part_bytes = std::min<std::size_t>(size_bytes - at, pin_max_bytes - (first + at) % pin_max_bytes);
+    part(at, part_bytes);
+    at += part_bytes;
+  }
+}
+
+// Adds the registrations of a range to `pinned`.
+inline void pin(std::vector<Registration>& pinned, const Range& range) {
+  cut_as_pinned(range.data, range.size_bytes, [&](std::size_t at, std::size_t size_bytes) {
+    pinned.emplace_back(range.data + at, size_bytes, CU_MEMHOSTREGISTER_PORTABLE);
+  });
+}
+
+inline void copy_to_host(void* to, CUdeviceptr from, std::size_t size_bytes, CUstream stream) {
+  cut_as_pinned(to, size_bytes, [&](std::size_t at, std::size_t part_bytes) {
+    CKPT_CUDA(cuMemcpyDtoHAsync_v2, static_cast<std::byte*>(to) + at, from + at, part_bytes, stream);
+  });
+}
+
+inline void copy_to_device(CUdeviceptr to, const void* from, std::size_t size_bytes, CUstream stream) {
+  cut_as_pinned(from, size_bytes, [&](std::size_t at, std::size_t part_bytes) {
+    CKPT_CUDA(cuMemcpyHtoDAsync_v2, to + at, static_cast<const std::byte*>(from) + at, part_bytes, stream);
+  });
+}
+
+}  // namespace ckpt::device
