@@ -153,8 +153,8 @@ class Options:
     the state that they have is captured (docs/jit.md). The same on all ranks and nodes. Default: report."""
     capture_every: int | None = None
     """Main shards are captured every so many iterations only, private shards in each. A failure may then cost so
-    many iterations, unless a halt keeps the newest one (docs/jit.md). The same on all ranks and nodes.
-    Default: 1."""
+    many iterations, unless a halt keeps the newest one (docs/jit.md). The same on all ranks and nodes. Default:
+    1."""
     restore_timeout_ms: int | None = None
     """Longest time for a whole restore. Default: 60000."""
     claim_timeout_ms: int | None = None
