@@ -37,7 +37,9 @@ void Capture::attach(AgentSession session) {
     session_ = std::move(session);
     return;
   }
-  device_.attach(session.slots ? ranges_of(*session.slots) : std::vector<device::Range>());  // before an unmapping
+  // Before an unmapping. Without slots there is nothing to forget but what the device has prepared for them.
+  if (session.slots || session_.slots)
+    device_.attach(session.slots ? ranges_of(*session.slots) : std::vector<device::Range>());
   session_ = std::move(session);
 }
 

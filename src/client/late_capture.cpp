@@ -82,6 +82,8 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
     late_failure_ = why;
     return false;
   };
+  // On a GPU the snapshot before may still be copied.
+  if (!sealing_.wait(Deadline::in_ms(late_copy_timeout_ms))) return fail("the copy did not end within a minute");
   if (tickets_.newest_captured() == gate_.iteration()) return true;
   if (deferred_.is_open() && !await_slot(slot_deadline))
     return fail("no slot was free, as earlier snapshots do not have all their copies yet");

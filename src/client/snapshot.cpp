@@ -180,9 +180,11 @@ void Engine::check_fence(const arena::Control& control) {
 }
 
 Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream) {
+  device_->check_streams("snapshot()", {&stream, 1});
   discard_forgotten();
   last_iteration_ = iteration;
   const bool has_overtaken_copy = sealing_.under_way();
+  if (has_overtaken_copy && !is_due(iteration)) return {CKPT_SKIPPED, not_due};
   if (has_overtaken_copy && !wait_for_seal(stream))
     return {
         CKPT_SKIPPED,
@@ -194,7 +196,6 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   const bool is_followed = follow_session(deadline);
   if (!capture_.session().control) capture_.attach({link_.control(), nullptr});
   check_fence(*capture_.session().control);
-  device_->check_streams("snapshot()", {&stream, 1});
   if (!link_.connected()) {
     const Failure why = link_.why_disconnected();
     throw Failure(why.status(), "snapshot(" + std::to_string(iteration) + ") is not taken: " + why.what());
@@ -204,8 +205,11 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
                                 "still being reserved in the "
                                 "background; training is not affected"};
   if (!is_followed || !fit_slots(state) || !wait_until_attached(state)) return not_reserved;
-  if (device_->broken())
-    throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
+  const auto check_device = [&] {
+    if (device_->broken())
+      throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
+  };
+  check_device();
 
   if (iteration < capture_.session().control->resume_at()) return {CKPT_SKIPPED, waits_for_copies};
   if (!is_due(iteration)) return snapshot_small(iteration, called_at, state);
@@ -221,7 +225,9 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   }
   if (!grant && wait_for_freed_slot()) grant = unused_grant();
   if (!grant) return {CKPT_SKIPPED, waits_for_copies};
-  if (!wait_until_attached(state)) return not_reserved;  // the grant may name a slot that is new
+  // The grant may name a slot that is new.
+  if (!wait_until_attached(state)) return not_reserved;
+  check_device();
   tickets_.taken(iteration, called_at);
   capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
   pass_on_news_of_path();
@@ -251,7 +257,6 @@ Outcome Engine::snapshot_small(std::int64_t iteration, Clock::time_point called_
 // - 1. The host waits, but only while the GPU has work of training: it never waits for the host. So a copy that fits
 // the iteration costs no snapshot. Returns false if it does not fit.
 bool Engine::wait_for_seal(device::Stream stream) {
-  device_->check_streams("snapshot()", {&stream, 1});
   device_->note_lead(stream);
   const Deadline deadline = Deadline::in_ms(capture_timeout_ms);
   while (sealing_.under_way() && device_->is_ahead() && !deadline.passed()) std::this_thread::sleep_for(lead_poll);
@@ -338,10 +343,10 @@ void Engine::pass_on_news_of_path() {
 
 void Engine::not_taken(std::int64_t iteration, ckpt_status why) {
   tickets_.refused(iteration, why);
-  arena::Control& control = *capture_.session().control;
-  if (why != CKPT_SKIPPED) control.not_taken(iteration, static_cast<std::uint8_t>(why));
-  control.attempted(iteration);
-  control.ring_agent();
+  const auto control = link_.control();  // the session may be replaced by the thread that begins deferred captures
+  if (why != CKPT_SKIPPED) control->not_taken(iteration, static_cast<std::uint8_t>(why));
+  control->attempted(iteration);
+  control->ring_agent();
 }
 
 // If communications are marked on the GPU's timeline, iterations are, too.
@@ -401,11 +406,11 @@ bool Engine::release(std::span<const device::Stream> streams, std::int64_t timeo
 }
 
 Outcome Engine::before_update(std::span<const device::Stream> streams) {
+  device_->check_streams("before_update()", streams);
   has_asked_ = true;
   if (!pass_gate()) return halted();
   take_back_small();
   if (!open_capture()) return {};
-  device_->check_streams("before_update()", streams);
   const auto called_at = Clock::now();
   deferred_.try_begin([this] { return begin_deferred() || (wait_for_freed_slot() && begin_deferred()); });
   if (give_up_deferred(CKPT_SKIPPED)) {

@@ -16,12 +16,19 @@ namespace {
 
 constexpr auto poll_pause = std::chrono::microseconds(100);
 constexpr auto late_pause = std::chrono::milliseconds(5);
-constexpr std::int64_t load_timeout_ms = 600'000;  // far longer than any copy to a GPU
+
+// What the copies of one load() read and write on the host.
+struct LoadBuffers {
+  explicit LoadBuffers(std::size_t leaves) : digests(leaves * sizeof(std::uint64_t)) {}
+  PinnedMemory digests;
+  std::optional<CudaBounce> bounce;  // where what is loaded is not pinned
+};
 
 // Resources whose release would wait for a GPU that does not answer. They are kept for good.
 struct Remains {
   std::vector<CudaPinning::Pinned> pinned;
   std::unique_ptr<CudaStagingPipeline> staging_pipeline;
+  std::unique_ptr<LoadBuffers> load_buffers;
 };
 void keep_for_good(Remains remains) {
   static std::mutex mutex;
@@ -55,10 +62,12 @@ int CudaDevice::ordinal_of(const void* data) {
   return ordinal;
 }
 
-CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms)
+CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms,
+                       std::int64_t load_timeout_ms)
     : ordinal_(ordinal),
       wanted_staging_bytes_(staging_bytes),
       drain_timeout_ms_(drain_timeout_ms),
+      load_timeout_ms_(load_timeout_ms),
       context_(ordinal),
       pinning_(context_) {
   const ContextScope scope(context_);
@@ -78,7 +87,7 @@ CudaDevice::~CudaDevice() {
   lead_.reset();
   if (is_late_) look_for_late_copy();
   let_go(pinning_.use({}));
-  if (may_still_write()) keep_for_good({std::move(late_pinned_), std::move(staging_pipeline_)});
+  if (may_still_write()) keep_for_good({std::move(late_pinned_), std::move(staging_pipeline_), nullptr});
   staging_pipeline_.reset();
 }
 
@@ -319,22 +328,30 @@ std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, 
   const Lock lock(mutex_);
   if (may_still_write()) throw Failure(CKPT_ERR_SYSTEM, failure_);
   const ContextScope scope(context_);
-  const PinnedMemory digests(plan.leaves() * sizeof(std::uint64_t));
-  const Deadline deadline = Deadline::in_ms(load_timeout_ms);
-  std::optional<CudaBounce> bounce;
+  auto buffers = std::make_unique<LoadBuffers>(plan.leaves());
   if (!pinning_.covers({const_cast<std::byte*>(from.data), plan.length_bytes()}))
-    bounce.emplace(std::min<std::size_t>(plan.length_bytes(), staging_pipeline_->chunk_bytes()));
+    buffers->bounce.emplace(std::min<std::size_t>(plan.length_bytes(), staging_pipeline_->chunk_bytes()));
+  const Deadline deadline = Deadline::in_ms(load_timeout_ms_);
   const auto copy_in = [&](CUdeviceptr to, std::uint64_t first_byte, std::size_t size_bytes, CUstream on) {
-    if (bounce)
-      bounce->copy_to_device(to, from.data + first_byte, size_bytes, on, deadline);
+    if (buffers->bounce)
+      buffers->bounce->copy_to_device(to, from.data + first_byte, size_bytes, on, deadline);
     else
       copy_to_device(to, from.data + first_byte, size_bytes, on);
   };
-  staging_pipeline_->load(plan, copy_in, digests.as<std::uint64_t>(), static_cast<CUstream>(stream));
-  if (!wait_for_arrival(deadline))
-    throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not load the state within ten minutes; is it hung?");
+  auto* const digests = buffers->digests.as<std::uint64_t>();
+  try {
+    staging_pipeline_->load(plan, copy_in, digests, static_cast<CUstream>(stream));
+    if (!wait_for_arrival(deadline))
+      throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not load the state within " + std::to_string(load_timeout_ms_) +
+                                          " ms; is it hung?");
+  } catch (const Failure&) {
+    drain();
+    if (may_still_write()) keep_for_good({{}, nullptr, std::move(buffers)});
+    changed_.notify_all();
+    throw;
+  }
   staging_pipeline_->land();
-  return first_difference(digests.as<std::uint64_t>(), from.digests, plan.leaves());
+  return first_difference(digests, from.digests, plan.leaves());
 }
 
 std::unique_ptr<StreamTimestamps> CudaDevice::timestamps(Range words, std::shared_ptr<void> owner,

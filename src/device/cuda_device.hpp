@@ -27,11 +27,13 @@ class CudaDevice : public Device {
   static int ordinal_of(const void* data);
 
   static constexpr std::int64_t default_drain_timeout_ms = 10'000;  // for a few sub-buffers
+  static constexpr std::int64_t default_load_timeout_ms = 600'000;  // far longer than any copy to a GPU
 
   // Uses up to `staging_bytes` of the GPU's memory, and a little more for what is captured synchronously. cancel()
   // waits up to `drain_timeout_ms` for a copy that it gives up. Until such a copy has ended, the device is broken().
   // Throws Failure.
-  CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms = default_drain_timeout_ms);
+  CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms = default_drain_timeout_ms,
+             std::int64_t load_timeout_ms = default_load_timeout_ms);
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
@@ -88,6 +90,7 @@ class CudaDevice : public Device {
   const int ordinal_;
   const std::uint64_t wanted_staging_bytes_;
   const std::int64_t drain_timeout_ms_;
+  const std::int64_t load_timeout_ms_;
   const Context context_;
   CudaPinning pinning_;
   std::unique_ptr<CudaStagingPipeline> staging_pipeline_;

@@ -17,7 +17,7 @@ struct Job : Cluster {
     start_incarnation(own_node);
     begin_training();
     snapshot_all(40);
-    advance(100);
+    advance(3000);
     EXPECT_EQ(status(0).committed, CheckpointId(1, 40));
   }
   void suspect(Rank rank, RankTrouble trouble = RankTrouble::dead) {

@@ -171,6 +171,24 @@ TEST_F(CudaDeviceTest, NoCopyTouchesTwoRegistrationsOfASlotThatIsTooLargeForOne)
   ::munmap(memory, size_bytes);
 }
 
+TEST_F(CudaDeviceTest, ALoadThatTheGpuDoesNotEndFailsAtItsDeadlineAndCapturesGoOnLater) {
+  if (!has_buttons()) GTEST_SKIP();
+  CudaDevice device(0, small_staging, 20, 20);
+  attach(device, {slot_->range(), private_slot_->range()});
+  const std::vector<std::byte> pageable(overlapped_plan_.length_bytes());
+  const std::vector<std::uint64_t> digests(overlapped_plan_.leaves());
+  buttons().hold(CKPT_DOUBLE_TO_DEVICE, 1);
+  EXPECT_THROW(device.load(overlapped_plan_, {pageable.data(), digests.data()}, nullptr), Failure);
+  EXPECT_TRUE(device.broken());
+  buttons().hold(CKPT_DOUBLE_TO_DEVICE, 0);
+  EXPECT_TRUE(eventually([&] { return !device.broken(); }));
+  const auto bytes = overlapped_->fill(2);
+  start(device, nullptr);
+  ASSERT_TRUE(release(device, {nullptr})) << device.failure();
+  ASSERT_EQ(outcome(), 1);
+  slot_->expect_holds(bytes);
+}
+
 TEST_F(CudaDeviceTest, RangesThatWerePreparedArePinnedOnce) {
   if (!has_buttons()) GTEST_SKIP();
   CudaDevice device(0, small_staging);

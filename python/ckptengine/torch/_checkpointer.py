@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._abi import Capture
-from .._engine import Engine, Error, Health, Restored, Stats, Status, Ticket
+from .._engine import Engine, Error, Halted, Health, Restored, Stats, Status, Ticket
 from .._options import Options
 from . import _codec, _rng, _split
 from ._communication import Communication
@@ -175,9 +175,11 @@ class Checkpointer:
 
         A failed or skipped snapshot does not raise and does not harm training. Wrong use raises: if restore() was not
         called, if the iteration is not larger than the last one, or if tensors were moved between the last snapshot()
-        and its before_update()."""
+        and its before_update(). Raises Halted if the job was halted and tensors were added, moved or removed."""
         try:
             self._refresh()
+        except Halted:
+            raise
         except Error as error:
             self.engine._report(error.status, str(error))
             self.ticket = Ticket(self.engine, iteration, error.status, str(error))

@@ -49,9 +49,9 @@ std::vector<HaltedRank> halted_ranks(const JobView& view, const Halt& halt, Time
 
 }  // namespace
 
-void Halts::reconcile(const JobView& view, const Suspicion& suspicion, TimeMs now) {
+void Halts::reconcile(const JobView& view, const Suspicion& suspicion, bool has_listened, TimeMs now) {
   if (current_.incarnation != view.record->incarnation) current_ = {};
-  if (!view.has_begun()) return;
+  if (!view.has_begun() || !has_listened) return;
   if (current_.incarnation == 0) {
     Halt made = reported_halt(view);
     if (made.number == 0 && (!view.config.halts || !justifies_halt(suspicion))) return;

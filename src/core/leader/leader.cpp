@@ -147,7 +147,7 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   reads_ = restore_progress_.plan_reads(commits_.committed(), now);
   reconcile_health(now);
   suspicions_.reconcile(view_, losses_.has_listened(now), reconcile_gap_ms(), now);
-  halts_.reconcile(view_, suspicions_.current(), now);
+  halts_.reconcile(view_, suspicions_.current(), losses_.has_listened(now), now);
   send_directives(now, effects);
 }
 

@@ -551,6 +551,8 @@ void Worker::reconcile_words(Trainer& trainer, Effects& effects) {
     trainer.notified_resume = directive_.resume_at;
     effects.push_back(NotifyResume{trainer.hello.rank, directive_.resume_at});
   }
+  // A rank that still waits in restore() changes nothing, and may take part in the next incarnation.
+  if (trainer.served_in != directive_.incarnation) return;
   // A halt ends with its incarnation.
   const Halt& halt = directive_.halt;
   const bool is_news =
