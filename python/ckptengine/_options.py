@@ -149,11 +149,11 @@ class Options:
     """A rank is suspected to hang if a step takes this many times as long as its slowest recent one. A rank that
     computes this many times as long as the others is a straggler (docs/jit.md). Default: 3."""
     on_suspicion: Literal["report", "halt"] | None = None
-    """What happens once a rank is known to hold the others up. `report`: it is named. `halt`: all ranks freeze, and
-    the state that they have is captured (docs/jit.md). The same on all ranks and nodes. Default: report."""
+    """What happens once a rank is suspected to hold the others up. `report`: it is named. `halt`: all ranks freeze,
+    and the state that they have is captured (docs/jit.md). The same on all ranks and nodes. Default: report."""
     capture_every: int | None = None
-    """Main shards are captured every so many iterations only, private shards in each. A failure may then cost so
-    many iterations, unless a halt keeps the newest one (docs/jit.md). The same on all ranks and nodes. Default:
+    """Main shards are captured every so many (N) iterations only, private shards in every iteration. Without a
+    successful halt, a failure costs up to N iterations (docs/jit.md). The same on all ranks and nodes. Default:
     1."""
     restore_timeout_ms: int | None = None
     """Longest time for a whole restore. Default: 60000."""

@@ -464,12 +464,12 @@ const std::array keys = {
         "computes this many times as long as the others is a straggler ([jit](jit.md))."),
     entry<&Options::on_suspicion, Reaction>(
         "on_suspicion", "report", "", agent | engine, 0,
-        "What happens once a rank is known to hold the others up. `report`: it is named. `halt`: all ranks freeze, and "
-        "the state that they have is captured ([jit](jit.md)). The same on all ranks and nodes."),
+        "What happens once a rank is suspected to hold the others up. `report`: it is named. `halt`: all ranks freeze, "
+        "and the state that they have is captured ([jit](jit.md)). The same on all ranks and nodes."),
     entry<&Options::capture_every, Count<1, 1'000'000>>(
         "capture_every", "1", "", agent | engine, 0,
-        "Main shards are captured every so many iterations only, private shards in each. A failure may then cost so "
-        "many iterations, unless a halt keeps the newest one ([jit](jit.md)). The same on all ranks and nodes."),
+        "Main shards are captured every so many (N) iterations only, private shards in every iteration. Without a "
+        "successful halt, a failure costs up to N iterations ([jit](jit.md)). The same on all ranks and nodes."),
     entry<&Options::restore_timeout_ms, Milliseconds>("restore_timeout_ms", "60000", "", engine | agent, 0,
                                                       "Longest time for a whole restore."),
     entry<&Options::claim_timeout_ms, Milliseconds>(
