@@ -333,7 +333,7 @@ class Engine:
         `capture_every` leaves out. Raises Error (INVALID) for wrong use, and Halted as before_update() does.
 
         `wait` is for a job that is about to end. Then this function first waits until the previous snapshot is
-        committed, so that this one is not skipped. It takes this snapshot, calls before_update(), and waits until the
+        committed, so that this one is not skipped; but at most half of `timeout_ms`. It takes this snapshot, calls before_update(), and waits until the
         snapshot is committed: all within `timeout_ms`. The ticket's stage says whether it is committed. Every rank must
         call it for the same iteration. It is taken whatever `capture_every` says."""
         deadline = time.monotonic() + timeout_ms / 1000
@@ -343,7 +343,8 @@ class Engine:
 
         if wait and self._newest_taken >= 0:
             self.before_update([] if stream is None else [stream])
-            self._wait(self._newest_taken, Stage.COMMITTED, left_ms())
+            # Half: if another rank skipped that snapshot, it is never committed.
+            self._wait(self._newest_taken, Stage.COMMITTED, left_ms() // 2)
         if wait:
             self.capture_next()
         ticket = self._snapshot(iteration, stream)
