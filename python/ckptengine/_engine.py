@@ -333,9 +333,10 @@ class Engine:
         `capture_every` leaves out. Raises Error (INVALID) for wrong use, and Halted as before_update() does.
 
         `wait` is for a job that is about to end. Then this function first waits until the previous snapshot is
-        committed, so that this one is not skipped; but at most half of `timeout_ms`. It takes this snapshot, calls before_update(), and waits until the
-        snapshot is committed: all within `timeout_ms`. The ticket's stage says whether it is committed. Every rank must
-        call it for the same iteration. It is taken whatever `capture_every` says."""
+        committed, so that this one is not skipped; but at most half of `timeout_ms`. It takes this snapshot, calls
+        before_update(), and waits until the snapshot is committed: all within `timeout_ms`. The ticket's stage says
+        whether it is committed. Every rank must call it for the same iteration. It is taken whatever `capture_every`
+        says."""
         deadline = time.monotonic() + timeout_ms / 1000
 
         def left_ms() -> int:

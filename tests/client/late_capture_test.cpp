@@ -205,7 +205,22 @@ TEST_F(LateCaptureTest, ThePrivateShardOfAnIterationThatIsOverIsNotJoinedWithNew
   for (const int k : {3, 4}) EXPECT_FALSE(is_stored("rank0", k)) << k;
 }
 
+// In the next two tests training changes tensors that are being copied. That nothing comes of it is what they test; for
+// ThreadSanitizer it is a race all the same.
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+constexpr bool finds_races = true;
+#else
+constexpr bool finds_races = false;
+#endif
+#elif defined(__SANITIZE_THREAD__)
+constexpr bool finds_races = true;
+#else
+constexpr bool finds_races = false;
+#endif
+
 TEST_F(LateCaptureTest, ALoopThatDoesNotAskBeforeUpdatesIsNotCaptured) {
+  if (finds_races) GTEST_SKIP();
   auto engine = halting_engine();
   for (int k = 0; k <= 11; ++k) {
     fill(k);
@@ -222,6 +237,7 @@ TEST_F(LateCaptureTest, ALoopThatDoesNotAskBeforeUpdatesIsNotCaptured) {
 }
 
 TEST_F(LateCaptureTest, ASnapshotThatComesWithoutAskingWhileHeldMeansThatNothingIsSealed) {
+  if (finds_races) GTEST_SKIP();
   auto engine = halting_engine();
   train_until(*engine, 3);
   halt(std::nullopt);

@@ -219,6 +219,9 @@ def test_a_survivor_whose_interpreter_lock_is_held_is_captured(job, undisturbed)
         assert time.monotonic() < deadline
         before = job.newest()
         time.sleep(0.2)
+    # Once that is committed, rank 1 has a free slot, and its own state is sealed there.
+    job.await_status(1, lambda status: status["committed"]["iteration"] == before[1] // CAPTURE_EVERY * CAPTURE_EVERY)
+    time.sleep(0.5)
     job.signal(1, signal.SIGKILL)
     job.await_halt(captured={0, 2, 3})
     job.come_back(undisturbed)
