@@ -342,8 +342,8 @@ std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, 
   try {
     staging_pipeline_->load(plan, copy_in, digests, static_cast<CUstream>(stream));
     if (!wait_for_arrival(deadline))
-      throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not load the state within " + std::to_string(load_timeout_ms_) +
-                                          " ms; is it hung?");
+      throw Failure(CKPT_ERR_TIMEOUT,
+                    "the GPU did not load the state within " + std::to_string(load_timeout_ms_) + " ms; is it hung?");
   } catch (const Failure&) {
     drain();
     if (may_still_write()) keep_for_good({{}, nullptr, std::move(buffers)});
