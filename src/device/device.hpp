@@ -106,6 +106,7 @@ class Device {
   // caller puts a tensor's name before the sentence.
   virtual void reach(ckpt_memory memory, const void* data) = 0;
   // Any thread. Prepares ranges for a later attach(), which may take long. `owner` keeps them mapped. Does not throw.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): others keep both.
   virtual void prepare(std::vector<Range> /*ranges*/, std::shared_ptr<const void> /*owner*/) {}
   // Sets the memory ranges that pieces go to from now on. The previous ranges may be unmapped afterwards. Do not call
   // it while a copy runs. Does not throw. If it fails, the device is broken().
