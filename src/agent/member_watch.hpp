@@ -46,7 +46,7 @@ class MemberWatch {
   EventLog& event_log_;
   std::map<core::NodeId, net::Reach> lost_;  // lost while this agent led in lost_epoch_
   std::uint64_t lost_epoch_ = 0;
-  // The lost members that are being probed, each with its changes that wait for the probe.
+  // By lost member that is being probed: the changes that are told once the probe has ended.
   std::map<core::NodeId, std::vector<core::MemberChanged>> probing_;
   Clock::time_point probe_again_at_ = {};
   std::set<core::NodeId> distrusted_;

@@ -3,12 +3,11 @@
 //
 // The thread reads the halt from the control page, closes the gate, has the tensors captured, and writes to the page
 // how far the rank is. How the parts meet:
-// - The agent stores the iteration, then the halt's number, and rings. It stores both again once the iteration is
-// decided.
+// - The agent stores the iteration, then the halt's number, and rings. Once the iteration is decided, it stores both
+//   again.
 // - The thread holds the gate as soon as the rank is at rest, and answers `held` with the iteration.
 // - The leader decides the iteration that ranks freeze at: the newest that any of them has reached. A rank that is
-// behind
-//   passes the gate once more. All others freeze, and are captured.
+//   behind passes the gate once more. All others freeze, and are captured.
 // - Nobody waits for ever: without a decision, the rank freezes at its own iteration after hold_timeout_ms.
 #pragma once
 

@@ -1,13 +1,12 @@
 // UpdateGate decides between an update of the tensors and a freeze. At any moment either the training thread may change
 // the tensors, or they stay as they are. Both sides change one word by compare-and-swap, so exactly one of them wins.
 //
-//    updating -> resting          snapshot() of an iteration has ended: the tensors stay as they are until the next
-//    update resting -> updating          before_update(): the tensors may change resting -> held              the
-//    incarnation is halted: no update begins. Which iteration ranks freeze at is not
-//                                 decided yet
-//    held -> resting              this rank lags: it may do one more update
-//    resting or held -> frozen    whoever does this captures the tensors, if that is still to be done, and then calls
-//    end() frozen -> over               the capture has ended. The gate never opens again
+// - updating to resting: snapshot() has ended. The tensors stay as they are until the next update.
+// - resting to updating: before_update(). The tensors may change.
+// - resting to held: the incarnation is halted, so no update begins. The iteration to freeze at is not decided yet.
+// - held to resting: this rank is behind, and may do one more update.
+// - resting or held to frozen: whoever does this captures the tensors, unless they are captured, and then calls end().
+// - frozen to over: end(). The gate never opens again.
 //
 // While the gate is held, frozen or over, the training thread does not use the engine's capture. From freeze() to end()
 // it belongs to the thread that froze. It takes no lock and allocates nothing.

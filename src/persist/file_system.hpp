@@ -25,7 +25,7 @@
 
 namespace ckpt::persist {
 
-// The error() of a StorageError if the root of the file system is missing.
+// What StorageError::error() returns if the root of the file system is missing.
 inline constexpr int location_is_missing = ENODEV;
 
 class StorageError : public Failure {
