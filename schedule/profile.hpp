@@ -1,6 +1,7 @@
 // A profile says at what times of an iteration training leaves the network idle (GEMINI, SOSP'23, section 5.4).
 // Recorder records iterations. Profiler learns a profile from them, and learns again when training changes its pattern.
-// Unlike GEMINI's, these iterations may have checkpoint traffic. No clock: callers pass times in. Not thread-safe.
+// GEMINI records iterations without checkpoints; here checkpoint traffic may run meanwhile. No clock: callers pass
+// times in. Not thread-safe.
 #pragma once
 
 #include <cstdint>

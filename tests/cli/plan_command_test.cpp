@@ -80,7 +80,7 @@ TEST(PlanCommand, AStrategyThatTheClusterCannotHaveHasNoFiguresAndSaysWhy) {
     if (strategy.at("name") != "jit") continue;
     EXPECT_TRUE(strategy.at("effective_time").is_null());
     EXPECT_TRUE(strategy.at("wasted").is_null());
-    EXPECT_EQ(strategy.at("obstacle"), "jit needs replicas of the state");
+    EXPECT_EQ(strategy.at("obstacle"), "jit needs at least two replicas of the state, but replicas is 1");
   }
 }
 
