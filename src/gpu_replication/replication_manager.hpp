@@ -1,7 +1,7 @@
 // ReplicationManager is the agent's part of GPU replication (docs/gpu.md). The trainers send and receive the pieces.
-// The manager makes a receive buffer for each rank of this node that has a replication group. It passes the states of
-// the group's trainers on, through the agents of the other members. It tells fetches where a piece arrives, and
-// trainers which places are free again.
+// The manager makes a receive buffer for each rank of this node that has a replication group. Here a member is a rank
+// of such a group. It passes the states of the group's trainers on, through the agents of the other members. It tells
+// fetches where a piece arrives, and trainers which places are free again.
 //
 // If GPU replication fails, nothing is lost: pieces that do not arrive are fetched from host memory. Only the agent's
 // core thread uses the manager. Another thread reserves and touches the memory of receive buffers.
