@@ -1,8 +1,8 @@
 // BoundedStore is a Store that gives each call to another Store a deadline. The deadline holds even if that store never
 // answers, such as a directory on a mount whose server is gone.
 //
-// Calls run on a separate thread. If that thread hangs, it ends whenever the store answers, and the next call uses a
-// new thread. While several threads hang, calls fail at once, and only now and then one call starts a new thread.
+// Calls run on a separate thread. If that thread hangs, the next call uses a new thread, and the old one ends when the
+// store answers at last. While several threads hang, calls fail at once; only now and then a call tries a new thread.
 //
 // Thread-safe. Calls from several threads run one after the other.
 #pragma once

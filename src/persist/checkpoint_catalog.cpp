@@ -104,8 +104,9 @@ void pass_over_absurd_names(FileSystem& files, const std::string& job,
     const std::string directory = job + "/" + folder_name(stored.iteration);
     examine(stored, [&] {
       const std::string name = look_at_names(files, directory).newest;
-      stored.remark = files.label(directory + "/" + name) +
-                      " names an incarnation far beyond all finished ones, so this file is ignored; remove it";
+      stored.remark =
+          files.label(directory + "/" + name) +
+          " names an incarnation far above those of all complete checkpoints, so this file is ignored; remove it";
       stored.newest_incarnation = look_at_names(files, directory, finished + incarnations_ahead_max).newest_incarnation;
     });
   }

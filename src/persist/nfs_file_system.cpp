@@ -29,7 +29,7 @@ class NfsFile : public File {
     std::uint64_t size = 0;
     call([&](nfs_context* context, auto callback,
              void* argument) { return nfs_fstat64_async(context, handle_, callback, argument); },
-         [&](void* data) { size = static_cast<nfs_stat_64*>(data)->nfs_size; }, "cannot look at " + label_);
+         [&](void* data) { size = static_cast<nfs_stat_64*>(data)->nfs_size; }, "cannot stat " + label_);
     return size;
   }
 
@@ -215,7 +215,7 @@ std::vector<DirectoryEntry> NfsFileSystem::list(const std::string& path) {
 }
 
 bool NfsFileSystem::look_at(const std::string& path, const std::function<void(const nfs_stat_64&)>& take) {
-  const std::string doing = "cannot look at " + label(path);
+  const std::string doing = "cannot stat " + label(path);
   const int result = connection_.attempt(
       [&](nfs_context* context, auto callback, void* argument) {
         return nfs_stat64_async(context, absolute(path).c_str(), callback, argument);

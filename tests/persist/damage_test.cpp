@@ -79,7 +79,7 @@ TEST_F(Damage, ADamagedLeafIsNamedWithItsBytes) {
   bytes[4096 + 65536 + 17] ^= 1;
   EXPECT_EQ(sentence(disk), "mem:" + newest + "rank1.1.safetensors is damaged between bytes 69632 and " +
                                 std::to_string(std::min<std::size_t>(bytes.size(), 135168)) +
-                                ": leaf 1 does not fit its digest");
+                                ": leaf 1 does not match its digest");
 }
 
 TEST_F(Damage, AFileCutShortOrGrownIsFound) {

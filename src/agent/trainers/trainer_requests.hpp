@@ -60,8 +60,8 @@ class TrainerRequests {
  public:
   virtual ~TrainerRequests() = default;
 
-  // This trainer now has the rank. It is certain that the rank's earlier trainer no longer writes. `pid`: its process,
-  // for people.
+  // This trainer now has the rank. It is certain that the rank's earlier trainer no longer writes. `pid`: the new
+  // trainer's process, for people.
   virtual void hello(const core::TrainerHello& hello, std::int64_t pid, Respond respond) = 0;
   // It is certain that the process has ended or the engine is closed. `died`: the process ended without closing the
   // engine.

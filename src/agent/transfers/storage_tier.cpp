@@ -143,7 +143,8 @@ void StorageTier::write(const core::StartWrite& write) {
     if (pin == nullptr) {
       queue_.post([this, checkpoint = write.checkpoint] {
         handle_(core::WriteEnded{checkpoint,
-                                 "a piece of the checkpoint was dropped before it could be written to storage"});
+                                 "a piece of the checkpoint was dropped before it could be written to storage; a later "
+                                 "checkpoint will be written"});
       });
       return;
     }
