@@ -40,7 +40,8 @@ void look_into(FileSystem& files, const std::string& job, StoredCheckpoint& stor
   const std::string directory = job + "/" + folder_name(stored.iteration);
   const std::string path = directory + "/" + std::string(manifest_name);
   if (!files.file_size(path)) {
-    stored.problem = files.label(directory) + " has no " + std::string(manifest_name) + ": it was never finished";
+    stored.problem =
+        files.label(directory) + " has no " + std::string(manifest_name) + ": the checkpoint was never completed";
     return;
   }
   CheckpointRecord record = decode_record(read_whole(files, path, record_max_bytes), files.label(path));

@@ -33,7 +33,7 @@ std::string text_of(int error) {
     case ECANCELED:
       return "the operation was cancelled";
     case ECONNRESET:
-      return "the connection to the server was lost";
+      return "the connection to the storage server was lost; check that server and the network";
     case EHOSTUNREACH:
       return "the server does not answer, or does not export this directory; check that the server runs and that the "
              "directory is there";

@@ -99,7 +99,7 @@ TEST_F(Damage, AMissingFileIsNamed) {
   EXPECT_THAT(after([](Disk& disk) { disk.erase(newest + "rank1.1.leaves"); }),
               HasSubstr(newest + "rank1.1.leaves is missing"));
   EXPECT_THAT(after([](Disk& disk) { disk.erase(newest + "manifest.json"); }),
-              HasSubstr("step-00000002 has no manifest.json: it was never finished"));
+              HasSubstr("step-00000002 has no manifest.json: the checkpoint was never completed"));
 }
 
 TEST_F(Damage, FilesThatChangedPlacesAreFound) {
