@@ -94,7 +94,7 @@ struct RankControl {
       64) Word64 grant;    // sequence << 16 | a slot for each segment, 4 bits each, first one lowest; sequence 0: none
   SignedWord64 resume_at;  // snapshots of earlier iterations than this are skipped, on all ranks
   Word64 committed;        // newest committed checkpoint of this incarnation
-  Word64 share;            // of the main shard: first part << 32 | parts << 16 | parts stored; set before any grant
+  Word64 share;            // core::Share, which parts are captured: first << 32 | of << 16 | stored; before any grant
   Word64 fenced;           // the incarnation that superseded this trainer, or fenced_without_incarnation; 0: none
   Word64 writer_pid;       // the trainer that may write here, and its start time (field 22 of /proc/PID/stat). With
   Word64 writer_start_ticks;  //   both, a restarted agent recognizes the process, although pids are used again

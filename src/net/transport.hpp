@@ -102,8 +102,8 @@ struct TransportOptions {
   std::size_t chunks_in_flight = 4;    // most chunks of a fetch that are sent and not yet acknowledged
   std::size_t sub_buffers = 4;         // most chunks of a fetch that have arrived and are not yet verified
   std::size_t message_bytes_max = 8u << 20;  // both sides refuse larger messages
-  std::size_t queue_limit = 4096;            // if so many messages are neither sent nor dropped, send() returns false
-  std::int64_t progress_timeout_ms = 3000;   // a fetch or send fails after so long without progress
+  std::size_t queue_limit = 4096;           // most messages that wait or are being sent; above it, send() returns false
+  std::int64_t progress_timeout_ms = 3000;  // a fetch or send fails after so long without progress
 };
 
 class Transport {

@@ -46,7 +46,7 @@ inline constexpr std::uint32_t version = 13;
 inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
 inline constexpr std::size_t grain_bytes = 64u << 10;
-// How long an asker may be without room: so many times TransportOptions::progress_timeout_ms.
+// How long an asker may be without room, as a multiple of TransportOptions::progress_timeout_ms.
 inline constexpr std::int64_t room_timeout = 10;
 
 enum Kind : std::uint16_t {
