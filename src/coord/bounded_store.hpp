@@ -56,7 +56,7 @@ class BoundedStore : public Store {
  public:
   // `name` is the name of `store` in messages. `timeout_ms` is the limit for one call.
   BoundedStore(std::shared_ptr<Store> store, std::string name, std::int64_t timeout_ms);
-  ~BoundedStore() override;
+  ~BoundedStore() override;  // does not wait for calls under way, which fail
   BoundedStore(const BoundedStore&) = delete;
   BoundedStore& operator=(const BoundedStore&) = delete;
 

@@ -54,7 +54,7 @@ class Listener {
   // CKPT_ERR_SYSTEM, or CKPT_ERR_INVALID if the token is empty.
   Listener(const Identity& self, const ListenerOptions& options, std::string place,
            PendingConnections& pending_connections, OnMember member, std::function<void(const std::string&)> remark);
-  // Ends the dials under way, without calling their `done`.
+  // Ends the dials under way without calling their `done`, and joins the thread.
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
