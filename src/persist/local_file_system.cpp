@@ -81,7 +81,7 @@ class LocalFile : public File {
   friend class LocalFileSystem;
   using Ended = std::deque<OperationPtr>;
 
-  std::string doing() const { return "cannot transfer " + files_.label(path_); }
+  std::string doing() const { return "cannot read or write " + files_.label(path_); }
 
   void start(Kind kind, std::uint64_t tag, std::uint64_t offset, std::byte* data, std::size_t size_bytes,
              std::shared_ptr<const void> owner) {

@@ -54,7 +54,7 @@ class NfsFile : public File {
   }
 
   Completion wait() override {
-    const std::string doing = "cannot transfer " + label_;
+    const std::string doing = "cannot read or write " + label_;
     check_generation(doing);
     connection_.await([this] { return !ended_->empty(); }, doing);
     const Completion completion = ended_->front();
@@ -76,7 +76,7 @@ class NfsFile : public File {
 
   void start(std::uint64_t tag, std::shared_ptr<const void> owner, std::function<void(const NfsCall&, void*)> take,
              const NfsConnection::Begin& begin) {
-    const std::string doing = "cannot transfer " + label_;
+    const std::string doing = "cannot read or write " + label_;
     check_generation(doing);
     NfsCall call;
     call.tag = tag;
