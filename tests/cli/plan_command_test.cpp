@@ -136,7 +136,7 @@ TEST(PlanCommand, RefusesAProtectionThatDoesNotFit) {
 TEST(PlanCommand, SaysSoIfNothingFits) {
   const auto result = show_plan(with([](PlanOptions& to) { to.memory = "0"; }));
   EXPECT_TRUE(result.json.at("recommended").is_null());
-  EXPECT_THAT(result.text, HasSubstr("Nothing that can be set today fits this cluster."));
+  EXPECT_THAT(result.text, HasSubstr("No protection that this version can set fits this cluster."));
 }
 
 TEST(PlanCommand, TakesTheThirdSlotWhereACheckpointMayNotBeCommittedBeforeTheNextCapture) {
