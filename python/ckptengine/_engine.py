@@ -77,7 +77,7 @@ class Restored:
                 f"restored iteration {self.iteration} from {' and '.join(_PLACES[tier] for tier in tiers)}: "
                 f"{self.bytes / 2**20:.1f} MiB in {self.fetch_ms + self.load_ms:.0f} ms"
             )
-        return f"{text}. {self.message}" if self.message else text
+        return f"{text}. {self.message[0].upper()}{self.message[1:]}" if self.message else text
 
 
 @dataclass(frozen=True)
