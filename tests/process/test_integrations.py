@@ -139,10 +139,10 @@ REFUSED = {
     },
     "transformers": {
         "{'optim': 'lomo'}": "use another optimizer",
-        "{'auto_find_batch_size': True}": "set per_device_train_batch_size",
+        "{'auto_find_batch_size': True}": "Set per_device_train_batch_size",
         "not added": "call trainer.add_callback(callback)",
         "a second train()": "protects one trainer.train()",
-        "other version": "install transformers 5.24",
+        "other version": "Install transformers 5.24",
     },
     "lightning": {
         "no scheduler": "return it from configure_optimizers()",
