@@ -57,7 +57,7 @@ void take_lock(int fd, const std::string& directory) {
   constexpr std::int64_t wait_limit_ms = 100;
   if (!lock_alone(fd, directory, wait_limit_ms))
     throw Failure(CKPT_ERR_CLAIMED,
-                  "another agent of this machine uses the arena " + directory +
+                  "another agent uses the arena " + directory +
                       "; give this node another name (option node) or stop that agent (ckptctl stop)");
 }
 
