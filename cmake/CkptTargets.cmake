@@ -150,12 +150,10 @@ function(ckpt_test name)
   endif()
 endfunction()
 
-# ckpt_compile_at_once(NAME BATCH): BATCH sources in one unit, where sources are joined at all. A name at the top of one of
-# them may then hide in another, which is no mistake of either.
+# ckpt_compile_at_once(NAME BATCH): BATCH sources in one unit, where sources are joined at all.
 function(ckpt_compile_at_once name batch)
   if(TARGET ${name} AND CMAKE_UNITY_BUILD)
     set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE ${batch})
-    target_compile_options(${name} PRIVATE -Wno-shadow)
   endif()
 endfunction()
 
