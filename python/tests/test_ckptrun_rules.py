@@ -32,7 +32,7 @@ def test_the_first_restart_comes_at_once_and_later_ones_ever_later():
 def test_only_failures_of_the_same_rank_within_the_window_count():
     restarts = Restarts(max_restarts=1, window_s=100)
     assert restarts.judge(killed(), 0) == Restart(0, 1)
-    assert restarts.judge(killed(rank=2), 1) == Restart(0, 1)
+    assert restarts.judge(killed(rank=2), 2) == Restart(0, 1)
     assert restarts.judge(killed(), 101) == Restart(0, 2)
     stop = restarts.judge(killed(), 102)
     assert isinstance(stop, Stop)
@@ -118,12 +118,13 @@ def test_nobody_is_left_behind_before_the_halt_is_over():
     assert halts.left_behind(running, {0: 100, 1: 101}, lambda pid: True, 1000) == {}
 
 
-def test_a_stopped_rank_is_named_once_the_halt_is_over_and_others_after_the_grace():
+def test_a_stopped_rank_is_named_when_the_halt_is_over_and_others_after_the_grace_each_once():
     halts, ours = Halts(grace_s=5), {0: 100, 1: 101}
     over = agent((0, 100, 1), (1, 101, 1), halted=1)
     assert list(halts.left_behind(over, ours, lambda pid: pid == 101, 0)) == [1]
     assert halts.left_behind(over, ours, nobody_is_stopped, 4.9) == {}
-    assert list(halts.left_behind(over, ours, nobody_is_stopped, 5)) == [0, 1]
+    assert list(halts.left_behind(over, ours, nobody_is_stopped, 5)) == [0]
+    assert halts.left_behind(over, ours, nobody_is_stopped, 6) == {}
 
 
 def test_ranks_that_have_rejoined_or_ended_are_not_left_behind():

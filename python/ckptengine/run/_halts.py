@@ -90,6 +90,7 @@ class Halts:
                 found[rank] = "its process is stopped"
             elif pid in self._waiting and now_s >= self._due_s:
                 found[rank] = f"it has neither ended nor rejoined {self.grace_s:g} s after the halt was over"
+        self._waiting -= {ours[rank] for rank in found}  # each is named once
         return found
 
     def _has_rejoined(self, rank: dict[str, Any]) -> bool:
