@@ -16,17 +16,16 @@ import torch.distributed as dist  # noqa: E402
 
 folder, rank = Path(sys.argv[1]), os.environ["RANK"]
 
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     dist.init_process_group("gloo")
     total = torch.tensor([float(rank)])
     dist.all_reduce(total)
-    dist.distributed_c10d._get_default_store().set(f"left-{rank}", str(int(total)))
+    store.set(f"left-{rank}", str(int(total)))
     dist.barrier()
     story = f"{os.getpid()} sum {int(total)}"
 else:
-    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
-    left = dist.PrefixStore("default_pg", store).get("left-0").decode()
-    story = f"{os.getpid()} found {left}, torch was {'there' if had_torch else 'not there'}"
+    story = f"{os.getpid()} found {store.get('left-0').decode()}, torch was {'there' if had_torch else 'not there'}"
 with (folder / f"story-{rank}").open("a") as file:
     file.write(f"{story}\n")
 while not (folder / "end").exists():

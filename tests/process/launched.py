@@ -86,13 +86,23 @@ class Job:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def await_started(self, rank: int, times: int = 1) -> dict:
-        return until(lambda: len(self.started(rank)) >= times and self.started(rank)[times - 1], self.told)
+        return self.until(lambda: len(self.started(rank)) >= times and self.started(rank)[times - 1])
 
     def pids(self, ranks: int) -> list[int]:
         return [self.await_started(rank)["pid"] for rank in range(ranks)]
 
     def told(self) -> str:
         return "\n".join(launcher.text for launcher in self.launchers)
+
+    def until(self, is_so):
+        """Waits, and fails once no launcher runs any more."""
+
+        def is_so_or_ended():
+            found = is_so()
+            assert found or any(launcher.process.poll() is None for launcher in self.launchers), self.told()
+            return found
+
+        return until(is_so_or_ended, self.told)
 
     def do(self, name: str) -> None:
         (self.folder / name).touch()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import build_file_of
-from launched import Job, runs, until
+from launched import Job, runs
 from processes import kill_process
 
 RANKS = 3
@@ -37,7 +37,7 @@ def train(job: Job, *options):
         done = [newest(job, rank) for rank in range(RANKS)]
         return min(done) > 12 and all(3 <= each % 10 <= 6 for each in done)
 
-    until(is_between_captures, job.told)
+    job.until(is_between_captures)
     return launcher
 
 
@@ -61,7 +61,7 @@ def test_a_rank_that_holds_a_halted_job_up_is_killed_and_no_finished_iteration_i
     launcher.await_text(rf"^ckptrun: rank 1 holds the halted job up: {why}. It is killed, and starts anew$")
     live = newest(job, 0)
     # The others wait for rank 1 and cannot rejoin: they follow.
-    until(lambda: all(len(restored(job, rank)) == 2 for rank in range(RANKS)), job.told)
+    job.until(lambda: all(len(restored(job, rank)) == 2 for rank in range(RANKS)))
     assert [restored(job, rank)[1][1] for rank in range(RANKS)] == [live] * RANKS, job.told()
     finish(job, launcher)
 
@@ -77,7 +77,7 @@ def test_all_ranks_start_anew_together_once_they_are_captured_if_the_script_cann
     launcher = train(job, "--restart", "all")
     pids = [restored(job, rank)[0][0] for rank in range(RANKS)]
     kill_process(pids[1], signal.SIGKILL)
-    until(lambda: all(len(restored(job, rank)) == 2 for rank in range(RANKS)), job.told)
+    job.until(lambda: all(len(restored(job, rank)) == 2 for rank in range(RANKS)))
     assert not [pid for pid in pids if runs(pid)]
     finish(job, launcher)
     assert len(re.findall(r"^ckptrun: rank \d starts anew", launcher.text, re.MULTILINE)) == RANKS
@@ -92,9 +92,9 @@ def test_torch_finds_a_store_that_outlives_rank_0(tmp_path):
                               script=Path(__file__).with_name("ckptrun_torch_rank.py"))
         stories = [job.folder / f"story-{rank}" for rank in range(2)]
         for story in stories:
-            until(lambda: story.exists() and "sum 1" in story.read_text(), job.told)  # noqa: B023
+            job.until(lambda: story.exists() and "sum 1" in story.read_text())  # noqa: B023
         kill_process(int(stories[0].read_text().split()[0]))
-        until(lambda: len(stories[0].read_text().splitlines()) == 2, job.told)
+        job.until(lambda: len(stories[0].read_text().splitlines()) == 2)
         assert stories[0].read_text().splitlines()[1].endswith("found 1, torch was there")
         job.do("end")
         assert launcher.end() == 0, launcher.text
