@@ -66,35 +66,42 @@ def agent_of(agents: list[Agent], ours: Processes) -> Agent | None:
 
 @dataclass
 class Halts:
-    """Judges which ranks stay behind after a halt. Pure."""
+    """Judges which ranks stay behind when the others go on, after a halt above all. Pure."""
 
     grace_s: float
-    _incarnation: int = 0  # the newest that was halted and whose halt is over
-    _due_s: float = 0.0
-    _waiting: set[int] = field(default_factory=set)  # processes that have neither ended nor rejoined
+    _behind: dict[int, float] = field(default_factory=dict)  # processes, and since when
+    _named: set[int] = field(default_factory=set)
 
     def left_behind(
         self, agent: Agent, ours: Processes, is_stopped: Callable[[int], bool], now_s: float
     ) -> dict[int, str]:
-        """Ranks to be killed, and why. Those whose process is stopped are named at once, others after `grace_s`."""
-        halt = agent["halt"]
+        """Ranks to be killed, and why, each process once. Those that are stopped are named at once, others after
+        `grace_s`. A rank is behind if its halt is over, or if the job is in a later incarnation already: survivors may
+        rejoin before anybody asks."""
         told = {rank["pid"]: rank for rank in agent["ranks"]}
-        if halt and halt["over"] and halt["incarnation"] > self._incarnation:
-            self._incarnation, self._due_s = halt["incarnation"], now_s + self.grace_s
-            self._waiting = {pid for pid in ours.values() if pid in told}
-        self._waiting &= set(ours.values())
-        self._waiting -= {pid for pid in self._waiting if pid in told and self._has_rejoined(told[pid])}
+        for pid in ours.values():
+            if pid in told and not _is_behind(told[pid], agent):
+                self._behind.pop(pid, None)
+            elif pid in told and pid not in self._named:
+                self._behind.setdefault(pid, now_s)
+        self._behind = {pid: since for pid, since in self._behind.items() if pid in ours.values()}
         found = {}
         for rank, pid in ours.items():
-            if pid in self._waiting and is_stopped(pid):
+            if pid in self._behind and is_stopped(pid):
                 found[rank] = "its process is stopped"
-            elif pid in self._waiting and now_s >= self._due_s:
-                found[rank] = f"it has neither ended nor rejoined {self.grace_s:g} s after the halt was over"
-        self._waiting -= {ours[rank] for rank in found}  # each is named once
+            elif pid in self._behind and now_s - self._behind[pid] >= self.grace_s:
+                found[rank] = f"it has neither ended nor rejoined within {self.grace_s:g} s"
+        for rank in found:
+            self._named.add(ours[rank])
+            del self._behind[ours[rank]]
         return found
 
-    def _has_rejoined(self, rank: dict[str, Any]) -> bool:
-        return rank["incarnation"] > self._incarnation or rank["incarnation"] == 0 or bool(rank["restoring"])
+
+def _is_behind(rank: dict[str, Any], agent: Agent) -> bool:
+    own, halt = rank["incarnation"], agent["halt"]
+    if own == 0 or rank["restoring"]:
+        return False  # it joins
+    return own < agent["incarnation"] or bool(halt and halt["over"] and own <= halt["incarnation"])
 
 
 def is_stopped(pid: int) -> bool:
