@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._programs import find_program
+from .._programs import REMEDY, find_program
 from ._loop import Loop
 
 PERIOD_S = 1.0
 ANSWER_WAIT_S = 5.0
 ANSWER_BYTES_MAX = 64 << 20
+UNKNOWN_MAX = 120  # some two minutes: a script may take that long until it restores
 
 Agent = dict[str, Any]  # what the agent says of itself (docs/jit.md has `halt`)
 Processes = dict[int, int]  # rank: process
@@ -104,6 +105,11 @@ def _is_behind(rank: dict[str, Any], agent: Agent) -> bool:
     return own < agent["incarnation"] or bool(halt and halt["over"] and own <= halt["incarnation"])
 
 
+def halts_are_on() -> bool:
+    """As far as the environment tells."""
+    return os.environ.get("CKPTENGINE_ON_SUSPICION") == "halt"
+
+
 def is_stopped(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:
@@ -116,15 +122,23 @@ class HaltWatch:
     """Asks the agent, as long as a rank runs. Calls `kill(rank, why)` for ranks that are left behind."""
 
     def __init__(
-        self, loop: Loop, grace_s: float, ours: Callable[[], Processes], kill: Callable[[int, str], None]
+        self,
+        loop: Loop,
+        grace_s: float,
+        ours: Callable[[], Processes],
+        kill: Callable[[int, str], None],
+        say: Callable[[str], None],
     ) -> None:
-        self._loop, self._ours, self._kill = loop, ours, kill
+        self._loop, self._ours, self._kill, self._say = loop, ours, kill, say
         self._halts = Halts(grace_s)
         found = find_program("ckptctl")
         self._ckptctl = str(found) if found else shutil.which("ckptctl")
         self._home: tuple[str, str] | None = None  # job and node of the agent of this launcher's ranks
+        self._unknown = 0  # questions in a row that no agent of this launcher's ranks has answered
         if self._ckptctl is not None:
             loop.after(PERIOD_S, self._ask_again)
+        elif halts_are_on():
+            say(f"ckptctl is not found, so ranks that hang in a halted job are not ended; {REMEDY}")
 
     def ask(self, then: Callable[[Agent | None], None]) -> None:
         """Calls `then` with what the agent of this launcher's ranks says now, within 5 s. None: there is no answer."""
@@ -148,6 +162,13 @@ class HaltWatch:
             self._loop.after(PERIOD_S, self._ask_again)
 
     def _answered(self, agent: Agent | None) -> None:
+        self._unknown = self._unknown + 1 if agent is None else 0
+        if self._unknown == UNKNOWN_MAX and halts_are_on():
+            self._say(
+                "`ckptctl status` knows no agent of these ranks, so ranks that hang in a halted job are not ended. Does "
+                "the agent run? Are the options job and arena_dir in the environment (CKPTENGINE_JOB, "
+                "CKPTENGINE_ARENA_DIR)?"
+            )
         if agent is not None:
             for rank, why in self._halts.left_behind(agent, self._ours(), is_stopped, time.monotonic()).items():
                 self._kill(rank, why)

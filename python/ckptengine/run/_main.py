@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ._halts import Agent, HaltWatch, committed_iteration
+from ._halts import Agent, HaltWatch, committed_iteration, halts_are_on
 from ._job import Job, Message
 from ._link import Link, Listener, dial, listen, secret_of
 from ._loop import Loop
@@ -47,7 +47,7 @@ class Launcher:
         self._output = Output()
         self._say = self._output.say
         self._node = Node(self.loop, self._output, settings, self._failed, lambda: self._report({"say": "done"}))
-        self._halts = HaltWatch(self.loop, settings.halt_grace_s, self._processes, self._kill)
+        self._halts = HaltWatch(self.loop, settings.halt_grace_s, self._processes, self._kill, self._say)
         self._status: int | None = None  # once it is known how the job ends
         self._give_up_s: float | None = None
         self._flush_until_s: float | None = None
@@ -210,7 +210,8 @@ class Launcher:
             pass  # it ends
         elif what == "start":
             restarts = {int(rank): int(count) for rank, count in message["restarts"].items()}
-            self._node.start(int(message["node_rank"]), dict(message["common"]), restarts)
+            common = {name: str(message["common"][name]) for name in ("MASTER_ADDR", "MASTER_PORT")}
+            self._node.start(int(message["node_rank"]), common, restarts)
         elif what == "clear":
             self._when_captured(lambda: self._node.clear(lambda: self._report({"say": "cleared"})))
         elif what == "restart":
@@ -247,7 +248,7 @@ class Launcher:
             else:
                 self.loop.after(HALT_PERIOD_S, lambda: self._halts.ask(look))
 
-        if os.environ.get("CKPTENGINE_ON_SUSPICION") == "halt":
+        if halts_are_on():
             self._halts.ask(look)
         else:
             then()
