@@ -165,8 +165,8 @@ class HaltWatch:
         self._unknown = self._unknown + 1 if agent is None else 0
         if self._unknown == UNKNOWN_MAX and halts_are_on():
             self._say(
-                "`ckptctl status` knows no agent of these ranks, so ranks that hang in a halted job are not ended. Does "
-                "the agent run? Are the options job and arena_dir in the environment (CKPTENGINE_JOB, "
+                "`ckptctl status` knows no agent of these ranks, so ranks that hang in a halted job are not ended. "
+                "Does the agent run? Are the options job and arena_dir in the environment (CKPTENGINE_JOB, "
                 "CKPTENGINE_ARENA_DIR)?"
             )
         if agent is not None:
