@@ -59,10 +59,10 @@ class Question:
         self._on_answer([agent for agent in agents if isinstance(agent, dict)])
 
 
-def agent_of(agents: list[Agent], ours: Processes) -> Agent | None:
-    """The agent to which a rank of this launcher belongs, or has belonged. None: there is none."""
+def agents_of(agents: list[Agent], ours: Processes) -> list[Agent]:
+    """Those to which ranks of this launcher belong: one, unless ranks of a machine are told to be nodes of their own."""
     pids = set(ours.values())
-    return next((agent for agent in agents if any(rank["pid"] in pids for rank in agent["ranks"])), None)
+    return [agent for agent in agents if any(rank["pid"] in pids for rank in agent["ranks"])]
 
 
 @dataclass
@@ -74,16 +74,16 @@ class Halts:
     _named: set[int] = field(default_factory=set)
 
     def left_behind(
-        self, agent: Agent, ours: Processes, is_stopped: Callable[[int], bool], now_s: float
+        self, agents: list[Agent], ours: Processes, is_stopped: Callable[[int], bool], now_s: float
     ) -> dict[int, str]:
         """Ranks to be killed, and why, each process once. Those that are stopped are named at once, others after
         `grace_s`. A rank is behind if its halt is over, or if the job is in a later incarnation already: survivors may
         rejoin before anybody asks."""
-        told = {rank["pid"]: rank for rank in agent["ranks"]}
-        for pid in ours.values():
-            if pid in told and not _is_behind(told[pid], agent):
+        is_behind = {rank["pid"]: _is_behind(rank, agent) for agent in agents for rank in agent["ranks"]}
+        for pid in set(ours.values()) & set(is_behind):
+            if not is_behind[pid]:
                 self._behind.pop(pid, None)
-            elif pid in told and pid not in self._named:
+            elif pid not in self._named:
                 self._behind.setdefault(pid, now_s)
         self._behind = {pid: since for pid, since in self._behind.items() if pid in ours.values()}
         found = {}
@@ -133,27 +133,23 @@ class HaltWatch:
         self._halts = Halts(grace_s)
         found = find_program("ckptctl")
         self._ckptctl = str(found) if found else shutil.which("ckptctl")
-        self._home: tuple[str, str] | None = None  # job and node of the agent of this launcher's ranks
+        self._homes: set[tuple[str, str]] = set()  # jobs and nodes of the agents of this launcher's ranks
         self._unknown = 0  # questions in a row that no agent of this launcher's ranks has answered
         if self._ckptctl is not None:
             loop.after(PERIOD_S, self._ask_again)
         elif halts_are_on():
             say(f"ckptctl is not found, so ranks that hang in a halted job are not ended; {REMEDY}")
 
-    def ask(self, then: Callable[[Agent | None], None]) -> None:
-        """Calls `then` with what the agent of this launcher's ranks says now, within 5 s. None: there is no answer."""
+    def ask(self, then: Callable[[list[Agent]], None]) -> None:
+        """Calls `then` with what the agents of this launcher's ranks say now, within 5 s. Without answers it is empty."""
         if self._ckptctl is None:
-            then(None)
+            then([])
         else:
             Question(self._loop, self._ckptctl, lambda agents: then(self._pick(agents)))
 
-    def _pick(self, agents: list[Agent]) -> Agent | None:
-        agent = agent_of(agents, self._ours())
-        if agent is None and self._home is not None:
-            agent = next((agent for agent in agents if (agent["job"], agent["node"]) == self._home), None)
-        elif agent is not None:
-            self._home = agent["job"], agent["node"]
-        return agent
+    def _pick(self, agents: list[Agent]) -> list[Agent]:
+        self._homes |= {(agent["job"], agent["node"]) for agent in agents_of(agents, self._ours())}
+        return [agent for agent in agents if (agent["job"], agent["node"]) in self._homes]
 
     def _ask_again(self) -> None:
         if self._ours():
@@ -161,22 +157,24 @@ class HaltWatch:
         else:
             self._loop.after(PERIOD_S, self._ask_again)
 
-    def _answered(self, agent: Agent | None) -> None:
-        self._unknown = self._unknown + 1 if agent is None else 0
+    def _answered(self, agents: list[Agent]) -> None:
+        self._unknown = 0 if agents else self._unknown + 1
         if self._unknown == UNKNOWN_MAX and halts_are_on():
             self._say(
                 "`ckptctl status` knows no agent of these ranks, so ranks that hang in a halted job are not ended. "
                 "Does the agent run? Are the options job and arena_dir in the environment (CKPTENGINE_JOB, "
                 "CKPTENGINE_ARENA_DIR)?"
             )
-        if agent is not None:
-            for rank, why in self._halts.left_behind(agent, self._ours(), is_stopped, time.monotonic()).items():
-                self._kill(rank, why)
+        for rank, why in self._halts.left_behind(agents, self._ours(), is_stopped, time.monotonic()).items():
+            self._kill(rank, why)
         self._loop.after(PERIOD_S, self._ask_again)
 
 
-def committed_iteration(agent: Agent | None) -> int | None:
-    """Of what an agent says: the newest commit. None if there is none."""
-    if agent is None or not agent.get("committed"):
-        return None
-    return int(agent["committed"]["iteration"])
+def committed_iteration(agents: list[Agent]) -> int | None:
+    """Of what agents say: the newest commit. None if there is none."""
+    return max((int(agent["committed"]["iteration"]) for agent in agents if agent.get("committed")), default=None)
+
+
+def halt_of(agents: list[Agent]) -> dict[str, Any] | None:
+    """The halt of the job, as any of its agents says it."""
+    return next((agent["halt"] for agent in agents if agent["halt"]), None)

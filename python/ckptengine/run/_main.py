@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ._halts import Agent, HaltWatch, committed_iteration, halts_are_on
+from ._halts import Agent, HaltWatch, committed_iteration, halt_of, halts_are_on
 from ._job import Job, Message
 from ._link import Link, Listener, dial, listen, secret_of
 from ._loop import Loop
@@ -240,10 +240,9 @@ class Launcher:
         """Calls `then()` once the halt that a failure causes is over. A late capture needs its process until then."""
         begun_s = time.monotonic()
 
-        def look(agent: Agent | None) -> None:
-            halt = agent["halt"] if agent is not None else None
-            waited_s = time.monotonic() - begun_s
-            if agent is None or waited_s > (HALT_WAIT_S if halt else HALT_BEGIN_WAIT_S) or (halt and halt["over"]):
+        def look(agents: list[Agent]) -> None:
+            halt, waited_s = halt_of(agents), time.monotonic() - begun_s
+            if not agents or waited_s > (HALT_WAIT_S if halt else HALT_BEGIN_WAIT_S) or (halt and halt["over"]):
                 then()
             else:
                 self.loop.after(HALT_PERIOD_S, lambda: self._halts.ask(look))
@@ -256,7 +255,7 @@ class Launcher:
     def _failed(self, failure: Failure) -> None:
         self._say(f"rank {failure.rank} {failure.how} ({failure.where})")
         if failure.has_place:  # whether it repeats depends on the job's progress
-            self._halts.ask(lambda agent: self._tell_failure(failure, committed_iteration(agent)))
+            self._halts.ask(lambda agents: self._tell_failure(failure, committed_iteration(agents)))
         else:
             self._tell_failure(failure, None)
 
