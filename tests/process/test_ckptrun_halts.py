@@ -82,6 +82,15 @@ def test_ranks_that_rejoin_keep_their_processes(job, command):
     assert len(re.findall("starts anew as", launcher.text)) == 1
 
 
+def test_a_rank_that_raises_in_the_same_iteration_twice_ends_the_job(job):
+    launcher = train(job, "--halt-grace", 0.3)
+    iteration = newest(job, 1) + 5
+    (job.folder / f"raise-1-{iteration}").touch()
+    assert launcher.end() == 1
+    assert f"rank 1 has failed twice in the same way after iteration {iteration - 1}, without pro" in launcher.text
+    assert len(restored(job, 1)) == 2
+
+
 def finish(job: Job, launcher) -> None:
     whole = job.folder / "end.new"
     whole.write_text(str(newest(job, 0) + 20))

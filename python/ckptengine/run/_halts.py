@@ -177,9 +177,11 @@ class HaltWatch:
         self._loop.after(TROUBLE_PERIOD_S if in_trouble else PERIOD_S, self._ask_again)
 
 
-def committed_iteration(agents: list[Agent]) -> int | None:
-    """Of what agents say: the newest commit. None if there is none."""
-    return max((int(agent["committed"]["iteration"]) for agent in agents if agent.get("committed")), default=None)
+def reached_iteration(agents: list[Agent]) -> int | None:
+    """The newest iteration that is committed, or that a rank of these agents has ended. None if there is none."""
+    committed = [agent["committed"]["iteration"] for agent in agents if agent["committed"]]
+    ended = [rank["attempted"] for agent in agents for rank in agent["ranks"] if rank["attempted"] >= 0]
+    return max(committed + ended, default=None)
 
 
 def halt_of(agents: list[Agent]) -> dict[str, Any] | None:
