@@ -4,7 +4,8 @@ options. With `rejoin`, a rank that is interrupted rejoins the job in its proces
 All ranks have the same parameters. They wait for each other in FOLDER/places, which has each rank's incarnation and
 iteration. Files make a rank do something in the forward pass: FOLDER/die-RANK kills its process once all have ended the
 iteration before, FOLDER/stop-RANK stops it, and FOLDER/spin-RANK makes it compute without end and hold the interpreter
-lock. With FOLDER/raise-RANK-ITERATION it raises in that iteration. A rank appends what it restores to FOLDER/restored-RANK. After the iteration that FOLDER/end names, it ends.
+lock. With FOLDER/raise-RANK-ITERATION it raises in that iteration. A rank appends what it restores to
+FOLDER/restored-RANK. After the iteration that FOLDER/end names, it ends.
 """
 
 import mmap
