@@ -73,8 +73,8 @@ class RankPort {
   // Reads what the trainer wrote to the control page. If the trainer reports a capture and one of its slots is not
   // whole, grants the same slots again.
   ControlChanges look(const Segments& segments);
-  // Call this when the trainer has ended and look() has taken its last capture. Returns the sealed pieces of a later
-  // iteration that the trainer left in the slots of its grant.
+  // The trainer has ended, and look() has taken what it captured. The sealed pieces of a later iteration that it left
+  // in the slots of its grant.
   std::vector<std::pair<core::SlotRef, arena::Manifest>> left_behind(const Segments& segments) const;
   // Call this before look(). A ring from now on causes another task.
   void looked() { pending_.store(false, std::memory_order_release); }
