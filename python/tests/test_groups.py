@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 import time
 from pathlib import Path
 
+import group_scenarios
 import group_trainer
 import pytest
 import torch
 import torch.distributed as dist
+from ckptengine.torch import groups
+from group_scenarios import processes
 from group_trainer import DEADLINE_S, RANKS
+from torch.nn.parallel import DistributedDataParallel
 
 END = 12
 AT = 6  # the iteration of the fault
-
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["group_trainer"])
 
 
 class Job:
@@ -135,3 +133,73 @@ def test_survivors_go_on_bit_for_bit_with_a_newcomer(start, undisturbed, kind, w
     slowest_s = job.replace(2)
     print(kind, what, where, "interrupted after", slowest_s)
     assert job.finish() == undisturbed(kind)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "computes_what_gloo_computes",
+        "interrupts_whatever_a_rank_waits_for",
+        "uses_no_more_memory_after_fifty",
+        "raises_what_gloo_raises_without_a_guard",
+    ],
+)
+def test_of_three_ranks(scenario):
+    group_scenarios.run(scenario)
+
+
+def test_handles_stay_valid():
+    group_scenarios.run("keeps_groups_and_meshes", 4)
+
+
+# ---- closed groups ----
+
+
+@pytest.fixture
+def newcomer():
+    """This process, as rank 0 of three, after an earlier process of that rank."""
+    store = dist.HashStore()
+    dist.init_process_group("ckpt:gloo", store=store, rank=0, world_size=1)
+    dist.destroy_process_group()
+    dist.init_process_group("ckpt:gloo", store=store, rank=0, world_size=3)
+    assert groups.is_closed()
+    yield
+    dist.destroy_process_group()
+
+
+def test_closed_groups_answer_as_if_all_ranks_had_sent_the_same(newcomer):
+    ones, twos = torch.ones(2), torch.full((2,), 2.0)
+    with groups.guard():
+        tensor = twos.clone()
+        assert dist.all_reduce(tensor, async_op=True).get_future().wait()[0] is tensor
+        assert tensor.tolist() == [6, 6]
+        for op, value in ((dist.ReduceOp.PRODUCT, 8), (dist.ReduceOp.MAX, 2), (dist.ReduceOp.AVG, 2)):
+            tensor = twos.clone()
+            dist.all_reduce(tensor, op)
+            assert tensor.tolist() == [value, value]
+        out = [torch.empty(2) for _ in range(3)]
+        dist.all_gather(out, twos)
+        assert torch.stack(out).eq(2).all()
+        whole = torch.empty(6)
+        dist.all_gather_into_tensor(whole, twos)
+        assert whole.eq(2).all()
+        dist.reduce_scatter_tensor(ones, torch.arange(6.0))
+        assert ones.tolist() == [0, 3]
+        dist.broadcast(tensor, 1)
+        assert tensor.tolist() == [2, 2]
+        dist.all_to_all_single(whole, torch.arange(6.0))
+        assert whole.tolist() == [0, 1] * 3
+        dist.recv(tensor, 1)
+        assert tensor.tolist() == [0, 0]
+        objects = [None] * 3
+        dist.all_gather_object(objects, "one")
+        assert objects == ["one"] * 3
+        dist.barrier()
+
+
+def test_a_newcomer_may_build_a_model_alone_but_asks_nothing_itself(newcomer):
+    dist.barrier()
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(RuntimeError, match=r"gets no answer \(allreduce\) before ckptengine.torch.run\(\) lets it join"):
+        dist.all_reduce(torch.ones(1))

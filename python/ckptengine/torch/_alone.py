@@ -1,4 +1,4 @@
-"""What a group answers that has no connection to other ranks: the same as if all ranks had sent what this rank sends."""
+"""What a closed group answers: the same as if all ranks had sent what this rank sends."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-class Unanswerable(RuntimeError):
-    """Only another rank has the answer."""
-
-
 def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
@@ -23,22 +19,20 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def answer(name: str, arguments: tuple, options: dict[str, Any], rank: int, size: int, *, strict: bool) -> None:
-    """Answers the method `name` of a ProcessGroup: writes its outputs. With `strict`, raises Unanswerable if only another
-    rank has the answer. Otherwise received tensors become zero, and those that are broadcast stay as they are."""
+def answer(name: str, arguments: tuple, options: dict[str, Any], rank: int, size: int) -> bool:
+    """Answers the method `name` of a ProcessGroup: writes its outputs. Returns False if only another rank has the
+    answer: then received tensors become zero."""
     values = list(arguments)
     how = options.get("opts", values[-1] if values else None)
     root = getattr(how, "rootRank", options.get("root", rank))
     if name in ("allreduce", "allreduce_coalesced") or (name == "reduce" and root == rank):
         for tensor in tensors_in(values[0]):
             _reduce(tensor, how, size)
-    elif name == "broadcast":
-        _refuse(strict and root != rank, name, root)
     elif name in ("allgather", "gather", "allgather_coalesced"):
         _gather(values[0], values[1], by_rank=name == "allgather_coalesced")
     elif name == "scatter":
-        _refuse(strict and root != rank, name, root)
         _scatter(values[0], values[1], rank)
+        return root == rank
     elif "gather" in name:  # into one tensor
         for out, own in zip(tensors_in(values[0]), tensors_in(values[1]), strict=True):
             out.view(size, -1).copy_(own.reshape(1, -1).expand(size, -1))
@@ -51,14 +45,10 @@ def answer(name: str, arguments: tuple, options: dict[str, Any], rank: int, size
     elif "all" in name:  # to all
         _all_to_all(name, values[0], values[1], rank, size)
     elif name.startswith("recv"):
-        _refuse(strict, name, values[1] if name == "recv" else -1)
         for tensor in tensors_in(values[0]):
             tensor.zero_()
-
-
-def _refuse(is_so: bool, name: str, root: int) -> None:
-    if is_so:
-        raise Unanswerable(f"{name} needs an answer of " + (f"rank {root} of the group" if root >= 0 else "another rank"))
+        return False
+    return True
 
 
 def _reduce(tensor: Tensor, how: Any, size: int) -> None:

@@ -1,5 +1,5 @@
-"""What ckptengine needs of torch's insides, besides what torch documents. All of it is here, because it depends on torch's
-version. require() says what this torch lacks. Tested with torch 2.13."""
+"""What replaceable groups and run() need of torch's insides, beyond what torch documents. All of it is here, because it
+depends on torch's version. require() says what this torch lacks. Tested with torch 2.13."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def require(models: Iterable[nn.Module] = ()) -> None:
     if lacks:
         raise Error(
             Status.INVALID,
-            f"torch {torch.__version__} has no {' and no '.join(lacks)}, which processes need to go on after a peer has "
-            "failed; use torch 2.13, or restart all ranks after a failure",
+            f"torch {torch.__version__} has no {' and no '.join(lacks)}, which run() needs; use torch 2.13, or "
+            "restart all ranks after a failure",
         )
 
 
@@ -134,8 +134,8 @@ def is_fsdp(module: nn.Module) -> bool:
 
 
 def needs_warm_up(models: Iterable[nn.Module]) -> bool:
-    """Whether a DDP model still has its first buckets. DDP replaces them in the second forward pass. Ranks whose buckets
-    differ cannot reduce gradients together."""
+    """Whether a DDP model still has its first buckets. DDP replaces them in the second forward pass. Ranks whose
+    buckets differ cannot reduce gradients together."""
     return any(
         isinstance(module, DistributedDataParallel)
         and (module.static_graph or not module.find_unused_parameters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import traceback
@@ -27,8 +28,8 @@ _WATCH_S = 0.2
 
 def run(train: Callable[[Checkpointer], Result], checkpointer: Checkpointer) -> Result:
     """Calls `train(checkpointer)` and returns its result. When the job is halted, because another rank has died or
-    hangs, training is interrupted: run() joins the next incarnation, restores, and calls `train` again. This process, its
-    model and its groups stay.
+    hangs, training is interrupted: run() rejoins the job, restores, and calls `train` again. This process, its model
+    and its groups stay.
 
         def train(ckpt):                                  # called again after an interruption
             for k in range(ckpt.next_iteration, iterations):
@@ -42,11 +43,11 @@ def run(train: Callable[[Checkpointer], Result], checkpointer: Checkpointer) -> 
     Needs groups "ckpt:gloo" or "ckpt:nccl", and the option on_suspicion=halt. run() restores: do not call restore().
 
     `train`:
-      - Begin at `checkpointer.next_iteration`. What `train` keeps in local variables begins anew with each call. What must
-        go on belongs to the checkpointer, e.g. as `extra`.
-      - Change the model within `checkpointer.update(k)` only, or after before_update(). Both raise Interrupted, as do
-        communications. Let it through. Before that, a backward pass may have given garbage, but no gradient is used.
-      - Process groups that `train` makes are destroyed when it is interrupted. Make others before run().
+      - It begins at `checkpointer.next_iteration`. Its local variables begin anew with each call. What must go on belongs
+        to the checkpointer, e.g. as `extra`.
+      - It changes the model within `checkpointer.update(k)` only, or after before_update(). Both raise Interrupted, as
+        do communications. It lets Interrupted through. Before that, a backward pass may have given garbage.
+      - Process groups that it makes are destroyed when it is interrupted. Make others before run().
 
     A process that takes the place of another, or that has not finished two passes, first calls `train` twice up to the
     first update, with closed groups, to warm DDP models up. Its state is put back.
@@ -165,7 +166,13 @@ class _Run:
         if not restored.found and not is_first:
             raise Error(
                 Status.LOST,
-                "training was interrupted before any checkpoint was committed; end this process, so that all begin anew",
+                "training was interrupted before anything was stored; end this process, so that all begin anew",
+            )
+        if not restored.found and groups.unanswered():
+            raise Error(
+                Status.LOST,
+                f"nothing is stored, and this process could not build its model alone: {groups.unanswered()} needs the "
+                "others; build the model without it (for DTensor: src_data_rank=None)",
             )
         groups.reopen(f"incarnation{restored.incarnation}")
         _internals.reset_models(self._models)
@@ -199,11 +206,16 @@ class _Run:
 
     def _await_halt(self, error: Exception) -> Halt | None:
         """Returns the halt that explains an exception, or None."""
-        if not groups.why_not() and not isinstance(error, Halted):
+        why = groups.why_not()
+        if not why and not isinstance(error, Halted):
             return None
-        halt = self._engine.wait_halt(HALT_WAIT_S)
+        halt = self._engine.wait_halt(0)
         if halt is None:
-            log.error("no halt has followed within %.0f s: %s", HALT_WAIT_S, groups.why_not())
+            with contextlib.suppress(Error):  # not restored yet
+                self._engine.report_trouble(f"{why or error}")
+            halt = self._engine.wait_halt(HALT_WAIT_S)
+        if halt is None:
+            log.error("no halt has followed within %.0f s: %s", HALT_WAIT_S, why)
         return halt
 
     def _go_on(self, halt: Halt) -> None:

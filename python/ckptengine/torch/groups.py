@@ -1,23 +1,23 @@
-"""Process groups of torch whose connections can be closed and made anew, while the groups themselves, and all that holds
-them (models, device meshes), stay as they are. Backends "ckpt:gloo" and "ckpt:nccl":
+"""Process groups of torch whose connections can be made anew, while the groups, and all that holds them (models, device
+meshes), stay as they are. Backends "ckpt:gloo" and "ckpt:nccl":
 
     torch.distributed.init_process_group("ckpt:gloo")
 
-They communicate as "gloo" and "nccl" do, bit for bit. run() needs them: after a failure it calls interrupt(), close() and
-reopen(). Call these only if you do not use run().
+They communicate as "gloo" and "nccl" do, bit for bit. After a failure run() calls interrupt(), close() and reopen(). Call
+these only if you do not use run().
 
 All groups of a process are in the same state:
 
     open         They communicate.
-    failed       A communication has failed, because a peer has gone, say.
+    failed       A communication has failed, e.g. because a peer has gone.
     interrupted  interrupt() was called: whoever waits for a communication goes on.
-    closed       They answer themselves, as if all ranks had sent what this rank sends. So a rank that takes the place of
-                 another can build its model and warm up.
+    closed       They answer themselves, as if all ranks had sent what this rank sends. So a rank that takes the place
+                 of another can build its model and warm up.
 
-A process begins with open groups, unless its rank was started before with the same store: then it begins with closed
-ones. When groups failed or were interrupted, a communication raises Interrupted. Within a backward pass it returns
-garbage instead, so that the pass ends: call check() before you use gradients. Outside of guard(), a failed communication
-raises what it would raise without this module.
+A process begins with open groups, or with closed ones if its rank was started before with the same store. When groups
+have failed or were interrupted, a communication raises Interrupted. Within a backward pass it returns garbage instead,
+so that the pass ends: call check() before you use gradients. Outside of guard(), a failed communication raises what it
+would raise without this module.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ log = logging.getLogger("ckptengine")
 _OPENING_S = 60.0  # for ranks that are there to connect to each other
 _CLOSING_S = 30.0  # for communications to end whose connections are shut
 _POLL = timedelta(milliseconds=200)
+_START = "start"  # the prefix under which groups are opened first
 
 
 class Interrupted(Halted):
@@ -91,7 +92,7 @@ class _Work(dist.Work):
         """Runs on a thread of the communication library. DDP does not survive futures that fail."""
         try:
             return future.value()
-        except Exception as error:  # noqa: BLE001 - torch raises different ones
+        except Exception as error:
             _state.fail(error)
             return self._outputs
 
@@ -147,8 +148,9 @@ class Group(dist.ProcessGroup):
         if self.kind == "gloo":
             self._here = _sockets.listening() - before
             told = self._meet(store, "listens", json.dumps(sorted(self._here)).encode())
-            self._there = {tuple(address) for rank, text in told.items() if rank != self._rank
-                           for address in json.loads(text)}
+            self._there = {
+                tuple(address) for rank, text in told.items() if rank != self._rank for address in json.loads(text)
+            }
         self._inner = inner
 
     def _meet(self, store: Any, key: str, value: bytes) -> dict[int, bytes]:
@@ -162,6 +164,7 @@ class Group(dist.ProcessGroup):
                 store.wait(keys, _POLL)
                 return dict(enumerate(store.multi_get(keys)))
             except RuntimeError as error:  # DistStoreError, if it is only time
+                _state.raise_if_started_anew()
                 if time.monotonic() > deadline or not isinstance(error, dist.DistStoreError):
                     absent = [rank for rank in range(self._size) if not store.check([keys[rank]])]
                     raise Error(
@@ -200,14 +203,13 @@ class Group(dist.ProcessGroup):
                 _state.note(name)
                 return _Work(work, _outputs(arguments)) if _state.guarded and work is not None else work
         elif _state.is_closed:
-            strict = not _state.guarded and not _is_of_torch()
-            try:
-                _alone.answer(name, arguments, options, self._rank, self._size, strict=strict)
-            except _alone.Unanswerable as error:
+            if not _state.guarded and name != "barrier" and not _is_of_torch():
                 raise RuntimeError(
-                    f"{error}, but this process has taken the place of an earlier one, and joins the others only in "
-                    "ckptengine.torch.run(); communicate within the training function"
-                ) from None
+                    f"this process has taken the place of an earlier one, and gets no answer ({name}) before "
+                    "ckptengine.torch.run() lets it join the others; communicate within the training function"
+                )
+            if not _alone.answer(name, arguments, options, self._rank, self._size):
+                _state.unanswered = _state.unanswered if _state.guarded else name
         else:
             _state.raise_or_go_on(None)
         return _Work(None, _outputs(arguments))
@@ -224,13 +226,13 @@ class Group(dist.ProcessGroup):
     def _get_backend_name(self) -> str:
         return self.kind
 
-    getBackendName = name = _get_backend_name  # noqa: N815 - C++ calls it so
+    getBackendName = name = _get_backend_name
 
     @property
     def group_name(self) -> str:
         return self._name
 
-    def getGroupName(self) -> str:  # noqa: N802 - C++ calls it so
+    def getGroupName(self) -> str:
         return self._name
 
     def _set_group_name(self, name: str) -> None:
@@ -282,12 +284,16 @@ def _outputs(arguments: tuple) -> list[torch.Tensor]:
     return list(_alone.tensors_in(arguments[0])) if arguments else []
 
 
+# Modules between whoever communicates and a group.
+_BETWEEN = ("ckptengine.", "torch.distributed.distributed_c10d", "torch.distributed.c10d_logger")
+
+
 def _is_of_torch() -> bool:
     """Whether a communication was begun by a part of torch (a model, a device mesh), and not by the program itself."""
     frame = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if not module.startswith(("ckptengine.", "torch.distributed.distributed_c10d", "torch.distributed.c10d_logger")):
+        if not module.startswith(_BETWEEN):
             return module.startswith("torch.")
         frame = frame.f_back
     return False
@@ -301,6 +307,8 @@ class _State:
         self._lock = threading.Lock()
         self._groups: list[Group] = []
         self._prefix = ""
+        self._store: Any = None  # of the default group
+        self._ranks = 0
         self._reason = ""  # why they were interrupted
         self._failure = ""  # the first communication that failed
         self.failures = 0
@@ -308,6 +316,7 @@ class _State:
         self.is_open = True  # neither closed, nor failed, nor interrupted
         self.guarded = False
         self._noted = False
+        self.unanswered = ""  # a communication in closed groups that only another rank could have answered
 
     # ---- making groups ----
 
@@ -317,8 +326,9 @@ class _State:
             self._groups.clear()
             # A rank that starts again finds the number of its first process. The others may be training.
             self.is_closed = options.store.add(f"starts/{group.rank()}", 1) > 1
-            self._reason = self._failure = ""
-            self._prefix = "start"
+            self._store, self._ranks = options.store, group.size()
+            self._reason = self._failure = self.unanswered = ""
+            self._prefix = _START
             self._judge()
         if not self.is_closed:
             self.raise_if_interrupted()
@@ -362,6 +372,17 @@ class _State:
         if self._reason:
             raise Interrupted(self._reason)
 
+    def raise_if_started_anew(self) -> None:
+        """Groups that are opened for the first time wait for ranks that may have begun already, and have ended."""
+        if self._prefix == _START:
+            again = [rank for rank in range(self._ranks) if self._store.add(f"starts/{rank}", 0) > 1]
+            if again:
+                raise Error(
+                    Status.SUPERSEDED,
+                    f"ranks {again} have started anew before all ranks had begun; end this process, so that all begin "
+                    "anew",
+                )
+
     def raise_or_go_on(self, error: BaseException | None) -> None:
         """A communication did not succeed. Returns if it may have garbage for a result."""
         if not self.guarded and error is not None and not self._reason:
@@ -391,8 +412,8 @@ class _State:
         if not self.guarded and not self._noted and name != "barrier" and not _is_of_torch():
             self._noted = True
             log.warning(
-                "the program communicates (%s) outside of ckptengine.torch.run(): a process that takes this one's place "
-                "cannot do that; communicate within the training function",
+                "the program communicates (%s) outside of ckptengine.torch.run(): a process that takes the place of "
+                "this one gets no answer there; communicate within the training function",
                 name,
             )
 
@@ -409,7 +430,7 @@ def _drop(inner: list[dist.ProcessGroup | None]) -> None:
     if thread.is_alive():
         raise Error(
             Status.TIMEOUT,
-            f"communications have not ended within {_CLOSING_S:.0f} s after their connections were shut; end this process",
+            f"communications have not ended {_CLOSING_S:.0f} s after their connections were shut; end this process",
         )
 
 
@@ -451,6 +472,12 @@ def why_not() -> str:
 def failures() -> int:
     """How many communications have failed since the groups were opened."""
     return _state.failures
+
+
+def unanswered() -> str:
+    """The communication in closed groups, while nothing was guarded, that only another rank could have answered. "" if
+    there is none."""
+    return _state.unanswered
 
 
 def is_closed() -> bool:
