@@ -1,9 +1,9 @@
 """A rank that stays when another one fails: jit_trainer.py FOLDER KIND OPTIONS (JSON), started by ckptrun.
 
-It appends "ITERATION LOSS" to FOLDER/losses-RANK, and to FOLDER/begins-RANK, for each call of the training function, its
-process, the restored iteration, the tier of the main shard, and the time. FOLDER/do-RANK holds "WHAT WHERE": the process
-does WHAT (kill, stop, spin) once it gets to the place WHERE (forward, backward, all_reduce, update), and removes the file
-before. It ends with the iteration that FOLDER/end names."""
+It appends "ITERATION LOSS TIME" to FOLDER/losses-RANK, and for each call of the training function a line to
+FOLDER/begins-RANK: its process, the restored iteration, the tier of the main shard, and the time. FOLDER/do-RANK holds
+"WHAT WHERE": the process does WHAT (kill, stop, spin) once it gets to the place WHERE (forward, backward, all_reduce,
+update), and removes the file before. It ends with the iteration that FOLDER/end names."""
 
 from __future__ import annotations
 
@@ -59,6 +59,19 @@ class Trainer:
             re.match(r"(a+)+b", "a" * 100)  # takes for ever, and lets no other thread in
         os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[what])
 
+    def one_pass(self) -> torch.Tensor:
+        """The loss of all ranks."""
+        self.at("forward")
+        inputs = torch.randn(4, WIDTH, generator=self.data)
+        self.optimizer.zero_grad()
+        loss = self.model(inputs).square().mean()
+        loss.backward()
+        total = loss.detach().clone()
+        work = dist.all_reduce(total, async_op=True)
+        self.at("all_reduce")
+        work.wait()
+        return total
+
     def train(self, checkpointer: Checkpointer) -> None:
         if checkpointer.restored is not None:
             told = (os.getpid(), checkpointer.restored.iteration, checkpointer.restored.main_tier.name, time.time())
@@ -68,20 +81,24 @@ class Trainer:
         iteration = checkpointer.next_iteration
         with (self.folder / f"losses-{self.rank}").open("a", buffering=1) as losses:
             while not end.exists() or iteration < int(end.read_text()):
-                self.at("forward")
                 time.sleep(COMPUTING_S)
-                inputs = torch.randn(4, WIDTH, generator=self.data)
-                self.optimizer.zero_grad()
-                loss = self.model(inputs).square().mean()
-                loss.backward()
-                total = loss.detach().clone()
-                work = dist.all_reduce(total, async_op=True)
-                self.at("all_reduce")
-                work.wait()
+                total = self.one_pass()
                 with checkpointer.update(iteration):
                     self.optimizer.step()
                 losses.write(f"{iteration} {total.item().hex()} {time.time()}\n")
                 iteration += 1
+
+
+def undisturbed(folder: Path, rank: int, ranks: int, kind: str, end: int) -> None:
+    """Trains without an engine, with torch's own gloo, to FOLDER/undisturbed-RANK: the losses by iteration."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    trainer, losses = Trainer(folder / "nothing", kind), []
+    for _ in range(end):
+        losses.append(trainer.one_pass().item().hex())
+        trainer.optimizer.step()
+    (folder / f"undisturbed-{rank}").write_text(json.dumps(dict(enumerate(losses))))
 
 
 def main() -> None:

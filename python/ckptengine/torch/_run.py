@@ -43,8 +43,8 @@ def run(train: Callable[[Checkpointer], Result], checkpointer: Checkpointer) -> 
     Needs groups "ckpt:gloo" or "ckpt:nccl", and the option on_suspicion=halt. run() restores: do not call restore().
 
     `train`:
-      - It begins at `checkpointer.next_iteration`. Its local variables begin anew with each call. What must go on belongs
-        to the checkpointer, e.g. as `extra`.
+      - It begins at `checkpointer.next_iteration`. Its local variables begin anew with each call. What must go on
+        belongs to the checkpointer, e.g. as `extra`.
       - It changes the model within `checkpointer.update(k)` only, or after before_update(). Both raise Interrupted, as
         do communications. It lets Interrupted through. Before that, a backward pass may have given garbage.
       - Process groups that it makes are destroyed when it is interrupted. Make others before run().
@@ -161,7 +161,8 @@ class _Run:
         self._calls += 1
         if (groups.is_closed() or not is_first) and _internals.needs_warm_up(self._models):
             self._warm_up()
-        restored = self._checkpointer.restore()
+        restored = self._checkpointer.restore()  # from now on nobody uses the groups any more
+        groups.close()
         self._watch = _Watch(self._engine)
         if not restored.found and not is_first:
             raise Error(

@@ -3,8 +3,8 @@ meshes), stay as they are. Backends "ckpt:gloo" and "ckpt:nccl":
 
     torch.distributed.init_process_group("ckpt:gloo")
 
-They communicate as "gloo" and "nccl" do, bit for bit. After a failure run() calls interrupt(), close() and reopen(). Call
-these only if you do not use run().
+They communicate as "gloo" and "nccl" do, bit for bit. After a failure run() calls interrupt(), close() and reopen().
+Call these only if you do not use run().
 
 All groups of a process are in the same state:
 
