@@ -166,7 +166,7 @@ def interrupted_by_another_thread(communicate) -> float:
 
 def interrupts_whatever_a_rank_waits_for(rank: int, ranks: int) -> None:
     """Rank 0 takes part in nothing."""
-    size = 5 * ranks
+    size, store = 5 * ranks, dist.distributed_c10d._get_default_store()
     waits = {
         "all_reduce": lambda: dist.all_reduce(torch.ones(5)),
         "large": lambda: dist.all_reduce(torch.ones(3_000_000)),
@@ -189,6 +189,8 @@ def interrupts_whatever_a_rank_waits_for(rank: int, ranks: int) -> None:
                     raise AssertionError("a later communication goes on")
                 except Interrupted:
                     pass
+                store.set(f"interrupted {number} {rank}", "")
+            store.wait([f"interrupted {number} {other}" for other in range(1, ranks)])
             groups.reopen(f"after {number}")
             tensor = torch.ones(5)
             dist.all_reduce(tensor)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from .._engine import Error, Halt, Halted, Status
+from .._engine import Error, Halted, Status
 from . import _codec, _internals, groups
 from .groups import Interrupted
 
 if TYPE_CHECKING:
+    from .._engine import Halt
     from ._checkpointer import Checkpointer
 
 log = logging.getLogger("ckptengine")
@@ -52,9 +53,9 @@ def run(train: Callable[[Checkpointer], Result], checkpointer: Checkpointer) -> 
     A process that takes the place of another, or that has not finished two passes, first calls `train` twice up to the
     first update, with closed groups, to warm DDP models up. Its state is put back.
 
-    Call it on the training thread. An exception that no interruption explains leaves run(). Raises Error if this torch
-    lacks something, if no halt follows a failed communication within 60 s, or if the process cannot go on in the next
-    incarnation. Then end the process: its rank may be started again."""
+    Returns once `train` has returned on all ranks. Call it on the training thread. An exception that no interruption
+    explains leaves run(). Raises Error if this torch lacks something, if no halt follows a failed communication within
+    60 s, or if the process cannot rejoin. Then end the process: its rank may be started again."""
     return _Run(train, checkpointer).run()
 
 
@@ -143,7 +144,9 @@ class _Run:
                 while True:
                     try:
                         self._begin()
-                        return self._train(self._checkpointer)
+                        result = self._train(self._checkpointer)
+                        self._meet()
+                        return result
                     except Exception as error:
                         halt = self._await_halt(error)
                         if halt is None:
@@ -204,6 +207,11 @@ class _Run:
             before.put_back()
 
     # ---- the end of one ----
+
+    def _meet(self) -> None:
+        """Waits for all ranks. If one of them fails in its last iterations, the others are still there to go on."""
+        with self._checkpointer.pause("the end of training"):
+            torch.distributed.barrier()
 
     def _await_halt(self, error: Exception) -> Halt | None:
         """Returns the halt that explains an exception, or None."""

@@ -42,7 +42,7 @@ log = logging.getLogger("ckptengine")
 
 _OPENING_S = 60.0  # for ranks that are there to connect to each other
 _CLOSING_S = 30.0  # for communications to end whose connections are shut
-_POLL = timedelta(milliseconds=200)
+_POLL_MAX_S = 0.05
 _START = "start"  # the prefix under which groups are opened first
 
 
@@ -127,7 +127,7 @@ class Group(dist.ProcessGroup):
     """A replaceable group. torch makes it, by the names of its backends."""
 
     def __init__(self, kind: str, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:
-        super().__init__(store, rank, size)
+        super().__init__(rank, size)
         self.kind = kind
         self._store, self._rank, self._size = store, rank, size
         self._timeout, self._name, self._description = timeout, name, ""
@@ -157,21 +157,20 @@ class Group(dist.ProcessGroup):
         """Tells all ranks of the group `value`, and returns theirs. Ends when the groups are interrupted."""
         keys = [f"{key}/{rank}" for rank in range(self._size)]
         store.set(keys[self._rank], value)
-        deadline = time.monotonic() + self._timeout.total_seconds()
-        while True:
+        begun_s = time.monotonic()
+        while not store.check(keys):  # wait() could not be interrupted
+            waited_s = time.monotonic() - begun_s
             _state.raise_if_interrupted()
-            try:
-                store.wait(keys, _POLL)
-                return dict(enumerate(store.multi_get(keys)))
-            except RuntimeError as error:  # DistStoreError, if it is only time
-                _state.raise_if_started_anew()
-                if time.monotonic() > deadline or not isinstance(error, dist.DistStoreError):
-                    absent = [rank for rank in range(self._size) if not store.check([keys[rank]])]
-                    raise Error(
-                        Status.TIMEOUT,
-                        f"ranks {absent} of process group '{self._name}' have not come within "
-                        f"{self._timeout.total_seconds():.0f} s; see what holds them up",
-                    ) from error
+            _state.raise_if_started_anew()
+            if waited_s > self._timeout.total_seconds():
+                absent = [rank for rank in range(self._size) if not store.check([keys[rank]])]
+                raise Error(
+                    Status.TIMEOUT,
+                    f"ranks {absent} of process group '{self._name}' have not come within {waited_s:.0f} s; see what holds "
+                    "them up",
+                )
+            time.sleep(min(_POLL_MAX_S, waited_s / 10))
+        return dict(enumerate(store.multi_get(keys)))
 
     def _interrupt(self) -> None:
         inner = self._inner
@@ -224,9 +223,12 @@ class Group(dist.ProcessGroup):
         return _internals.devices_of(self.kind)
 
     def _get_backend_name(self) -> str:
-        return self.kind
+        return self.kind  # SyncBatchNorm asks what gloo lacks
 
-    getBackendName = name = _get_backend_name
+    def getBackendName(self) -> str:
+        return f"ckpt:{self.kind}"  # C++ asks: if it is one of torch's, it looks for that backend
+
+    name = getBackendName
 
     @property
     def group_name(self) -> str:
@@ -241,6 +243,9 @@ class Group(dist.ProcessGroup):
     @property
     def group_desc(self) -> str:
         return self._description
+
+    def get_group_store(self) -> Any:
+        return self._store
 
     def _set_group_desc(self, text: str) -> None:
         self._description = text
