@@ -405,10 +405,11 @@ class _State:
     def reopen(self, prefix: str) -> None:
         if not self.is_closed or any(group._inner is not None for group in self._groups):
             self.close()
+        self._prefix = prefix
         for group in self._groups:
             group._open(prefix)
         with self._lock:
-            self.is_closed, self._prefix = False, prefix
+            self.is_closed = False
             self._judge()
         self.raise_if_interrupted()
 
