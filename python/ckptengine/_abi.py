@@ -244,6 +244,7 @@ _CALLS: dict[str, list] = {
     "ckpt_before_update": [c_void_p, POINTER(c_void_p), c_size_t],
     "ckpt_discard": [c_void_p],
     "ckpt_wait_halt": [c_void_p, c_int64, POINTER(CHalt)],
+    "ckpt_report_trouble": [c_void_p, c_char_p],
     "ckpt_rejoin": [c_void_p],
     "ckpt_snapshot_stage": [c_void_p, c_int64, POINTER(c_int)],
     "ckpt_wait": [c_void_p, c_int64, c_int, c_int64],

@@ -306,6 +306,14 @@ ckpt_status ckpt_wait_halt(ckpt_engine* engine, int64_t timeout_ms, ckpt_halt_t*
   });
 }
 
+ckpt_status ckpt_report_trouble(ckpt_engine* engine, const char* text) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    need(text != nullptr, "the text");
+    self.report_trouble(text);
+    return {};
+  });
+}
+
 ckpt_status ckpt_rejoin(ckpt_engine* engine) {
   return on_engine(engine, [](auto& self) -> Outcome {
     self.rejoin();

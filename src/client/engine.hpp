@@ -73,6 +73,8 @@ class Engine {
 
   // Any thread. Waits until this rank is frozen because of a halt, and captured if it can be. Fills `halt` with CKPT_OK.
   Outcome wait_halt(std::int64_t timeout_ms, ckpt_halt_t& halt) const;
+  // Training thread. A communication has failed by itself, so the job should be halted.
+  void report_trouble(const std::string& text);
   // Leaves the halted incarnation. restore() may be called again. If it throws, the job is still halted.
   void rejoin();
 

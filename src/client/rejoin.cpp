@@ -6,6 +6,21 @@ namespace ckpt::client {
 namespace {
 
 constexpr std::int64_t capture_end_ms = 75'000;  // as long as before_update() waits for it
+constexpr std::int64_t trouble_timeout_ms = 10'000;
+constexpr std::size_t trouble_bytes_max = 500;
+
+// One line of plain characters. Error texts of libraries may hold anything.
+std::string loggable(const std::string& text) {
+  std::string line = text.substr(0, trouble_bytes_max);
+  for (char& each : line) {
+    const auto code = static_cast<unsigned char>(each);
+    if (code < ' ')
+      each = ' ';
+    else if (code > '~')
+      each = '?';
+  }
+  return line;
+}
 
 }  // namespace
 
@@ -28,6 +43,17 @@ Outcome Engine::wait_halt(std::int64_t timeout_ms, ckpt_halt_t& halt) const {
     halt.text[halt_text().copy(halt.text, sizeof halt.text - 1)] = '\0';
     return {};
   }
+}
+
+void Engine::report_trouble(const std::string& text) {
+  if (options_.on_suspicion != OnSuspicion::halt)
+    throw Failure(CKPT_ERR_INVALID,
+                  "report_trouble() needs the option on_suspicion=halt; give it to all ranks and agents of the job");
+  if (incarnation_.load() == 0)
+    throw Failure(CKPT_ERR_INVALID, "report_trouble() came before restore(); only ranks that train can be halted");
+  if (gate_.is_closed()) return;
+  const nlohmann::json request = {{"type", "trouble"}, {"text", loggable(text)}};
+  link_.ask(request, request, Deadline::in_ms(trouble_timeout_ms));
 }
 
 // Throws unless the halt is over for this rank.

@@ -234,6 +234,27 @@ TEST_F(RejoinTest, AFenceOfTheHaltedIncarnationIsForgotten) {
   EXPECT_EQ(engine->wait(10, CKPT_STAGE_CAPTURED, 20'000).status, CKPT_OK);
 }
 
+TEST_F(RejoinTest, TroubleIsReportedToTheAgentInPlainCharacters) {
+  const auto engine = halting_engine();
+  train_until(*engine, 3);
+  engine->report_trouble("Connection closed\nby peer \xff" + std::string(1000, '.'));
+  const std::string text = agent_->last_trouble().at("text");
+  EXPECT_TRUE(text.starts_with("Connection closed by peer ?..."));
+  EXPECT_EQ(text.size(), 500u);
+}
+
+TEST_F(RejoinTest, TroubleOfAHaltedRankIsNoNews) {
+  const auto engine = halted_engine();
+  engine->report_trouble("Connection closed by peer");
+  EXPECT_EQ(agent_->last_trouble(), nullptr);
+}
+
+TEST_F(RejoinTest, TroubleOfARankThatCannotBeHaltedIsRefused) {
+  EXPECT_EQ(caught([&] { host_engine()->report_trouble("closed"); }).status, CKPT_ERR_INVALID);
+  const auto engine = host_engine({{"on_suspicion", "halt"}});
+  EXPECT_THAT(caught([&] { engine->report_trouble("closed"); }).sentence, HasSubstr("before restore()"));
+}
+
 // Remembers where the slots are that it was given.
 class SlotsDevice : public device::HostDevice {
  public:

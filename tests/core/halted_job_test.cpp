@@ -217,6 +217,50 @@ TEST(HaltedJob, AfterAFalseAlarmTheLateCapturesAreCommitted) {
   EXPECT_EQ(job.status(0).committed, CheckpointId(1, 43));
 }
 
+TEST(HaltedJob, ARankThatReportsTroubleHaltsTheJobAtOnceAndNobodyIsAccused) {
+  Job job;
+  job.feed(own_node(1), TroubleReported{1});
+  job.advance(50);
+  for (Rank rank = 0; rank < ranks; ++rank) EXPECT_EQ(job.halts[rank].size(), 1u) << rank;
+  EXPECT_TRUE(job.halt().culprits.empty());
+  EXPECT_EQ(job.halt().reporter, 1u);
+  EXPECT_EQ(job.halt().reporter_node, own_node(1));
+  job.suspect(2);
+  ASSERT_EQ(job.halt().culprits.size(), 1u) << "it is found out later who held the others up";
+  EXPECT_EQ(job.halt().culprits[0].standing.rank, 2u);
+}
+
+TEST(HaltedJob, TroubleBeforeARankHasItsStateHaltsNothing) {
+  Job job(true);
+  job.hello(own_node(1), 1);
+  job.feed(own_node(1), TroubleReported{1});
+  for (Rank rank = 0; rank < ranks; ++rank) job.exit_trainer(rank);
+  job.halts.clear();
+  job.start_incarnation(own_node);
+  job.begin_training();
+  job.advance(1000);
+  EXPECT_TRUE(job.halts.empty());
+}
+
+TEST(HaltedJob, TroubleEndsWithItsIncarnation) {
+  Job job;
+  job.feed(own_node(1), TroubleReported{1});
+  job.advance(50);
+  job.halts.clear();
+  job.start_incarnation(own_node);
+  job.begin_training();
+  job.advance(1000);
+  EXPECT_EQ(job.halt(), Halt());
+  EXPECT_TRUE(job.halts.empty());
+}
+
+TEST(HaltedJob, WithoutTheOptionTroubleHaltsNobody) {
+  Job job(false);
+  job.feed(own_node(1), TroubleReported{1});
+  job.advance(1000);
+  EXPECT_TRUE(job.halts.empty());
+}
+
 // A launcher may start a rank again faster than anybody notices that it has gone.
 TEST(HaltedJob, BeforeANewTrainerEndsTheIncarnationTheOthersAreHaltedAndCaptured) {
   Job job;

@@ -52,6 +52,14 @@ std::vector<HaltedRank> halted_ranks(const JobView& view, const Halt& halt, Time
   return ranks;
 }
 
+// The first rank that says so.
+const Binding* find_reporter(const JobView& view) {
+  for (const auto& [rank, binding] : view.bindings) {
+    if (binding.rank.reports_trouble && binding.rank.incarnation == view.record->incarnation) return &binding;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 bool Halts::may_end(const JobView& view, bool has_listened, TimeMs now) const {
@@ -68,9 +76,15 @@ void Halts::reconcile(const JobView& view, const Suspicion& suspicion, bool is_s
   if (!view.has_begun() || !has_listened) return;
   if (current_.incarnation == 0) {
     Halt made = reported_halt(view);
-    if (made.number == 0 && !(view.config.halts && (is_succeeded || justifies_halt(suspicion)))) return;
+    const Binding* reporter = find_reporter(view);
+    const bool is_wanted = is_succeeded || reporter != nullptr || justifies_halt(suspicion);
+    if (made.number == 0 && !(view.config.halts && is_wanted)) return;
     if (made.number == 0) made.number = view.epoch;
     made.incarnation = view.record->incarnation;
+    if (reporter != nullptr) {
+      made.reporter = reporter->rank.rank;
+      made.reporter_node = reporter->node;
+    }
     current_ = std::move(made);
     since_ = now;
   }

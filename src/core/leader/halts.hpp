@@ -8,8 +8,9 @@ namespace ckpt::core {
 
 class Halts {
  public:
-  // Makes a halt if the suspicion calls for one, or `is_succeeded`: the next incarnation waits for this one to end. Then
-  // follows how far the ranks are. It decides after halt_decision_ms, and ends after halt_ms, whoever does not answer.
+  // Makes a halt if the suspicion calls for one, if a rank reports trouble, or if `is_succeeded`: the next incarnation
+  // waits for this one to end. Then follows how far the ranks are. It decides after halt_decision_ms, and ends after
+  // halt_ms, whoever does not answer.
   // Before the leader `has_listened` to all nodes it does nothing, because a former leader's halt may not have been
   // reported yet.
   void reconcile(const JobView& view, const Suspicion& suspicion, bool is_succeeded, bool has_listened, TimeMs now);
