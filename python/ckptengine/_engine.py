@@ -209,7 +209,7 @@ class Engine:
     Logging: warnings and changes of the job's protection go to the logger "ckptengine".
 
     Threads: one thread at a time uses the engine, the training thread. Any thread may use Ticket, stage(), stats(),
-    health(), comm_begin(), comm_end() and communication().
+    health(), wait_halt(), comm_begin(), comm_end() and communication().
 
     Memory: the engine holds a reference to the owner of registered memory until the tensor is moved or unregistered, or
     the engine is closed.

@@ -81,6 +81,7 @@ void AgentLink::end_watcher() {
     stop_.store(true, std::memory_order_release);
   }
   changed_.notify_all();
+  control()->ring_trainer();
   if (watcher_.joinable()) watcher_.join();
 }
 

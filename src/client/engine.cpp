@@ -184,8 +184,8 @@ Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t time
       return {status, "the snapshot of this iteration was discarded; wait for a later one"};
     case CKPT_ERR_SUPERSEDED:
       return {status,
-              "a new incarnation of the job began, so nothing of this process will be committed; stop this process and "
-              "restart the rank with all others"};
+              "a new incarnation of the job began, so this snapshot will not be committed; unless this process has "
+              "rejoined the job, stop it and restart the rank with all others"};
     default:
       return {status, "the snapshot of this iteration was not taken; ckpt_snapshot() said why"};
   }

@@ -2,7 +2,8 @@
 
 It trains as halt_trainer.py does, and obeys `die` and `stop`. A thread waits for a halt, and then interrupts the
 training thread, which rejoins and restores. Each restore appends a line to FOLDER/restored-RANK: pid, tier of the main
-shard, bytes, incarnation, iteration. The rank ends at the iteration that FOLDER/end names."""
+shard, bytes, incarnation, iteration. Before it rejoins, it waits while there is a file FOLDER/hold, and afterwards it
+adds a line to FOLDER/rejoined-RANK. The rank ends at the iteration that FOLDER/end names."""
 
 from __future__ import annotations
 
@@ -70,7 +71,12 @@ class Rank:
             finally:
                 has_ended.set()
                 watch.join()
+            while (self.folder / "hold").exists():
+                time.sleep(0.005)
+                halt_trainer.end_with_parent()
             self.engine.rejoin()
+            with (self.folder / f"rejoined-{self.rank}").open("a") as file:
+                file.write(f"{os.getpid()}\n")
 
     def watch(self, group: Group, has_ended: threading.Event) -> None:
         while not has_ended.is_set():

@@ -215,7 +215,9 @@ std::optional<Refusal> AdmissionControl::refusal_of(NodeId node, const RankRepor
   if (outlived || superseded_.contains(rank.instance)) {
     return Refusal{rank.rank, rank.instance, true, view_.record->incarnation,
                    "rank " + std::to_string(rank.rank) + " was superseded by incarnation " +
-                       std::to_string(view_.record->incarnation) + " of the job: stop this process"};
+                       std::to_string(view_.record->incarnation) +
+                       (view_.config.halts ? " of the job: let it rejoin, or stop this process"
+                                           : " of the job: stop this process")};
   }
   return std::nullopt;
 }
