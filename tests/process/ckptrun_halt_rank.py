@@ -1,0 +1,65 @@
+"""A rank under ckptrun whose job may be halted: ckptrun_halt_rank.py FOLDER LIBRARY. The environment has the options.
+
+All ranks have the same parameters. They wait for each other in FOLDER/places, which has each rank's incarnation and
+iteration. FOLDER/stop-RANK stops a rank's process in the forward pass, FOLDER/spin-RANK makes it compute without end
+and hold the interpreter lock. It appends what it restores to FOLDER/restored-RANK. After the iteration that FOLDER/end
+names, it ends.
+"""
+
+import mmap
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from ckptengine import Engine
+
+COMPUTING_S = 0.03
+ITERATIONS_MAX = 1_000_000
+PARAMETERS = 50_000
+
+folder, library = Path(sys.argv[1]), sys.argv[2]
+rank = int(os.environ["RANK"])
+
+
+def is_asked(name: str) -> bool:
+    command = folder / f"{name}-{rank}"
+    if not command.exists():
+        return False
+    command.unlink()
+    return True
+
+
+def main() -> None:
+    with (folder / "places").open("r+b") as file:
+        places = np.frombuffer(mmap.mmap(file.fileno(), 0), np.int64)
+    parameters = np.zeros(PARAMETERS)
+    with Engine(shard="model", library=library) as engine:
+        engine.register("parameters", parameters)
+        start = engine.restore()
+        with (folder / f"restored-{rank}").open("a") as file:
+            file.write(f"{os.getpid()} {start.iteration}\n")
+        iteration, end = start.next_iteration, folder / "end"
+        while not end.exists() or iteration <= int(end.read_text()):
+            if is_asked("stop"):
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if is_asked("spin"):
+                re.match(r"(a+)+b", "a" * 100)  # takes for ever, and lets no other thread in
+            time.sleep(COMPUTING_S)
+            with engine.communication():
+                places[rank] = start.incarnation * ITERATIONS_MAX + iteration
+                while (places < places[rank]).any():
+                    time.sleep(0.002)
+            engine.before_update()
+            parameters += iteration
+            engine.snapshot(iteration)
+            (folder / f"done-{rank}").write_text(str(iteration))
+            iteration += 1
+    assert (parameters == iteration * (iteration - 1) // 2).all(), parameters
+
+
+if __name__ == "__main__":
+    main()
