@@ -165,6 +165,7 @@ def test_a_launcher_that_stands_by_takes_a_stopped_ones_place_and_that_one_ends_
     assert {job.await_started(rank, 2)["GROUP_RANK"] for rank in (2, 3)} == {"1"}
     kill_process(second.pid, signal.SIGCONT)
     assert second.end() == 1, second.text
+    assert "it was silent for 1 s, so its node counts as lost" in second.text
     assert not [pid for pid in before[2:] if runs(pid)]
     job.do("end")
     assert (first.end(), third.end()) == (0, 0), job.told()
@@ -211,6 +212,6 @@ def test_launchers_that_do_not_fit_together_are_refused(job):
     assert twin.end() == 1 and "node 1 has a launcher already" in twin.text
     wrong = job.launch(*nodes(port, count=3), "--node-rank", 2)
     assert wrong.end() == 1 and "--nnodes 3 --nproc-per-node 2, and node 0 --nnodes 2 --nproc-per-node 2" in wrong.text
-    stranger = job.launch(*nodes(port)[:-1], "other", "--node-rank", 1)
-    assert stranger.end() == 1 and "is of another job" in stranger.text
+    other = job.launch(*nodes(port)[:-1], "other", "--node-rank", 1)
+    assert other.end() == 1 and "is of another job" in other.text
     assert all(len(job.started(rank)) == 1 for rank in range(4))

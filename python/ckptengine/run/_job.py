@@ -49,6 +49,7 @@ class Job:
         self._members: dict[int, Member] = {}
         self._standbys: list[Member] = []
         self._vacant: dict[int, Timer] = {}  # nodes whose launcher was lost, with the time by which there must be one
+        self._held: list[int] = []  # ranks that have failed meanwhile, for want of the others
         self._restarts = Restarts(settings.max_restarts, settings.restart_window_s)
         self._counts: dict[int, int] = {}
         self._uncleared: set[int] | None = None  # nodes whose ranks are being ended, to start all anew
@@ -71,7 +72,7 @@ class Job:
         if what == "failed":
             failure = Failure(**message["failure"])
             if failure.rank in self._ranks_of(number):
-                self._judge(number, failure)
+                self._judge(failure)
         elif what == "cleared" and self._uncleared is not None:
             self._uncleared.discard(number)
             self._start_all_if_cleared()
@@ -98,12 +99,13 @@ class Job:
         text = f"node {number} is lost: its launcher ({member.name}) {why}"
         self._say(text)
         self._tell_all({"do": "told", "text": text}, but=0)
+        self._held = [rank for rank in self._held if rank not in self._ranks_of(number)]
         for rank in self._ranks_of(number):
             decision = self._restarts.judge(Failure(rank, f"was lost with node {number}"), time.monotonic())
             if isinstance(decision, Stop):
                 self.end(f"{text}. {decision.text}")
                 return
-            self._counts[rank] = decision.number
+            self._counts[rank] = self._counts.get(rank, 0) + 1
         wait_s = self._settings.replace_timeout_s
         self._vacant[number] = self._loop.after(wait_s, lambda: self.end(
             f"{text}, and no other has taken its place within {wait_s:g} s. Start one on a healthy machine with "
@@ -151,6 +153,7 @@ class Job:
             self._tell_all({"do": "told", "text": text}, but=0)
             if self._uncleared is None:
                 self._start(number)
+                self._start_held()
             else:
                 self._start_all_if_cleared()
         elif len(self._members) == self._settings.nodes:
@@ -184,19 +187,29 @@ class Job:
 
     # ---- ranks ----
 
-    def _judge(self, number: int, failure: Failure) -> None:
+    def _judge(self, failure: Failure) -> None:
         if self._uncleared is not None:
             return  # a consequence of the failure for which all ranks end
+        if self._vacant:  # it cannot go on without the ranks of the lost node: this says nothing of itself
+            self._held.append(failure.rank)
+            return
         decision = self._restarts.judge(failure, time.monotonic())
         if isinstance(decision, Restart) and self._settings.restarts_all:
             self._clear_all(decision.delay_s)
         elif isinstance(decision, Restart):
-            self._counts[failure.rank] = decision.number
-            self._members[number].peer.send(
-                {"do": "restart", "rank": failure.rank, "number": decision.number, "delay_s": decision.delay_s}
-            )
+            self._restart(failure.rank, decision.delay_s)
         else:
             self.end(decision.text)
+
+    def _restart(self, rank: int, delay_s: float) -> None:
+        self._counts[rank] = self._counts.get(rank, 0) + 1
+        peer = self._members[rank // self._settings.ranks_per_node].peer
+        peer.send({"do": "restart", "rank": rank, "number": self._counts[rank], "delay_s": delay_s})
+
+    def _start_held(self) -> None:
+        held, self._held = ([], self._held) if self._vacant else (self._held, [])
+        for rank in held:
+            self._restart(rank, 0.0)
 
     def _clear_all(self, delay_s: float) -> None:
         if self._uncleared is None:

@@ -11,6 +11,7 @@ from typing import Any
 OWN_SIGNALS = {-int(each) for each in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)}
 BACKOFF_MAX_S = 30.0
 TRACE_LINES_MAX = 60
+OTHERS_MAX = 8
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,6 @@ def end_of_trace(text: str) -> str:
 @dataclass(frozen=True)
 class Restart:
     delay_s: float
-    number: int  # how often this rank has started anew; the first time it is 1
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,6 @@ class Stop:
 
 @dataclass
 class _Rank:
-    restarts: int = 0
     failed_at_s: list[float] = field(default_factory=list)  # within the window
     last: Failure | None = None
 
@@ -101,7 +100,9 @@ class Restarts:
             return Stop(str(failure))
         if before is not None and failure.is_same_place(before):
             reached = "" if failure.iteration is None else f" after iteration {failure.iteration}"
-            return Stop(f"rank {failure.rank} has failed twice in the same way{reached}, without progress. {failure}")
+            others = self._others_since(rank.failed_at_s[-1] if rank.failed_at_s else now_s, failure.rank)
+            text = f"rank {failure.rank} has failed twice in the same way{reached}, without progress"
+            return Stop(f"{text}{others}. {failure}")
         rank.failed_at_s = [at for at in rank.failed_at_s if now_s - at <= self._window_s] + [now_s]
         if len(rank.failed_at_s) > self._max:
             return Stop(
@@ -109,8 +110,12 @@ class Restarts:
                 f"than --max-restarts allows. The first failure: {self._recent[0][1]}"
                 + ("" if self._recent[0][1] is failure else f"\nThe last failure: {failure}")
             )
-        rank.restarts += 1
-        return Restart(_backoff_s(len(rank.failed_at_s)), rank.restarts)
+        return Restart(_backoff_s(len(rank.failed_at_s)))
+
+    def _others_since(self, since_s: float, rank: int) -> str:
+        """The failures of other ranks, which may be the cause."""
+        found = [f"rank {one.rank} {one.how}" for at, one in self._recent if at >= since_s and one.rank != rank]
+        return f" (meanwhile {', '.join(found[:OTHERS_MAX])})" if found else ""
 
 
 def _backoff_s(failures: int) -> float:
