@@ -103,6 +103,18 @@ class JitJob:
         """Until some iterations after the last whole capture, so that only a late capture can be restored."""
         self.until(lambda: min(self.newest()) >= past and 3 <= self.newest()[0] % CAPTURE_EVERY <= 6)
 
+    def cause(self, rank: int, what: str, where: str) -> None:
+        """A fault, and waits until all have gone on."""
+        number, begun_s = len(self.begins(0)), time.monotonic()
+        self.fault(rank, what, where)
+        self.await_begins(number + 1)
+        before = [max(float(line[2]) for line in self.lines("losses", each) if float(line[2]) < begin.at_s)
+                  for each in range(RANKS) for begin in self.begins(each)[number:]]
+        latest = max(self.begins(each)[number].at_s for each in range(RANKS))
+        print(f"{what} {where}: {time.monotonic() - begun_s:.2f} s, from the last update to the next begin "
+              f"{latest - max(before):.2f} s")
+        self.await_iteration(self.begins(0)[number].iteration + 5)
+
     def fault(self, rank: int, what: str, where: str) -> None:
         whole = self.folder / f"do-{rank}.new"
         whole.write_text(f"{what} {where}")

@@ -3,7 +3,7 @@
 It appends "ITERATION LOSS TIME" to FOLDER/losses-RANK, and for each call of the training function a line to
 FOLDER/begins-RANK: its process, the restored iteration, the tier of the main shard, and the time. FOLDER/do-RANK holds
 "WHAT WHERE": the process does WHAT (kill, stop, spin) once it gets to the place WHERE (forward, backward, all_reduce,
-update), and removes the file before. It ends with the iteration that FOLDER/end names."""
+joined, update), and removes the file before. It ends with the iteration that FOLDER/end names."""
 
 from __future__ import annotations
 
@@ -49,12 +49,13 @@ class Trainer:
         if output.requires_grad:
             output.register_hook(lambda gradient: self.at("backward"))
 
-    def at(self, where: str) -> None:
+    def at(self, where: str, late_s: float = 0) -> None:
         path = self.folder / f"do-{self.rank}"
         if not path.exists() or path.read_text().split()[1] != where:
             return
         what = path.read_text().split()[0]
         path.unlink()
+        time.sleep(late_s)
         if what == "spin":
             re.match(r"(a+)+b", "a" * 100)  # takes for ever, and lets no other thread in
         os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[what])
@@ -67,8 +68,9 @@ class Trainer:
         loss = self.model(inputs).square().mean()
         loss.backward()
         total = loss.detach().clone()
+        self.at("all_reduce", late_s=0.2)  # the others wait in it
         work = dist.all_reduce(total, async_op=True)
-        self.at("all_reduce")
+        self.at("joined")  # some of the others may get the result
         work.wait()
         return total
 
