@@ -20,8 +20,8 @@ def start(cluster, tmp_path):
         job.close()
 
 
-FAULTS = [(0, "stop", "backward"),
-          (2, "spin", "forward")]
+FAULTS = [(1, "kill", "forward"), (2, "kill", "backward"), (3, "kill", "all_reduce"), (1, "kill", "joined"),
+          (0, "stop", "backward"), (2, "spin", "forward")]
 
 
 def check_survivors(job: JitJob, failed: int, *, same_state: bool = True) -> None:

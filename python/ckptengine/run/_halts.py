@@ -59,9 +59,16 @@ class Question:
 
 
 def agent_of(agents: list[Agent], ours: Processes) -> Agent | None:
-    """The agent to which a rank of this launcher belongs, or has belonged. None: there is none."""
+    """The agent to which a rank of this launcher belongs, or has belonged. None: there is none. If ranks act as if each
+    had a node of its own, it is the first agent, with the ranks of all."""
     pids = set(ours.values())
-    return next((agent for agent in agents if any(rank["pid"] in pids for rank in agent["ranks"])), None)
+    found = [agent for agent in agents if any(rank["pid"] in pids for rank in agent["ranks"])]
+    if len(found) < 2:
+        return found[0] if found else None
+    return found[0] | {
+        "incarnation": max(agent["incarnation"] for agent in found),
+        "ranks": [rank for agent in found for rank in agent["ranks"]],
+    }
 
 
 @dataclass
@@ -79,8 +86,13 @@ class Halts:
         """Ranks to be killed, and why. Those whose process is stopped are named at once, others after `grace_s`."""
         halt = agent["halt"]
         told = {rank["pid"]: rank for rank in agent["ranks"]}
-        if halt and halt["over"] and halt["incarnation"] > self._incarnation:
-            self._incarnation, self._due_s = halt["incarnation"], now_s + self.grace_s
+        over = halt["incarnation"] if halt and halt["over"] else 0
+        # The first ranks that rejoin begin the next incarnation, and that ends the halt.
+        newest = agent.get("incarnation", 0)
+        if any(0 < rank["incarnation"] < newest and rank["pid"] in ours.values() for rank in agent["ranks"]):
+            over = max(over, newest - 1)
+        if over > self._incarnation:
+            self._incarnation, self._due_s = over, now_s + self.grace_s
             self._waiting = {pid for pid in ours.values() if pid in told}
         self._waiting &= set(ours.values())
         self._waiting -= {pid for pid in self._waiting if pid in told and self._has_rejoined(told[pid])}
