@@ -57,7 +57,7 @@ class JitJob:
         self.log = (folder / "log").open("w")
         self.launcher = subprocess.Popen(
             [sys.executable, "-m", "ckptengine.run", "--nproc-per-node", str(RANKS), "--spares", "1",
-             "--halt-grace", "1", "--preload", "torch,torch.distributed.fsdp,ckptengine.torch",
+             "--halt-grace", "1", "--preload", "torch,ckptengine.torch",
              Path(__file__).with_name("jit_trainer.py"), folder, kind, json.dumps(given)],
             env=environment, stdout=self.log, stderr=subprocess.STDOUT)
 
@@ -105,14 +105,13 @@ class JitJob:
 
     def cause(self, rank: int, what: str, where: str) -> None:
         """A fault, and waits until all have gone on."""
-        number, begun_s = len(self.begins(0)), time.monotonic()
+        number = len(self.begins(0))
         self.fault(rank, what, where)
         self.await_begins(number + 1)
         before = [max(float(line[2]) for line in self.lines("losses", each) if float(line[2]) < begin.at_s)
                   for each in range(RANKS) for begin in self.begins(each)[number:]]
         latest = max(self.begins(each)[number].at_s for each in range(RANKS))
-        print(f"{what} {where}: {time.monotonic() - begun_s:.2f} s, from the last update to the next begin "
-              f"{latest - max(before):.2f} s")
+        print(f"{what} {where}: {latest - max(before):.2f} s from the last update to the next begin")
         self.await_iteration(self.begins(0)[number].iteration + 5)
 
     def fault(self, rank: int, what: str, where: str) -> None:
@@ -123,6 +122,21 @@ class JitJob:
     def await_begins(self, count: int) -> None:
         """Until each rank has begun to train `count` times."""
         self.until(lambda: all(len(self.begins(rank)) >= count for rank in range(RANKS)))
+
+    def check_survivors(self, failed: int, *, same_state: bool = True) -> None:
+        """After the last fault: the failed rank has another process, the others have the same, and their tensors."""
+        number = len(self.begins(failed)) - 1
+        assert len({self.begins(rank)[number].iteration for rank in range(RANKS)}) == 1
+        for rank in range(RANKS):
+            before, after = self.begins(rank)[number - 1 :]
+            assert (before.pid == after.pid) == (rank != failed)
+            if rank != failed and same_state:
+                assert after.tier == "LIVE"
+
+    def check_losses(self, kind: str) -> None:
+        """Against those of a run without faults."""
+        end = max(self.newest()) + 6
+        assert self.run_to_the_end(end) == self.undisturbed(kind, end)
 
     def run_to_the_end(self, end: int) -> dict[int, dict[int, str]]:
         whole = self.folder / "end.new"
@@ -145,3 +159,16 @@ class JitJob:
             assert process.exitcode == 0
         return {rank: {int(iteration): loss for iteration, loss in
                        json.loads((folder / f"undisturbed-{rank}").read_text()).items()} for rank in range(RANKS)}
+
+
+def started_jobs(cluster, folder: Path):
+    """For a fixture: yields a function that starts a job, and closes it afterwards."""
+    jobs = []
+
+    def make(**options) -> JitJob:
+        jobs.append(JitJob(cluster, folder / f"job{len(jobs)}", **options))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        job.close()
