@@ -27,6 +27,7 @@ from collections.abc import Iterator
 
 import torch.distributed as dist
 
+from .._engine import Error, Status
 from . import _group, _internals
 from ._group_state import Interrupted, state
 
@@ -58,6 +59,20 @@ def check() -> None:
 def why_not() -> str:
     """Why check() raises. "" if it does not."""
     return state.why_not()
+
+
+def require_replaceable() -> None:
+    """Raises Error if this process has no process group, or one that interrupt() cannot interrupt."""
+    if not dist.is_initialized():
+        raise Error(Status.INVALID, "there is no process group; call init_process_group('ckpt:gloo') first")
+    for group in _internals.made_groups()[0]:
+        if not isinstance(group, _group.Group) and group.size() > 1:
+            backend = dist.get_backend(group)
+            raise Error(
+                Status.INVALID,
+                f"a process group has the backend '{backend}', so nothing can interrupt it; make all groups with "
+                f"'ckpt:{backend}'",
+            )
 
 
 def failures() -> int:
