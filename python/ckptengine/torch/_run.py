@@ -234,10 +234,17 @@ class _Run:
         self._stop_watching()
         groups.close()
         _internals.forget_groups_since(self._made)
+        self._forget_pass()
+        self._engine.rejoin()
+
+    def _forget_pass(self) -> None:
         _internals.reset_models(self._models)
+        for optimizer in self._checkpointer._inventory.optimizers.values():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
         for scaler in self._checkpointer._stateful["scaler"].values():
             _internals.reset_scaler(scaler)
-        self._engine.rejoin()
 
     def _stop_watching(self) -> None:
         if self._watch is not None:
