@@ -48,6 +48,7 @@ void try_input(Input input) {
   check(request, agent::hello_request, is_sound_hello);
   check(request, agent::restore_request, [](const auto& wanted) { return is_timeout(wanted.timeout_ms); });
   check(request, agent::restored_request, [](const std::string& sentence) { return sentence.size() <= 1000; });
+  check(request, agent::trouble_request, [](const std::string& sentence) { return sentence.size() <= 1000; });
   check(request, agent::corrupt_request, [](const agent::CorruptRequest& corrupt) {
     return is_shard(corrupt.shard) && is_timeout(corrupt.timeout_ms.value_or(0));
   });

@@ -96,6 +96,35 @@ std::uint64_t gather_leaf(const StripeLoops& loops, SourceCursor& cursor, std::b
   return hasher.finish(destination + size_bytes - stripe_size_bytes, size_bytes);
 }
 
+// The digest of a leaf that lies in segments.
+std::uint64_t scattered_leaf_digest(const StripeLoops& loops, std::span<const Source> segments,
+                                    std::span<const std::size_t> offsets, std::size_t leaf) {
+  const std::size_t begin = leaf * leaf_size_bytes, size_bytes = leaf_length(offsets.back(), leaf);
+  SourceCursor cursor(segments, offsets, begin);
+  alignas(64) std::byte together[short_leaf_max_bytes];
+  if (size_bytes <= short_leaf_max_bytes) {
+    read_across(cursor, together, size_bytes);
+    return short_leaf_digest(together, size_bytes);
+  }
+  LeafHasher hasher;
+  const std::size_t stripes = whole_stripes(size_bytes);
+  for (std::size_t done = 0; done < stripes;) {
+    const std::size_t run = std::min(stripes - done, cursor.run_bytes() / stripe_size_bytes);
+    if (run > 0) {
+      loops.digest(hasher.accumulators, done, cursor.data(), run);
+      cursor.advance(run * stripe_size_bytes);
+      done += run;
+    } else {
+      read_across(cursor, together, stripe_size_bytes);
+      loops.digest(hasher.accumulators, done, together, 1);
+      ++done;
+    }
+  }
+  SourceCursor last(segments, offsets, begin + size_bytes - stripe_size_bytes);
+  read_across(last, together, stripe_size_bytes);
+  return hasher.finish(together, size_bytes);
+}
+
 void write_across(TargetCursor& cursor, const std::byte* source, std::size_t size_bytes) {
   while (size_bytes > 0) {
     const std::size_t run = std::min(size_bytes, cursor.run_bytes());
@@ -179,6 +208,16 @@ std::optional<std::size_t> verify_leaves(const std::byte* packed, std::size_t le
   for (std::size_t leaf = first_leaf; leaf < last_leaf; ++leaf) {
     const std::byte* data = packed + leaf * leaf_size_bytes;
     if (leaf_digest(data, leaf_length(length_bytes, leaf), isa) != expected[leaf]) return leaf;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::size_t> verify_segments(std::span<const Source> segments, std::span<const std::size_t> offsets,
+                                           std::size_t first_leaf, std::size_t last_leaf, const std::uint64_t* expected,
+                                           Isa isa) {
+  const StripeLoops& loops = stripe_loops(isa);
+  for (std::size_t leaf = first_leaf; leaf < last_leaf; ++leaf) {
+    if (scattered_leaf_digest(loops, segments, offsets, leaf) != expected[leaf]) return leaf;
   }
   return std::nullopt;
 }

@@ -57,4 +57,10 @@ void gather_leaves(std::span<const Source> segments, std::span<const std::size_t
                                                        std::size_t first_leaf, std::size_t last_leaf,
                                                        const std::uint64_t* expected, Isa isa = best_isa());
 
+// The same for a piece whose bytes are in these segments. Copies nothing.
+[[nodiscard]] std::optional<std::size_t> verify_segments(std::span<const Source> segments,
+                                                         std::span<const std::size_t> offsets, std::size_t first_leaf,
+                                                         std::size_t last_leaf, const std::uint64_t* expected,
+                                                         Isa isa = best_isa());
+
 }  // namespace ckpt::kernels

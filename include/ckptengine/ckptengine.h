@@ -11,8 +11,8 @@
  *  - No function aborts, exits, prints, installs a signal handler, or lets a C++ exception escape.
  *  - Every wait has a deadline.
  *  - Only one thread at a time may use an engine: the training thread. Any thread may call ckpt_comm_begin(),
- *    ckpt_comm_end(), ckpt_wait(), ckpt_snapshot_stage(), ckpt_stats(), ckpt_health() and ckpt_on_health(). Engines are
- *    independent of each other.
+ *    ckpt_comm_end(), ckpt_wait(), ckpt_wait_halt(), ckpt_snapshot_stage(), ckpt_stats(), ckpt_health() and
+ *    ckpt_on_health(). Engines are independent of each other.
  *  - A forked child cannot use its parent's engine: calls return CKPT_ERR_INVALID.
  *  - The caller owns the memory of its tensors. Keep it until the tensor is moved or unregistered, or the engine is
  *    closed.
@@ -63,7 +63,7 @@ typedef enum ckpt_status {
   CKPT_ERR_CORRUPT = 24,    /* bytes did not match their digest, and no other source has them */
   CKPT_ERR_SYSTEM = 25,     /* the operating system or the GPU refused something */
   CKPT_ERR_INTERNAL = 26,   /* a bug in ckptengine: please report the error text */
-  CKPT_ERR_HALTED = 27      /* the job was halted, because a rank holds it up: do not update; restart all ranks */
+  CKPT_ERR_HALTED = 27      /* the job was halted, because a rank holds it up: do not update; see ckpt_rejoin() */
 } ckpt_status;
 
 /* Element types. The comments give the names that safetensors uses. */
@@ -122,13 +122,15 @@ typedef struct ckpt_tensor {
 #define CKPT_TENSOR_INIT \
   { sizeof(ckpt_tensor), NULL, NULL, NULL, 0, CKPT_U8, CKPT_HOST, CKPT_OVERLAPPED }
 
-/* Where a shard of a restored checkpoint came from. For a main shard in several parts, the highest value among them. */
+/* Where a shard of a restored checkpoint came from. For a main shard in several parts, the highest value among those
+ * that were loaded. */
 typedef enum ckpt_tier {
   CKPT_TIER_NONE = 0,
-  CKPT_TIER_LOCAL = 1,     /* this node's memory */
-  CKPT_TIER_PEER = 2,      /* another node's memory */
-  CKPT_TIER_DECODED = 3,   /* rebuilt from parity */
-  CKPT_TIER_PERSISTENT = 4 /* storage */
+  CKPT_TIER_LOCAL = 1,      /* this node's memory */
+  CKPT_TIER_PEER = 2,       /* another node's memory */
+  CKPT_TIER_DECODED = 3,    /* rebuilt from parity */
+  CKPT_TIER_PERSISTENT = 4, /* storage */
+  CKPT_TIER_LIVE = 5        /* the rank's tensors, which had that state already: nothing was loaded */
 } ckpt_tier;
 
 /* What ckpt_restore() did. */
@@ -226,7 +228,8 @@ typedef enum ckpt_warning {
   CKPT_WARNING_ENVIRONMENT = 1,      /* a variable CKPTENGINE_... names no option, or an old CKPT_... is set */
   CKPT_WARNING_GPU_MEMORY = 2,       /* the GPU had less free memory than gpu_staging_bytes */
   CKPT_WARNING_FORGOTTEN_UPDATE = 3, /* snapshot discarded: ckpt_before_update() was not called after it */
-  CKPT_WARNING_REPLICATION = 4       /* checkpoints go from host to host, although GPU to GPU was asked for */
+  CKPT_WARNING_REPLICATION = 4,      /* checkpoints go from host to host, although GPU to GPU was asked for */
+  CKPT_WARNING_TENSORS_CHANGED = 5   /* after a rejoin, a tensor did not hold what was captured, and was loaded */
 } ckpt_warning;
 
 /* Receives a warning on the training thread, within the call that noticed the cause. It must not call the engine.
@@ -332,8 +335,8 @@ CKPT_API ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration, void*
  * the snapshot. If you forget this call, the next ckpt_snapshot() discards the pending snapshot and warns.
  *
  * CKPT_ERR_HALTED, with the option on_suspicion=halt: the job was halted, because a rank holds it up (docs/jit.md). Do
- * not change the tensors any more: their state is captured. Close the engine, and restart all ranks. The call waits for
- * that capture, and at most 75 s.
+ * not change the tensors any more: their state is captured. Call ckpt_rejoin(), or close the engine and restart all
+ * ranks. The call waits for that capture, and at most 75 s.
  *
  * If all tensors are in host memory, the call blocks until they are captured, at most one minute. `count` may be 0.
  * CKPT_DISCARDED: the capture failed or took too long. CKPT_SKIPPED: no slot has become free since ckpt_snapshot(), so
@@ -352,6 +355,51 @@ CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
 /* Lets the next ckpt_snapshot() capture the whole state, whatever the option capture_every says: the last one of a job,
  * or one before something risky. All ranks have to call it before the same iteration. */
 CKPT_API ckpt_status ckpt_capture_next(ckpt_engine* engine);
+
+/* What ckpt_wait_halt() tells. */
+typedef struct ckpt_halt_t {
+  size_t struct_size;   /* in: sizeof(ckpt_halt_t); out: bytes that the library filled */
+  int32_t captured;     /* 1: this rank's state of `iteration` is captured; 0: it cannot be, and `text` says why */
+  uint32_t reserved;    /* 0 */
+  uint64_t incarnation; /* that was halted */
+  int64_t iteration;    /* whose update this rank has finished last; -1 if none */
+  char text[512];       /* for people; ends in a zero byte */
+} ckpt_halt_t;
+#define CKPT_HALT_INIT                      \
+  {                                         \
+    sizeof(ckpt_halt_t), 0, 0, 0, -1, { 0 } \
+  }
+
+/* Waits up to `timeout_ms` until the job is halted and this rank is frozen (docs/jit.md). Any thread may call it, also
+ * while the training thread hangs in a communication. Set halt->struct_size first; CKPT_HALT_INIT does.
+ *
+ * CKPT_OK: the job is halted, and this rank is captured or cannot be. From now on the training thread may be
+ * interrupted. Until ckpt_rejoin() every further call returns this at once. A rank within an update is not frozen
+ * before its ckpt_snapshot(). CKPT_ERR_TIMEOUT: `timeout_ms` has passed. CKPT_ERR_INVALID: without the option
+ * on_suspicion=halt no rank is ever halted. No call may be under way when the engine is closed. */
+CKPT_API ckpt_status ckpt_wait_halt(ckpt_engine* engine, int64_t timeout_ms, ckpt_halt_t* halt);
+
+/* Says that a communication of this rank has failed by itself, e.g. because a peer's connection was closed. The leader
+ * then halts the job at once, and need not wait for a deadline. Nobody is suspected for that. Call it on the training
+ * thread, before ckpt_wait_halt(). `text` is for people: agents log its first 500 bytes. The call waits for the node's
+ * agent, at most 10 s. It does nothing if this rank is halted already.
+ *
+ * CKPT_ERR_INVALID: `text` is null, the option on_suspicion is not halt, or ckpt_restore() was not called. */
+CKPT_API ckpt_status ckpt_report_trouble(ckpt_engine* engine, const char* text);
+
+/* Joins the next incarnation of the halted job, in the same process. Call it on the training thread, after
+ * ckpt_wait_halt() or CKPT_ERR_HALTED. No communication of the halted incarnation may still change registered tensors.
+ * Afterwards call ckpt_restore(), then train on as after the first restore. Registered tensors stay registered. Between
+ * the two calls they may be moved, unregistered, and others registered.
+ *
+ * The call waits for the capture of this rank, at most 75 s, and for the node's agent, about twice as long as the
+ * option claim_timeout_ms says. Other ranks are waited for in ckpt_restore(). Whoever waits for a snapshot of the
+ * halted incarnation in ckpt_wait() gets CKPT_ERR_SUPERSEDED.
+ *
+ * CKPT_ERR_INVALID: the rank is not halted, or a tensor is in GPU memory. Nothing changes then. After any other error
+ * the job is still halted: call it again, or close the engine and restart the rank. Common ones: CKPT_ERR_NO_AGENT,
+ * CKPT_ERR_CLAIMED (another process has taken over the rank), CKPT_ERR_TIMEOUT. */
+CKPT_API ckpt_status ckpt_rejoin(ckpt_engine* engine);
 
 /* Marks the begin and end of one communication of training: a collective, a send or a receive. The engine then keeps
  * checkpoint traffic out of its way, and the agent learns when the network is idle.

@@ -23,6 +23,7 @@
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -224,6 +225,22 @@ class Engine {
   // Lets the next snapshot() capture the whole state, whatever the option capture_every says. Call it on all ranks
   // before the same iteration. Throws Error.
   void capture_next() { detail::check(ckpt_capture_next(engine_)); }
+
+  // Waits until the job is halted and this rank is frozen. Returns nothing if `timeout` passes first. Any thread may
+  // call it. Throws Error. See ckpt_wait_halt().
+  [[nodiscard]] std::optional<ckpt_halt_t> wait_halt(std::chrono::milliseconds timeout) const {
+    ckpt_halt_t halt = CKPT_HALT_INIT;
+    const ckpt_status status = ckpt_wait_halt(engine_, timeout.count(), &halt);
+    if (status == CKPT_ERR_TIMEOUT) return std::nullopt;
+    detail::check(status);
+    return halt;
+  }
+  // Says that a communication of this rank has failed by itself, so that the job is halted at once. Throws Error. See
+  // ckpt_report_trouble().
+  void report_trouble(const std::string& text) { detail::check(ckpt_report_trouble(engine_, text.c_str())); }
+  // Joins the next incarnation of the halted job, in the same process. Then call restore(). Throws Error: the job is
+  // still halted then. See ckpt_rejoin().
+  void rejoin() { detail::check(ckpt_rejoin(engine_)); }
 
   // Mark the begin and end of each communication of training. The class Communication, below, calls both. They throw
   // Error only for wrong use. See ckpt_comm_begin().

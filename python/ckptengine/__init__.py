@@ -4,7 +4,7 @@ PyTorch training loops use `ckptengine.torch.Checkpointer`. `Engine` is the C AP
 """
 
 from ._abi import Capture, DType, Memory, Protection, Stage, Status, Tier, load_library
-from ._engine import Engine, Error, Halted, Health, NotProtected, Restored, Stats, Ticket
+from ._engine import Engine, Error, Halt, Halted, Health, NotProtected, Restored, Stats, Ticket
 from ._options import Options
 
 __version__ = "0.1.0"
@@ -14,6 +14,7 @@ __all__ = [
     "DType",
     "Engine",
     "Error",
+    "Halt",
     "Halted",
     "Health",
     "Memory",

@@ -107,6 +107,7 @@ class Tier(enum.IntEnum):
     PEER = 2
     DECODED = 3
     PERSISTENT = 4
+    LIVE = 5
 
 
 class Protection(enum.IntEnum):
@@ -215,6 +216,17 @@ class CHealth(_Growing):
     ]
 
 
+class CHalt(_Growing):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("captured", c_int32),
+        ("reserved", c_uint32),
+        ("incarnation", c_uint64),
+        ("iteration", c_int64),
+        ("text", c_char * 512),
+    ]
+
+
 HealthCallback = CFUNCTYPE(None, POINTER(CHealth), c_void_p)
 WarningCallback = CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 
@@ -231,6 +243,9 @@ _CALLS: dict[str, list] = {
     "ckpt_snapshot": [c_void_p, c_int64, c_void_p],
     "ckpt_before_update": [c_void_p, POINTER(c_void_p), c_size_t],
     "ckpt_discard": [c_void_p],
+    "ckpt_wait_halt": [c_void_p, c_int64, POINTER(CHalt)],
+    "ckpt_report_trouble": [c_void_p, c_char_p],
+    "ckpt_rejoin": [c_void_p],
     "ckpt_snapshot_stage": [c_void_p, c_int64, POINTER(c_int)],
     "ckpt_wait": [c_void_p, c_int64, c_int, c_int64],
     "ckpt_stats": [c_void_p, POINTER(CStats)],

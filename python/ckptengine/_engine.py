@@ -25,6 +25,7 @@ _PLACES = {
     Tier.PEER: "a peer's memory",
     Tier.DECODED: "parity",
     Tier.PERSISTENT: "storage",
+    Tier.LIVE: "its own tensors",
 }
 
 
@@ -38,7 +39,8 @@ class Error(RuntimeError):
 
 class Halted(Error):
     """The job was halted, because some rank died or makes no progress (docs/jit.md). No update may begin any more: the
-    engine captures the state as it is. Close the engine, end the process, and start all ranks again."""
+    engine captures the state as it is. Call rejoin() and restore(), or close the engine, end the process, and start all
+    ranks again."""
 
 
 class NotProtected(RuntimeError):
@@ -79,6 +81,19 @@ class Restored:
                 f"{self.bytes / 2**20:.1f} MiB in {self.fetch_ms + self.load_ms:.0f} ms"
             )
         return f"{text}. {self.message[0].upper()}{self.message[1:]}" if self.message else text
+
+
+@dataclass(frozen=True)
+class Halt:
+    """A halt that has frozen this rank."""
+
+    captured: bool  # this rank's state of `iteration` is captured; False: it cannot be, and `text` says why
+    incarnation: int  # that was halted
+    iteration: int  # whose update this rank has finished last; -1 if none
+    text: str  # for people
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -196,7 +211,7 @@ class Engine:
     Logging: warnings and changes of the job's protection go to the logger "ckptengine".
 
     Threads: one thread at a time uses the engine, the training thread. Any thread may use Ticket, stage(), stats(),
-    health(), comm_begin(), comm_end() and communication().
+    health(), wait_halt(), comm_begin(), comm_end() and communication().
 
     Memory: the engine holds a reference to the owner of registered memory until the tensor is moved or unregistered, or
     the engine is closed.
@@ -405,6 +420,35 @@ class Engine:
         """Discards the pending capture. Call it if the state changed before before_update(). Does nothing if no capture
         is pending."""
         self._check(self._library.ckpt_discard(self._open()))
+
+    # ---- halts ----
+
+    def wait_halt(self, timeout_s: float = 60) -> Halt | None:
+        """Waits until the job is halted and this rank is frozen: captured, or `captured` is False. Returns None if
+        `timeout_s` passes first. From then on the training thread may be interrupted, and until rejoin() every further
+        call returns at once. Any thread may call it, but none may be in it when the engine is closed. Raises Error
+        (INVALID) without the option on_suspicion=halt."""
+        c = _abi.CHalt()
+        status = Status(self._library.ckpt_wait_halt(self._open(), max(0, int(1000 * timeout_s)), byref(c)))
+        if status is Status.TIMEOUT:
+            return None
+        self._check(status)
+        text = c.text.decode("utf-8", "replace")
+        return Halt(captured=bool(c.captured), incarnation=c.incarnation, iteration=c.iteration, text=text)
+
+    def report_trouble(self, text: str) -> None:
+        """Says that a communication of this rank has failed by itself, e.g. because a peer's connection was closed. So
+        the job is halted at once, and nobody is suspected for it. Call it on the training thread, before wait_halt().
+        `text` is for people. Raises Error (INVALID) without the option on_suspicion=halt, and before restore()."""
+        self._check(self._library.ckpt_report_trouble(self._open(), text.replace("\0", " ").encode("utf-8", "replace")))
+
+    def rejoin(self) -> None:
+        """Joins the next incarnation of the halted job, in this process. Call it on the training thread, after
+        wait_halt() or Halted, once no communication changes registered memory any more. Then call restore(), and train
+        on. What is registered stays registered. Waits for the capture of this rank and for the node's agent, not for
+        other ranks. Raises Error; the job is still halted then."""
+        self._check(self._library.ckpt_rejoin(self._open()))
+        self._newest_taken, self._newest, self._last_status = -1, None, Status.OK
 
     # ---- communication ----
 

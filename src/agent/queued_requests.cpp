@@ -32,6 +32,11 @@ void QueuedRequests::reserve(Asker asker, const ReserveRequest& request, Respond
   queue_.post([this, asker, request, respond = std::move(respond)] { trainers_.reserve(asker, request, respond); });
 }
 
+void QueuedRequests::trouble(Asker asker, std::string text, Respond respond) {
+  queue_.post(
+      [this, asker, text = std::move(text), respond = std::move(respond)] { trainers_.trouble(asker, text, respond); });
+}
+
 void QueuedRequests::status(Respond respond) {
   queue_.post([this, respond = std::move(respond)] { respond({CKPT_OK, "", {{"agent", status_json(status_)}}, {}}); });
 }

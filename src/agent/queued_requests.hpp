@@ -26,6 +26,7 @@ class QueuedRequests : public TrainerRequests {
   void restored(Asker asker, std::string no_replication, Respond respond) override;
   void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) override;
   void reserve(Asker asker, const ReserveRequest& request, Respond respond) override;
+  void trouble(Asker asker, std::string text, Respond respond) override;
   void status(Respond respond) override;
   void health(Respond respond) override;
   void trace(Respond respond) override;

@@ -68,18 +68,21 @@ std::shared_ptr<Slots> reserve_on(AgentConnection& connection, const Reservation
 }  // namespace
 
 AgentLink::AgentLink(const Options& options, OnWords on_words)
-    : options_(options), on_words_(std::move(on_words)), self_(random_instance()) {
-  install(AgentConnection::open(options_, self_.instance(), 0), nullptr);
+    : options_(options), on_words_(std::move(on_words)), self_(std::make_unique<OpenEngine>(random_instance())) {
+  install(AgentConnection::open(options_, self_->instance(), 0), nullptr);
   watcher_ = start_thread("ckpt-link", [this] { watch(); });
 }
 
-AgentLink::~AgentLink() {
+AgentLink::~AgentLink() { end_watcher(); }
+
+void AgentLink::end_watcher() {
   {
     const std::lock_guard lock(mutex_);
     stop_.store(true, std::memory_order_release);
   }
   changed_.notify_all();
-  watcher_.join();
+  control()->ring_trainer();
+  if (watcher_.joinable()) watcher_.join();
 }
 
 Failure AgentLink::why_disconnected() const {
@@ -157,7 +160,8 @@ void AgentLink::reserve(const Reservation& wanted) {
   const std::lock_guard lock(mutex_);
   if (!connection_) throw disconnection();
   try {
-    session_.slots = reserve_on(*connection_, wanted, session_.slots);
+    session_.slots = reserve_on(*connection_, wanted, session_.slots ? session_.slots : slots_before_);
+    slots_before_.reset();
   } catch (const Failure& failure) {
     if (!connection_->usable()) lost(failure);
     throw;
@@ -170,11 +174,57 @@ void AgentLink::leave(Deadline deadline) {
   const std::lock_guard lock(mutex_);
   session_.slots.reset();
   stop_.store(true, std::memory_order_release);
-  if (!connection_) return AgentConnection::say_goodbye(options_, self_.instance());
+  slots_before_.reset();
+  if (!connection_) return AgentConnection::say_goodbye(options_, self_->instance());
   try {
     connection_->ask({{"type", "bye"}}, deadline);
   } catch (const Failure&) {
     // The agent is gone, or reads it later.
+  }
+}
+
+// ---- Another incarnation in the same process ----
+
+void AgentLink::rejoin(Deadline deadline) {
+  end_watcher();
+  leave_session(deadline);
+  try {
+    install(claim_anew(deadline), nullptr);
+  } catch (const Failure& failure) {
+    const std::lock_guard lock(mutex_);
+    lost(failure);
+    throw;
+  }
+  stop_.store(false, std::memory_order_release);
+  watcher_ = start_thread("ckpt-link", [this] { watch(); });
+}
+
+// The agent takes what the engine has captured, and then treats the rank as if its process had ended.
+void AgentLink::leave_session(Deadline deadline) {
+  const std::lock_guard lock(mutex_);
+  try {
+    if (connection_) connection_->ask({{"type", "bye"}}, deadline);
+  } catch (const Failure&) {
+    // It learns from the next claim that this engine is no longer open.
+  }
+  connection_.reset();
+  if (session_.slots) slots_before_ = std::exchange(session_.slots, nullptr);
+  reserved_.reset();
+  comm_.leave();
+  incarnation_.store(0, std::memory_order_release);
+  disowned_.store(false, std::memory_order_release);
+  self_ = std::make_unique<OpenEngine>(random_instance());
+}
+
+// The agent may just be starting again.
+AgentConnection AgentLink::claim_anew(Deadline deadline) const {
+  for (;;) {
+    try {
+      return AgentConnection::open(options_, self_->instance(), 0);
+    } catch (const Failure& failure) {
+      if (failure.status() != CKPT_ERR_NO_AGENT || deadline.passed()) throw;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(pause_first_ms));
   }
 }
 
@@ -244,7 +294,7 @@ std::optional<ckpt_status> AgentLink::reconnect() {
       throw Failure(CKPT_ERR_NO_AGENT,
                     "the agent of node " + options_.node +
                         " was stopped on purpose (ckptctl stop); start ckptd on it to go on taking snapshots");
-    auto connection = AgentConnection::open(options_, self_.instance(), incarnation_.load(std::memory_order_acquire));
+    auto connection = AgentConnection::open(options_, self_->instance(), incarnation_.load(std::memory_order_acquire));
     auto slots = wanted ? reserve_on(connection, *wanted, before) : nullptr;
     install(std::move(connection), std::move(slots));
     return std::nullopt;

@@ -74,6 +74,12 @@ class AgentLink {
   // Tells the agent that this engine is closed and will not write any more.
   void leave(Deadline deadline);
 
+  // Leaves the session, and registers as a new engine of the same rank and process that has not restored yet. The slots
+  // stay mapped until reserve() has answered: if the agent still has them, they go on. Waits for an agent until the
+  // deadline, and for its answers longer. Throws Failure; the link then stays disconnected until rejoin() succeeds. No
+  // other request may be under way.
+  void rejoin(Deadline deadline);
+
   // Call this when the engine has restored. From now on the link tells every agent so, and when training communicates.
   void joined(std::uint64_t incarnation);
 
@@ -81,6 +87,9 @@ class AgentLink {
 
  private:
   void watch();
+  void end_watcher();
+  void leave_session(Deadline deadline);
+  AgentConnection claim_anew(Deadline deadline) const;
   bool watch_words(const AgentSession& session);
   void give_up_damaged_slots();
   std::optional<ckpt_status> reconnect();
@@ -91,7 +100,7 @@ class AgentLink {
 
   const Options options_;
   const OnWords on_words_;
-  const OpenEngine self_;
+  std::unique_ptr<OpenEngine> self_;  // replaced while no watcher runs
   std::atomic<std::uint64_t> incarnation_{0};
   std::atomic<bool> connected_{false};
   std::atomic<bool> disowned_{false};
@@ -104,6 +113,7 @@ class AgentLink {
   std::optional<AgentConnection> connection_;
   AgentSession session_;
   std::optional<Reservation> reserved_;
+  std::shared_ptr<Slots> slots_before_;  // of the session before a rejoin, until the next reservation
   Failure why_disconnected_{CKPT_ERR_NO_AGENT, "the node's agent was not found yet"};
 
   mutable std::mutex control_mutex_;  // never held for long

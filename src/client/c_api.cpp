@@ -128,9 +128,10 @@ void hand_over(const Struct& from, Struct* to, std::size_t first_bytes, const ch
 
 // Sizes in the first release: a caller's struct has at least these. They stay when structs grow.
 constexpr std::size_t tensor_bytes_first = 48, restored_bytes_first = 88, stats_bytes_first = 96,
-                      health_bytes_first = 1032;
+                      health_bytes_first = 1032, halt_bytes_first = 544;
 static_assert(sizeof(ckpt_tensor) >= tensor_bytes_first && sizeof(ckpt_restored) >= restored_bytes_first &&
-              sizeof(ckpt_stats_t) >= stats_bytes_first && sizeof(ckpt_health_t) >= health_bytes_first);
+              sizeof(ckpt_stats_t) >= stats_bytes_first && sizeof(ckpt_health_t) >= health_bytes_first &&
+              sizeof(ckpt_halt_t) >= halt_bytes_first);
 
 // Copies the caller's tensor to the struct that this library knows. Further members of a newer struct must be zero.
 ckpt_tensor tensor_of(const ckpt_tensor& given) {
@@ -290,6 +291,32 @@ ckpt_status ckpt_discard(ckpt_engine* engine) {
 ckpt_status ckpt_capture_next(ckpt_engine* engine) {
   return on_engine(engine, [](auto& self) -> Outcome {
     self.capture_next();
+    return {};
+  });
+}
+
+ckpt_status ckpt_wait_halt(ckpt_engine* engine, int64_t timeout_ms, ckpt_halt_t* halt) {
+  return on_engine(engine, [&](const auto& self) -> Outcome {
+    need(halt != nullptr, "the place for the halt");
+    ckpt_halt_t found = CKPT_HALT_INIT;
+    hand_over(found, halt, halt_bytes_first, "ckpt_halt_t");
+    const Outcome outcome = self.wait_halt(timeout_ms, found);
+    if (outcome.status == CKPT_OK) hand_over(found, halt, halt_bytes_first, "ckpt_halt_t");
+    return outcome;
+  });
+}
+
+ckpt_status ckpt_report_trouble(ckpt_engine* engine, const char* text) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    need(text != nullptr, "the text");
+    self.report_trouble(text);
+    return {};
+  });
+}
+
+ckpt_status ckpt_rejoin(ckpt_engine* engine) {
+  return on_engine(engine, [](auto& self) -> Outcome {
+    self.rejoin();
     return {};
   });
 }

@@ -43,6 +43,13 @@ void Capture::attach(AgentSession session) {
   session_ = std::move(session);
 }
 
+void Capture::renew() {
+  detach();
+  small_.reset();
+  failure_.clear();
+  is_torn_.store(false);
+}
+
 // The agent adds a slot while captures wait for replication.
 void Capture::follow_growth(arena::Segment& segment) {
   std::uint32_t slot = segment.slots();

@@ -41,6 +41,8 @@ class Capture {
   void attach(AgentSession session);
   // Gives up the slots.
   void detach() { attach({}); }
+  // Another incarnation begins, whose session is not known yet. Not allowed while active().
+  void renew();
   const AgentSession& session() const { return session_; }
 
   // The agent's unused grant, if there is one. Throws Failure (CKPT_ERR_INTERNAL) for a grant that names no slot.

@@ -92,6 +92,7 @@ void Engine::check_no_capture(const char* call) const {
 void Engine::register_tensor(const ckpt_tensor& tensor) {
   leave_rest();
   check_no_capture("register_tensor()");
+  is_registered_anew_ = true;
   registry_.add(tensor, *device_);
   const std::uint64_t before = staging_bytes_.exchange(device_->staging_bytes(), std::memory_order_relaxed);
   if (before == staging_bytes_.load(std::memory_order_relaxed)) return;
@@ -102,12 +103,14 @@ void Engine::register_tensor(const ckpt_tensor& tensor) {
 void Engine::move_tensor(const std::string& name, void* data) {
   leave_rest();
   check_no_capture("move_tensor()");
+  is_registered_anew_ = true;
   registry_.move(name, data, *device_);
 }
 
 void Engine::unregister_tensor(const std::string& name) {
   leave_rest();
   check_no_capture("unregister_tensor()");
+  is_registered_anew_ = true;
   registry_.remove(name);
 }
 
@@ -181,8 +184,8 @@ Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t time
       return {status, "the snapshot of this iteration was discarded; wait for a later one"};
     case CKPT_ERR_SUPERSEDED:
       return {status,
-              "a new incarnation of the job began, so nothing of this process will be committed; stop this process and "
-              "restart the rank with all others"};
+              "a new incarnation of the job began, so this snapshot will not be committed; unless this process has "
+              "rejoined the job, stop it and restart the rank with all others"};
     default:
       return {status, "the snapshot of this iteration was not taken; ckpt_snapshot() said why"};
   }

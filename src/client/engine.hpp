@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -70,6 +71,14 @@ class Engine {
   void comm_begin(std::uint32_t channel, device::Stream on) const;
   Outcome comm_end(std::uint32_t channel, device::Stream on) const;
 
+  // Any thread. Waits until this rank is frozen because of a halt, and captured if it can be. Fills `halt` with
+  // CKPT_OK.
+  Outcome wait_halt(std::int64_t timeout_ms, ckpt_halt_t& halt) const;
+  // Training thread. A communication has failed by itself, so the job should be halted.
+  void report_trouble(const std::string& text);
+  // Leaves the halted incarnation. restore() may be called again. If it throws, the job is still halted.
+  void rejoin();
+
   // Training does something else than iterations in between.
   void pause(std::string_view name) const { link_.comm().pause(name); }
   Outcome resume() const;
@@ -90,6 +99,9 @@ class Engine {
   const Stored& stored(Deadline deadline);
   void ask_for_stored(nlohmann::json request, Deadline deadline);
   std::optional<CorruptPiece> load(device::Stream stream);
+  std::optional<CorruptPiece> load_or_keep(const ShardState& shard, StoredPiece& stored, bool is_expected,
+                                           device::Stream stream);
+  void check_not_fresh() const;
   std::string join_replication(std::optional<arena::ReceiveBuffer> receive_buffer, Deadline deadline);
 
   // snapshot.cpp
@@ -126,11 +138,17 @@ class Engine {
   bool pass_gate();
   void take_back_small();
   void leave_rest();
+  std::string halt_text() const;
   Outcome halted();
   bool has_late_captures() const { return options_.on_suspicion == OnSuspicion::halt || options_.capture_every > 1; }
   bool capture_late(Deadline slot_deadline, bool is_closing);
   bool await_slot(Deadline deadline);
   bool capture_at_close();
+
+  // rejoin.cpp
+  void await_end_of_halt() const;
+  CheckpointId live_checkpoint() const;
+  void forget_incarnation();
 
   const Options options_;
   Warnings warnings_;
@@ -148,7 +166,11 @@ class Engine {
     std::shared_ptr<Slots> slots;
   } released_{};
   Sealing sealing_;
-  std::optional<Stored> stored_;  // between the agent's answer and restore()
+  // What the tensors should hold between rejoin() and restore(); no checkpoint: none that can be stored. None
+  // otherwise.
+  std::optional<CheckpointId> live_;
+  bool is_registered_anew_ = false;  // since rejoin(), if there was one
+  std::optional<Stored> stored_;     // between the agent's answer and restore()
   std::string stored_layout_;
   std::string restored_message_;
   std::atomic<std::uint64_t> incarnation_{0};    // 0: not restored yet
@@ -157,7 +179,10 @@ class Engine {
   UpdateGate gate_;
   bool has_asked_ = false;  // before_update() was called since the last snapshot
   bool captures_next_ = false;
-  std::string late_failure_;  // why the tensors were not captured late; belongs to whoever has frozen the gate
+  // Why the tensors were not captured late. Belongs to whoever has frozen the gate. Once the gate is over, any thread
+  // may read it under the mutex, and rejoin() opens the gate under it.
+  std::string late_failure_;
+  mutable std::mutex halt_mutex_;
   Clock::time_point snapshot_called_at_;
   double snapshot_stall_ms_ = 0;
   std::string failure_;  // an Outcome's `text` points to this

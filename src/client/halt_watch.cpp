@@ -13,6 +13,13 @@ constexpr std::int64_t idle_look_ms = 100;  // only bounds the wait: the doorbel
 
 HaltWatch::HaltWatch(UpdateGate& gate, const Settings& settings, Source source)
     : gate_(gate), settings_(settings), source_(std::move(source)) {
+  start();
+}
+
+void HaltWatch::start() {
+  give_up_at_.reset();
+  answered_.reset();
+  stop_.store(false, std::memory_order_release);
   if (settings_.has_thread) thread_ = start_thread("ckpt-halt", [this] { run(); });
 }
 

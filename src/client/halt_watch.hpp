@@ -46,6 +46,8 @@ class HaltWatch {
 
   // Ends the thread, after the capture that it may have under way.
   void stop();
+  // Training thread, after stop(). Watches the next incarnation, for which the gate is open again.
+  void start();
   // One look, as the thread does it: for tests.
   void look(arena::Control& control, Clock::time_point now);
 

@@ -171,7 +171,7 @@ void HealthWatch::look() {
       committed_at_ = now;
     }
     if (auto news = watched_->health().read()) news_ = std::move(news);
-    facts.is_superseded = watched_->fenced() != 0;
+    facts.is_superseded = watched_->fenced() != 0 && !watched_->halt();  // a halted rank may rejoin
   }
   const auto ms_since = [&](Clock::time_point then) {
     return std::chrono::duration_cast<std::chrono::milliseconds>(now - then).count();

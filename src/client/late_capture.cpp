@@ -47,18 +47,22 @@ void Engine::leave_rest() {
   take_back_small();
 }
 
-Outcome Engine::halted() {
+std::string Engine::halt_text() const {
   const auto news = link_.control()->health().read();
-  failure_ = "the job was halted";
-  if (news && !news->suspicion.empty()) failure_ += ": " + news->suspicion;
+  std::string text = "the job was halted";
+  if (news && !news->suspicion.empty()) text += ": " + news->suspicion;
   const std::string iteration = std::to_string(gate_.iteration());
   if (gate_.state() != UpdateGate::over)
-    failure_ += "; the state of iteration " + iteration + " was not captured in time";
+    text += "; the state of iteration " + iteration + " was not captured in time";
   else if (late_failure_.empty())
-    failure_ += "; the state of iteration " + iteration + " is captured";
+    text += "; the state of iteration " + iteration + " is captured";
   else
-    failure_ += "; the state of iteration " + iteration + " is not captured, because " + late_failure_;
-  failure_ += "; end this process, and restart the rank with all others";
+    text += "; the state of iteration " + iteration + " is not captured, because " + late_failure_;
+  return text;
+}
+
+Outcome Engine::halted() {
+  failure_ = halt_text() + "; call ckpt_rejoin() and restore, or end this process and restart the rank with all others";
   return {CKPT_ERR_HALTED, failure_.c_str()};
 }
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "arena/comm_log.hpp"
 #include "base/error.hpp"
@@ -19,13 +20,48 @@ nlohmann::json report_of(const CorruptPiece& corrupt) {
       {"type", "corrupt"}, {"shard", corrupt.shard}, {"checkpoint", corrupt.checkpoint.word()}, {"leaf", corrupt.leaf}};
 }
 
+device::Plan plan_of(const ShardState& shard, const StoredPiece& stored) {
+  const auto range = arena::range_of(core::parse_part(stored.manifest.shard), shard.length_bytes());
+  return shard.plan.slice(range.first_byte, range.size_bytes);
+}
+
 std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState& shard, const StoredPiece& stored,
                                        device::Stream stream) {
-  const auto range = arena::range_of(core::parse_part(stored.manifest.shard), shard.length_bytes());
-  const auto leaf = device.load(shard.plan.slice(range.first_byte, range.size_bytes),
-                                {stored.slot.data(), stored.manifest.leaves.data()}, stream);
+  const auto leaf = device.load(plan_of(shard, stored), {stored.slot.data(), stored.manifest.leaves.data()}, stream);
   if (!leaf) return std::nullopt;
   return CorruptPiece{stored.manifest.shard, stored.manifest.checkpoint, *leaf};
+}
+
+// The name of a tensor that differs from the stored piece in this leaf. "" if none does: then the piece is damaged.
+std::string changed_tensor(const ShardState& shard, const StoredPiece& stored, std::size_t leaf) {
+  const auto range = arena::range_of(core::parse_part(stored.manifest.shard), shard.length_bytes());
+  const std::uint64_t begin = range.first_byte + leaf * kernels::leaf_size_bytes;
+  const std::uint64_t end = begin + kernels::leaf_length(range.size_bytes, leaf);
+  for (std::size_t i = 0; i < shard.layout.entries.size(); ++i) {
+    const arena::LayoutEntry& entry = shard.layout.entries[i];
+    const std::uint64_t from = std::max(begin, entry.offset_bytes);
+    const std::uint64_t to = std::min(end, entry.offset_bytes + entry.size_bytes);
+    if (from >= to) continue;
+    const device::Plan bytes = shard.plan.slice(from, to - from);
+    const std::byte* at = stored.slot.data() + (from - range.first_byte);
+    for (const kernels::Source& source : bytes.sources()) {
+      if (std::memcmp(source.data, at, source.size_bytes) != 0) return entry.name;
+      at += source.size_bytes;
+    }
+  }
+  return {};
+}
+
+std::uint64_t loaded_bytes(const StoredPiece& piece) {
+  return piece.tier == CKPT_TIER_LIVE ? 0 : piece.manifest.length_bytes;
+}
+
+// Of the parts that were loaded.
+ckpt_tier main_tier(const Stored& stored) {
+  ckpt_tier tier = CKPT_TIER_NONE;
+  for (const StoredPiece& part : stored.main)
+    if (part.tier != CKPT_TIER_LIVE) tier = std::max(tier, part.tier);
+  return tier == CKPT_TIER_NONE ? CKPT_TIER_LIVE : tier;
 }
 
 // What another number of ranks than captured the checkpoint should know.
@@ -76,13 +112,40 @@ const std::string& Engine::stored_layout() {
   return stored_layout_;
 }
 
+// Loads a piece, unless the tensors hold it. `is_expected`: they should, so people are told if they do not.
+std::optional<CorruptPiece> Engine::load_or_keep(const ShardState& shard, StoredPiece& stored, bool is_expected,
+                                                 device::Stream stream) {
+  if (live_ == stored.manifest.checkpoint) {
+    const auto leaf = device_->verify(plan_of(shard, stored), stored.manifest.leaves.data());
+    if (!leaf) {
+      stored.tier = CKPT_TIER_LIVE;
+      return std::nullopt;
+    }
+    if (const std::string name = is_expected ? changed_tensor(shard, stored, *leaf) : ""; !name.empty())
+      warnings_.add(CKPT_WARNING_TENSORS_CHANGED,
+                    "tensor " + name + " is not what was captured at iteration " + std::to_string(live_->iteration()) +
+                        ": a bit of memory has flipped, or the tensor was changed in the halted job, or differs "
+                        "between ranks that name the same shard; it is loaded");
+  }
+  return load_piece(*device_, shard, stored, stream);
+}
+
 std::optional<CorruptPiece> Engine::load(device::Stream stream) {
   const RankState& state = registry_.state();
   check_matches(*stored_, state);
   if (!stored_->found) return std::nullopt;
-  for (const StoredPiece& part : stored_->main)
-    if (auto corrupt = load_piece(*device_, state.main, part, stream)) return corrupt;
-  return load_piece(*device_, state.private_, *stored_->private_, stream);
+  for (StoredPiece& part : stored_->main)
+    if (auto corrupt = load_or_keep(state.main, part, !is_registered_anew_, stream)) return corrupt;
+  return load_or_keep(state.private_, *stored_->private_, false, stream);
+}
+
+// A new process has its first state in its tensors. This one has trained.
+void Engine::check_not_fresh() const {
+  if (!live_ || stored_->found) return;
+  throw Failure(
+      CKPT_ERR_LOST,
+      "no checkpoint is stored that all ranks can get, so the job begins anew, and the tensors of this process "
+      "have trained already; end this process and restart the rank");
 }
 
 // Runs before training has work on the GPU, because connecting the members waits for all of them and allocates memory.
@@ -119,6 +182,7 @@ ckpt_restored Engine::restore(device::Stream stream) {
   device_->check_streams("restore()", {&stream, 1});
   const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
   stored(deadline);
+  check_not_fresh();
   const auto load_begin = Clock::now();
   while (const auto corrupt = load(stream)) ask_for_stored(report_of(*corrupt), deadline);
   const double load_ms = milliseconds_between(load_begin, Clock::now());
@@ -138,10 +202,10 @@ ckpt_restored Engine::restore(device::Stream stream) {
   result.next_iteration = result.iteration + 1;
   result.fetch_ms = stored_->fetch_ms;
   if (stored_->found) {
-    result.main_tier = CKPT_TIER_NONE;
-    for (const StoredPiece& part : stored_->main) result.main_tier = std::max(result.main_tier, part.tier);
+    result.main_tier = main_tier(*stored_);
     result.private_tier = stored_->private_->tier;
-    result.bytes = stored_->private_->layout.length_bytes + stored_->main.front().layout.length_bytes;
+    result.bytes = loaded_bytes(*stored_->private_);
+    for (const StoredPiece& part : stored_->main) result.bytes += loaded_bytes(part);
     result.load_ms = load_ms;
     result.stored_world_size = stored_->main.front().manifest.world_size;
     result.adopted = stored_->private_->manifest.shard != options_.private_shard();
@@ -158,6 +222,7 @@ ckpt_restored Engine::restore(device::Stream stream) {
   gate_.rest(result.iteration, true);
   if (const std::string news = join_replication(std::move(stored_->receive_buffer), deadline); !news.empty())
     warnings_.add(CKPT_WARNING_REPLICATION, news);
+  live_.reset();
   stored_.reset();  // unmaps the pieces that were restored
   if (!registry_.empty()) begin_reserving();
   return result;

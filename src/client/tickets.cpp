@@ -60,6 +60,15 @@ void Tickets::restored(std::int64_t iteration) {
   announce();
 }
 
+void Tickets::forget() {
+  for (Entry& each : entries_) each.iteration.store(-1, std::memory_order_release);
+  for (auto* newest : {&newest_captured_, &newest_committed_, &newest_durable_})
+    newest->store(-1, std::memory_order_release);
+  superseded_.store(false, std::memory_order_release);
+  incarnations_.fetch_add(1, std::memory_order_acq_rel);
+  announce();
+}
+
 void Tickets::committed(CheckpointId checkpoint, Clock::time_point now) {
   const std::int64_t iteration = checkpoint.iteration();
   if (iteration <= newest_committed_.load(std::memory_order_relaxed)) return;
@@ -125,8 +134,10 @@ ckpt_status Tickets::wait(std::int64_t iteration, ckpt_stage stage, Deadline dea
     explicit Waiter(std::atomic<std::uint32_t>& waiters) : count(waiters) { count.fetch_add(1); }
     ~Waiter() { count.fetch_sub(1); }
   } waiter(waiters_);
+  const std::uint32_t incarnation = incarnations_.load(std::memory_order_acquire);
   for (;;) {
     const std::uint32_t seen = doorbell_.load();
+    if (incarnations_.load(std::memory_order_acquire) != incarnation) return CKPT_ERR_SUPERSEDED;
     if (reached(iteration, stage)) return CKPT_OK;
     if (const ckpt_status why = hopeless(iteration); why != CKPT_OK) return why;
     if (deadline.passed()) return CKPT_ERR_TIMEOUT;

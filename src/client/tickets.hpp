@@ -24,6 +24,9 @@ class Tickets {
   void refused(std::int64_t iteration, ckpt_status why);  // skipped, discarded while it waited, or failed
   void stalled(double ms) { stall_ms_.store(ms, std::memory_order_relaxed); }
   void restored(std::int64_t iteration);  // this iteration is committed, and iterations continue after it
+  // Another incarnation begins: what was known of iterations is forgotten, and whoever waits for one is told so. While
+  // this runs, nobody else may write.
+  void forget();
 
   // Watcher. Repeated calls do no harm.
   void committed(CheckpointId checkpoint, Clock::time_point now);
@@ -64,6 +67,7 @@ class Tickets {
   std::atomic<std::int64_t> newest_committed_{-1};
   std::atomic<std::int64_t> newest_durable_{-1};
   std::atomic<bool> superseded_{false};
+  std::atomic<std::uint32_t> incarnations_{0};  // +1 with each forget()
   std::atomic<std::uint64_t> taken_{0}, skipped_{0}, discarded_{0}, commits_{0}, bytes_{0};
   std::atomic<double> stall_ms_{0}, capture_ms_{0}, commit_ms_{0};
   std::atomic<std::uint32_t> doorbell_{0};  // futex: +1 after any change

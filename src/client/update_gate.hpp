@@ -6,7 +6,8 @@
 // - resting to held: the incarnation is halted, so no update begins. The iteration to freeze at is not decided yet.
 // - held to resting: this rank is behind, and may do one more update.
 // - resting or held to frozen: whoever does this captures the tensors, unless they are captured, and then calls end().
-// - frozen to over: end(). The gate never opens again.
+// - frozen to over: end(). No update begins any more in this incarnation.
+// - over to updating: reopen(). The engine has rejoined the job, and will restore.
 //
 // While the gate is held, frozen or over, the training thread does not use the engine's capture. From freeze() to end()
 // it belongs to the thread that froze. It takes no lock and allocates nothing.
@@ -37,7 +38,14 @@ class UpdateGate {
     is_kept_.store(is_kept, std::memory_order_relaxed);
     state_.store(resting);
   }
-  // Training thread. Waits until the state differs from `seen`, or the deadline passes.
+  // Training thread. Nobody else may freeze it at the same time.
+  void reopen() {
+    iteration_.store(-1, std::memory_order_relaxed);
+    is_kept_.store(false, std::memory_order_relaxed);
+    change(over, updating);
+  }
+  // Any thread. Waits until the gate closes or goes on from `seen`, or the deadline passes. It may return early. Nobody
+  // is woken while the gate is open, when an update begins or ends.
   void wait(State seen, Deadline deadline) const { futex_wait(state_, seen, deadline, FutexScope::process); }
 
   // Any thread. These return true for the thread that made the change.

@@ -89,6 +89,10 @@ struct FreezeAnswered {
   Rank rank = 0;
   FreezeAnswer answer;
 };
+// The rank's training thread says that a communication has failed by itself: a peer's connection closed, for example.
+struct TroubleReported {
+  Rank rank = 0;
+};
 // What a trainer that has ended left in the slots of its grant, sealed and valid: some of a snapshot's pieces. The
 // driver posts it before TrainerExited.
 struct LeftBehind {
@@ -150,8 +154,8 @@ struct FinalizeEnded {
 
 using Event = std::variant<Tick, LeaderRecordRead, IncarnationRecordRead, AssignmentsRead, MessageArrived, TrainerHello,
                            TrainerExited, RestoreAsked, RestoreDone, SegmentsReady, Progress, Captured, FreezeAnswered,
-                           LeftBehind, FetchEnded, SlotReleased, PieceCorrupt, StorageListed, WriteEnded, FinalizeEnded,
-                           Observed, RanksWatched>;
+                           TroubleReported, LeftBehind, FetchEnded, SlotReleased, PieceCorrupt, StorageListed,
+                           WriteEnded, FinalizeEnded, Observed, RanksWatched>;
 
 // ---- Effects ----
 

@@ -92,6 +92,7 @@ void visit_fields(auto& v, Is<RankReport> auto& rank) {
   v.field("computing_ms", rank.computing_ms);
   v.field("freeze", rank.freeze);
   v.field("freeze_at", rank.freeze_at);
+  v.field("reports_trouble", rank.reports_trouble);
 }
 
 void visit_fields(auto& v, Is<FreezeAnswer> auto& answer) {
@@ -116,6 +117,8 @@ void visit_fields(auto& v, Is<Halt> auto& halt) {
   v.field("captured", halt.captured);
   v.field("others", halt.others);
   v.field("is_over", halt.is_over);
+  v.field("reporter", halt.reporter);
+  v.field("reporter_node", halt.reporter_node);
 }
 
 void visit_fields(auto& v, Is<RankStanding> auto& standing) {

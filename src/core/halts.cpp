@@ -106,6 +106,9 @@ std::string explain(const Halt& halt, const NameOf& name_of) {
     why.culprits = halt.culprits;
     why.count = static_cast<std::uint32_t>(halt.culprits.size());
     text += ", because " + explain(why, name_of);
+  } else if (halt.reporter != no_rank) {
+    text += ", because a communication failed on rank " + std::to_string(halt.reporter) + " on node " +
+            name_of(halt.reporter_node);
   }
   text += "; captured: " + std::to_string(halt.captured) + " of " + std::to_string(halt.ranks) + " ranks";
   return text + unfrozen_text(halt, name_of);

@@ -59,6 +59,8 @@ struct Halt {
   std::uint32_t captured = 0;                  // ranks whose state of that iteration is whole
   std::vector<Unfrozen> others = {};           // the first of all others, by rank
   bool is_over = false;                        // no rank is awaited any more
+  Rank reporter = no_rank;                     // says that a communication failed by itself; no_rank: no rank said so
+  NodeId reporter_node = no_node;
   bool operator==(const Halt&) const = default;
 };
 

@@ -43,6 +43,9 @@ class AutoDevice : public Device {
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override {
     return used_.load()->load(plan, from, stream);
   }
+  std::optional<std::size_t> verify(const Plan& plan, const std::uint64_t* digests) override {
+    return used_.load()->verify(plan, digests);
+  }
   std::unique_ptr<StreamTimestamps> timestamps(Range words, std::shared_ptr<void> owner,
                                                StreamTimestamps::Reached reached) override {
     return used_.load()->timestamps(words, std::move(owner), std::move(reached));

@@ -164,6 +164,10 @@ class Device {
   // Failure.
   virtual std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) = 0;
 
+  // If can_start_late(): compares the tensors, where they are, with the digests of a piece's leaves. Returns the number
+  // of the first leaf that differs, or nothing if the tensors hold that piece.
+  virtual std::optional<std::size_t> verify(const Plan& /*plan*/, const std::uint64_t* /*digests*/) { return 0; }
+
   // Creates a timeline whose words are in these whole pages. They must stay mapped while anybody owns `owner`. Returns
   // null if the tensors are not on a GPU or it cannot write such words. The timeline may outlive the device.
   virtual std::unique_ptr<StreamTimestamps> timestamps(Range /*words*/, std::shared_ptr<void> /*owner*/,

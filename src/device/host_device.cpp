@@ -47,11 +47,13 @@ void HostDevice::copy_leaves(std::size_t first, std::size_t last) const {
   }
 }
 
-std::optional<std::size_t> HostDevice::load(const Plan& plan, ConstPacked from, Stream) {
+// Asks `first_bad` for ranges of leaves, on all threads, until it names a leaf.
+template <class FirstBad>
+std::optional<std::size_t> HostDevice::find_bad(std::size_t leaves, FirstBad first_bad) {
   constexpr std::size_t none = SIZE_MAX;
   std::atomic<std::size_t> bad_leaf{none};
-  pool_.start(plan.leaves(), [&](std::size_t first, std::size_t last) {
-    const auto bad = kernels::scatter_leaves(plan.targets(), plan.offsets(), from.data, first, last, from.digests);
+  pool_.start(leaves, [&](std::size_t first, std::size_t last) {
+    const std::optional<std::size_t> bad = first_bad(first, last);
     if (bad) bad_leaf.store(*bad, std::memory_order_relaxed);
     return !bad;
   });
@@ -59,6 +61,18 @@ std::optional<std::size_t> HostDevice::load(const Plan& plan, ConstPacked from, 
   }
   const std::size_t leaf = bad_leaf.load(std::memory_order_relaxed);
   return leaf == none ? std::nullopt : std::optional(leaf);
+}
+
+std::optional<std::size_t> HostDevice::load(const Plan& plan, ConstPacked from, Stream) {
+  return find_bad(plan.leaves(), [&](std::size_t first, std::size_t last) {
+    return kernels::scatter_leaves(plan.targets(), plan.offsets(), from.data, first, last, from.digests);
+  });
+}
+
+std::optional<std::size_t> HostDevice::verify(const Plan& plan, const std::uint64_t* digests) {
+  return find_bad(plan.leaves(), [&](std::size_t first, std::size_t last) {
+    return kernels::verify_segments(plan.sources(), plan.offsets(), first, last, digests);
+  });
 }
 
 }  // namespace ckpt::device

@@ -23,9 +23,12 @@ class HostDevice : public Device {
   bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) override;
   void cancel() override { pool_.cancel(); }
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;
+  std::optional<std::size_t> verify(const Plan& plan, const std::uint64_t* digests) override;
 
  private:
   void copy_leaves(std::size_t first, std::size_t last) const;
+  template <class FirstBad>
+  std::optional<std::size_t> find_bad(std::size_t leaves, FirstBad first_bad);
 
   // The copies under way. Kept here so that the pool's function holds one pointer and needs no allocation.
   std::array<Copy, plans_max> copies_{};

@@ -148,6 +148,7 @@ std::string describe(const Event& event) {
           [](const FreezeAnswered& e) {
             return text("rank ", e.rank, " answers halt ", e.answer.halt, ": ", freeze_name(e.answer.freeze));
           },
+          [](const core::TroubleReported& e) { return text("rank ", e.rank, " reports trouble"); },
           [](const LeftBehind& e) { return text("rank ", e.rank, " left ", e.pieces.size(), " pieces"); },
           [](const FetchEnded& e) { return text("fetch ", e.fetch, " ", describe(e.result)); },
           [](const SlotReleased& e) { return text("released ", describe(e.slot)); },

@@ -36,6 +36,10 @@ class StubRequests : public TrainerRequests {
     reserves.put(request);
     respond({CKPT_ERR_NO_SPACE, "too little", json::object(), {}});
   }
+  void trouble(Asker asker, std::string text, Respond respond) override {
+    troubles.put({asker.rank, std::move(text)});
+    respond({});
+  }
   void status(Respond respond) override { respond({CKPT_OK, "", {{"agent", 1}}, {}}); }
   void health(Respond respond) override {
     if (on_health) on_health();
@@ -49,6 +53,7 @@ class StubRequests : public TrainerRequests {
   testing::Mailbox<Asker> exits;
   testing::Mailbox<std::pair<std::int64_t, Respond>> restores;
   testing::Mailbox<ReserveRequest> reserves;
+  testing::Mailbox<std::pair<core::Rank, std::string>> troubles;
 };
 
 class TrainerServerTest : public ::testing::Test {

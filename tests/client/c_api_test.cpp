@@ -53,6 +53,10 @@ TEST_F(CApi, NullsAreRefusedWithASentence) {
   EXPECT_EQ(ckpt_comm_end(nullptr, 0, CKPT_NO_STREAM), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_pause(nullptr, "eval"), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_resume(nullptr), CKPT_ERR_INVALID);
+  ckpt_halt_t halt = CKPT_HALT_INIT;
+  EXPECT_EQ(ckpt_wait_halt(nullptr, 0, &halt), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_report_trouble(nullptr, "a connection was closed"), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_rejoin(nullptr), CKPT_ERR_INVALID);
   ckpt_close(nullptr);
   EXPECT_EQ(create({{"copies", nullptr}}), CKPT_ERR_INVALID);
 }

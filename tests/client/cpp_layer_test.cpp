@@ -58,6 +58,43 @@ TEST_F(CppLayer, APauseLastsAsLongAsItsScope) {
   EXPECT_EQ(words.paused(), std::nullopt);
 }
 
+class HaltedCppLayer : public CppLayer {
+ protected:
+  ckpt::Engine halting{ckpt::Options()
+                           .set("job", "job")
+                           .set("rank", 0)
+                           .set("world_size", 1)
+                           .set("node", "node")
+                           .set("agent", "attach")
+                           .set("on_suspicion", "halt")
+                           .set("arena_dir", directory.path())};
+};
+
+TEST_F(HaltedCppLayer, AHaltedEngineRejoinsAndRestoresAgain) {
+  EXPECT_THROW(static_cast<void>(engine.wait_halt(std::chrono::seconds(1))), ckpt::Error) << "on_suspicion=report";
+  std::int64_t weight = 5;
+  halting.register_tensor("weight", &weight, CKPT_I64, {});
+  EXPECT_FALSE(halting.restore().found);
+  halting.before_update();
+  weight = 6;
+  halting.snapshot(0);
+  halting.report_trouble("a connection was closed");
+  EXPECT_EQ(halting.wait_halt(std::chrono::milliseconds(0)), std::nullopt);
+  EXPECT_THROW(halting.rejoin(), ckpt::Error) << "it is not halted";
+  agent.control().halt({1, 0});
+  const auto halt = halting.wait_halt(std::chrono::seconds(20));
+  ASSERT_TRUE(halt);
+  EXPECT_EQ(halt->struct_size, sizeof(ckpt_halt_t));
+  EXPECT_EQ(halt->captured, 1);
+  EXPECT_EQ(halt->iteration, 0);
+  EXPECT_NE(halt->text[0], 0);
+  halting.rejoin();
+  const ckpt::Restored again = halting.restore();
+  EXPECT_EQ(again.main_tier, CKPT_TIER_LIVE);
+  EXPECT_EQ(again.next_iteration, 1);
+  EXPECT_EQ(weight, 6);
+}
+
 TEST_F(CppLayer, ASkippedSnapshotIsAFalseResultThatIsNoErrorAndSaysWhy) {
   std::int64_t weight = 5;
   engine.register_tensor("weight", &weight, CKPT_I64, {});

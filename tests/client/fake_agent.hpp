@@ -118,6 +118,10 @@ class FakeAgent {
     const std::lock_guard lock(mutex_);
     return last_bye_;
   }
+  Json last_trouble() {
+    const std::lock_guard lock(mutex_);
+    return last_trouble_;
+  }
   std::vector<Json> corrupt_reports() {
     const std::lock_guard lock(mutex_);
     return corrupt_reports_;
@@ -179,6 +183,8 @@ class FakeAgent {
       answer = stored(fds);
     } else if (type == "bye") {
       last_bye_ = request;
+    } else if (type == "trouble") {
+      last_trouble_ = request;
     } else if (type == "corrupt") {
       corrupt_reports_.push_back(request);
       quarantine(request.at("shard"), CheckpointId::from_word(request.at("checkpoint")));
@@ -262,7 +268,7 @@ class FakeAgent {
   std::atomic<bool> holds_reserve_{false};
   std::uint64_t incarnation_ = 0;
   core::Share share_;
-  Json last_hello_, last_reserve_, last_bye_;
+  Json last_hello_, last_reserve_, last_bye_, last_trouble_;
   std::map<std::string, Json> answers_;
   std::vector<Json> corrupt_reports_;
   std::thread thread_;

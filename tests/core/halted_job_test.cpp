@@ -217,6 +217,169 @@ TEST(HaltedJob, AfterAFalseAlarmTheLateCapturesAreCommitted) {
   EXPECT_EQ(job.status(0).committed, CheckpointId(1, 43));
 }
 
+TEST(HaltedJob, ARankThatReportsTroubleHaltsTheJobAtOnceAndNobodyIsAccused) {
+  Job job;
+  job.feed(own_node(1), TroubleReported{1});
+  job.advance(50);
+  for (Rank rank = 0; rank < ranks; ++rank) EXPECT_EQ(job.halts[rank].size(), 1u) << rank;
+  EXPECT_TRUE(job.halt().culprits.empty());
+  EXPECT_EQ(job.halt().reporter, 1u);
+  EXPECT_EQ(job.halt().reporter_node, own_node(1));
+  job.suspect(2);
+  ASSERT_EQ(job.halt().culprits.size(), 1u) << "it is found out later who held the others up";
+  EXPECT_EQ(job.halt().culprits[0].standing.rank, 2u);
+}
+
+TEST(HaltedJob, TroubleBeforeARankHasItsStateHaltsNothing) {
+  Job job(true);
+  job.hello(own_node(1), 1);
+  job.feed(own_node(1), TroubleReported{1});
+  for (Rank rank = 0; rank < ranks; ++rank) job.exit_trainer(rank);
+  job.halts.clear();
+  job.start_incarnation(own_node);
+  job.begin_training();
+  job.advance(1000);
+  EXPECT_TRUE(job.halts.empty());
+}
+
+TEST(HaltedJob, TroubleEndsWithItsIncarnation) {
+  Job job;
+  job.feed(own_node(1), TroubleReported{1});
+  job.advance(50);
+  job.halts.clear();
+  job.start_incarnation(own_node);
+  job.begin_training();
+  job.advance(1000);
+  EXPECT_EQ(job.halt(), Halt());
+  EXPECT_TRUE(job.halts.empty());
+}
+
+TEST(HaltedJob, WithoutTheOptionTroubleHaltsNobody) {
+  Job job(false);
+  job.feed(own_node(1), TroubleReported{1});
+  job.advance(1000);
+  EXPECT_TRUE(job.halts.empty());
+}
+
+// A launcher may start a rank again faster than anybody notices that it has gone.
+TEST(HaltedJob, BeforeANewTrainerEndsTheIncarnationTheOthersAreHaltedAndCaptured) {
+  Job job;
+  for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
+  job.die(2, 43);
+  job.hello(own_node(2), 2);
+  job.ask_restore(2);
+  job.advance(500);
+  EXPECT_EQ(job.incarnation(), 1u);
+  EXPECT_TRUE(job.fenced.empty());
+  for (const Rank rank : {0u, 1u, 3u}) job.answer(rank, Freeze::held, 43);
+  for (const Rank rank : {0u, 1u, 3u}) {
+    EXPECT_EQ(job.incarnation(), 1u) << rank;
+    ASSERT_TRUE(job.snapshot(rank, 43));
+    job.answer(rank, Freeze::captured, 43);
+  }
+  job.advance(500);
+  EXPECT_EQ(job.incarnation(), 2u);
+}
+
+TEST(HaltedJob, ARankThatRejoinsEarlyEndsNoCaptureOfOthers) {
+  Job job;
+  for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
+  job.die(2, 43);
+  job.suspect(2);
+  for (const Rank rank : {0u, 1u, 3u}) job.answer(rank, Freeze::held, 43);
+  ASSERT_TRUE(job.snapshot(0, 43));
+  job.answer(0, Freeze::captured, 43);
+  job.ready.clear();
+  const auto rejoin = [&](Rank rank) {
+    job.exit_trainer(rank);
+    job.hello(own_node(rank), rank);
+    job.ask_restore(rank);
+    job.advance(500);
+  };
+  rejoin(0);
+  EXPECT_EQ(job.incarnation(), 1u);
+  EXPECT_TRUE(job.fenced.empty());
+  for (const Rank rank : {1u, 3u}) {
+    ASSERT_TRUE(job.snapshot(rank, 43));
+    job.answer(rank, Freeze::captured, 43);
+  }
+  for (const Rank rank : {1u, 3u}) rejoin(rank);
+  EXPECT_EQ(job.incarnation(), 2u);
+  EXPECT_TRUE(job.ready.empty()) << "the dead rank is awaited";
+  job.hello(own_node(2), 2);
+  job.ask_restore(2);
+  job.advance(3000);
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    ASSERT_TRUE(job.ready.contains(rank)) << rank;
+    EXPECT_EQ(job.ready.at(rank).decision.checkpoint, CheckpointId(1, 43)) << rank;
+    EXPECT_EQ(job.ready.at(rank).incarnation, 2u) << rank;
+  }
+  EXPECT_EQ(job.halt(), Halt());
+}
+
+TEST(HaltedJob, ANewLeaderEndsNoIncarnationBeforeItHasHeardOfItsRanks) {
+  Job job;
+  for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
+  bool is_heard = false;
+  job.arrives = [&](NodeId, const Send& send) { return is_heard || !std::holds_alternative<Report>(send.message); };
+  job.change_leader();
+  const Rank restarted = *job.current_leader();
+  job.exit_trainer(restarted);
+  job.hello(own_node(restarted), restarted);
+  job.ask_restore(restarted);
+  job.advance(200);
+  EXPECT_EQ(job.incarnation(), 1u);
+  is_heard = true;
+  job.advance(3000);
+  EXPECT_EQ(job.incarnation(), 1u);
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    if (rank != restarted) job.answer(rank, Freeze::refused, 43);
+  }
+  job.advance(500);
+  EXPECT_EQ(job.incarnation(), 2u);
+}
+
+TEST(HaltedJob, ARankThatNeverAnswersDelaysTheNextIncarnationForTheDeadlineAlone) {
+  Job job;
+  job.hello(own_node(2), 2);
+  job.ask_restore(2);
+  job.advance(50'000);
+  EXPECT_EQ(job.incarnation(), 1u);
+  job.advance(15'000);
+  EXPECT_EQ(job.incarnation(), 2u);
+}
+
+TEST(HaltedJob, IfNoRankIsLeftTheNextIncarnationBeginsAtOnce) {
+  Job job;
+  for (Rank rank = 0; rank < ranks; ++rank) job.exit_trainer(rank);
+  job.halts.clear();
+  job.hello(own_node(2), 2);
+  job.advance(100);
+  EXPECT_EQ(job.incarnation(), 2u);
+  EXPECT_TRUE(job.halts.empty());
+}
+
+TEST(HaltedJob, WithoutTheOptionANewTrainerEndsTheIncarnationAtOnce) {
+  Job job(false);
+  job.hello(own_node(2), 2);
+  job.advance(100);
+  EXPECT_EQ(job.incarnation(), 2u);
+}
+
+TEST(HaltedJob, ARankThatStillWaitsInRestoreIsNotWaitedFor) {
+  Job job;
+  job.suspect(2);
+  for (const Rank rank : {0u, 1u, 3u}) job.answer(rank, Freeze::refused, 43);
+  job.fetching = false;
+  job.start_incarnation(own_node);
+  job.advance(3000);
+  ASSERT_EQ(job.incarnation(), 2u);
+  job.exit_trainer(2);
+  job.hello(own_node(2), 2);
+  job.advance(500);
+  EXPECT_EQ(job.incarnation(), 3u);
+}
+
 TEST(HaltedJob, WhatADeadRankLeftInSlotsThatItWasNotGrantedDoesNotCount) {
   Job job;
   const SlotRef other_slot{1, "rank1.private", 0};

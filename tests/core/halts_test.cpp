@@ -102,6 +102,15 @@ TEST(Halts, TheSentenceSaysWhyWhereAndWhoIsMissing) {
                                "captured (iteration 40)");
 }
 
+TEST(Halts, WithoutACulpritTheSentenceNamesWhoReportedTrouble) {
+  const auto text_of = [](const Halt& halt) { return explain(halt, [](NodeId) { return std::string("a"); }); };
+  Halt halt = new_halt();
+  EXPECT_EQ(text_of(halt), "incarnation 1 is halted; captured: 0 of 0 ranks");
+  halt.reporter = 3;
+  EXPECT_EQ(text_of(halt),
+            "incarnation 1 is halted, because a communication failed on rank 3 on node a; captured: 0 of 0 ranks");
+}
+
 TEST(Halts, OfManyRanksAFewAreNamedAndTheRestCounted) {
   std::vector<HaltedRank> ranks;
   for (Rank rank = 0; rank < 100; ++rank) ranks.push_back(rank_that(rank, Freeze::none, -1));

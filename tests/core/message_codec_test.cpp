@@ -41,6 +41,7 @@ Report some_report() {
   report.ranks[1].computing_ms = 250;
   report.ranks[1].freeze = {7, Freeze::captured, 101};
   report.ranks[0].freeze_at = 101;
+  report.ranks[1].reports_trouble = true;
   report.in_trouble = {{0, 2, RankTrouble::stopped, 'T', 100, 7, 3200, 0},
                        {1, 2, RankTrouble::dead, 0, -1, std::nullopt, INT64_MAX, 0}};
   return report;
@@ -100,7 +101,9 @@ Directive some_directive() {
                     16,
                     14,
                     {{3, 6, Freeze::none, -1}, {5, 7, Freeze::refused, 39}},
-                    true};
+                    true,
+                    4,
+                    7};
   return directive;
 }
 

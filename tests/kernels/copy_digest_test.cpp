@@ -125,6 +125,7 @@ class CopyOnIsa : public testing::TestWithParam<Isa> {
     for (std::size_t end = leaves; end > 0;) {  // backwards: no call leans on the one before
       const std::size_t first = end > leaves_per_call ? end - leaves_per_call : 0;
       gather_leaves(tensors.sources(), offsets, piece.data(), first, end, digests.data(), GetParam());
+      ASSERT_EQ(verify_segments(tensors.sources(), offsets, first, end, digests.data(), GetParam()), std::nullopt);
       end = first;
     }
     ASSERT_EQ(digests, library_digests(tensors.packed()));
@@ -232,6 +233,8 @@ TEST_P(CopyOnIsa, FlippedBitIsFoundInEveryLeafAndNothingWrittenAfterIt) {
       EXPECT_EQ(
           scatter_leaves(tensors.targets(), offsets, piece.data(), 0, expected.size(), expected.data(), GetParam()),
           leaf);
+      EXPECT_EQ(verify_segments(tensors.sources(), offsets, 0, expected.size(), expected.data(), GetParam()), leaf);
+      EXPECT_EQ(verify_segments(tensors.sources(), offsets, 0, leaf, expected.data(), GetParam()), std::nullopt);
       Packed written(offsets.back());
       std::vector<std::uint64_t> digests(expected.size());
       gather_leaves(tensors.sources(), offsets, written.data(), 0, expected.size(), digests.data(), GetParam());

@@ -26,6 +26,8 @@ END = 75
 class HaltingJob:
     """Four trainers in processes of their own, each on a node of its own, with the same parameters."""
 
+    program = "halt_trainer.py"
+
     def __init__(self, cluster, folder: Path, **options: object) -> None:
         self.cluster, self.folder, self.options = cluster, folder, options
         self.trainers: list[subprocess.Popen] = []
@@ -39,16 +41,18 @@ class HaltingJob:
         for name in ("spin", "die", "died", "stop", "update"):
             for command in self.folder.glob(f"{name}-*"):
                 command.unlink()
-        for rank in range(RANKS):
-            given = self.cluster.options(rank, RANKS, **{
-                "hang_floor_ms": FLOOR_MS, "on_suspicion": "halt", "capture_every": CAPTURE_EVERY,
-                "restore_timeout_ms": 30_000} | self.options)
-            given = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
-            given["library"] = str(build_file(BUILD, "libckptengine.so"))
-            program = [sys.executable, Path(__file__).with_name("halt_trainer.py")]
-            self.trainers.append(subprocess.Popen(
-                [*program, self.folder, str(rank), str(RANKS), json.dumps(given)],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}))
+        self.trainers = [self.start_rank(rank) for rank in range(RANKS)]
+
+    def start_rank(self, rank: int) -> subprocess.Popen:
+        given = self.cluster.options(rank, RANKS, **{
+            "hang_floor_ms": FLOOR_MS, "on_suspicion": "halt", "capture_every": CAPTURE_EVERY,
+            "restore_timeout_ms": 30_000} | self.options)
+        given = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
+        given["library"] = str(build_file(BUILD, "libckptengine.so"))
+        return subprocess.Popen(
+            [sys.executable, Path(__file__).with_name(self.program), self.folder, str(rank), str(RANKS),
+             json.dumps(given)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
 
     def kill(self) -> None:
         """All that are left, as a launcher does."""
@@ -238,7 +242,7 @@ def test_a_false_alarm_costs_at_most_one_minibatch(job, undisturbed):
     for rank in range(RANKS):
         told = (job.folder / f"halted-{rank}").read_text()
         assert told.startswith("the job was halted: incarnation 1 is halted at iteration "), told
-        assert f"the state of iteration {halt['iteration']} is captured; end this process" in told
+        assert f"the state of iteration {halt['iteration']} is captured; call ckpt_rejoin()" in told
     assert job.newest() == [halt["iteration"]] * RANKS
     job.come_back(undisturbed)
 

@@ -15,6 +15,7 @@ from .._engine import Engine, Error, Halted, Health, Restored, Stats, Status, Ti
 from .._options import Options
 from . import _codec, _rng, _split
 from ._communication import Communication
+from ._gate import Gate
 from ._inventory import Inventory, named
 from ._memory import Shown, show, show_as_stored, split_name
 from ._replicas import MainShard, is_distributed, this_rank
@@ -85,6 +86,9 @@ class Checkpointer:
         self._identities: tuple | None = None
         self._capturing = False  # between snapshot() and before_update()
         self.ticket: Ticket | None = None  # of the last snapshot()
+        self.restored: Restored | None = None  # what the last restore() did
+        self.is_warming_up = False  # whether run() calls the training function only to warm the models up
+        self._gate: Gate | None = None  # of run(), while it runs
         self._blob = bytearray()
         self._hooks: list[Any] = []
         if communication not in ("hooks", "patch", None):
@@ -130,6 +134,16 @@ class Checkpointer:
         generators (docs/elastic.md)."""
         if self._communication is not None:
             self._communication.place(self._inventory.models.values())
+        result = self._restore()
+        self._capturing, self.ticket, self.restored = False, None, result
+        return result
+
+    @property
+    def next_iteration(self) -> int:
+        """Where training continues, as the last restore() said. 0 before it."""
+        return self.restored.next_iteration if self.restored else 0
+
+    def _restore(self) -> Restored:
         stored = self.engine.stored_layout()
         if not stored["found"]:
             with contextlib.suppress(Error, ValueError):  # the first snapshot() raises for what cannot be registered
@@ -163,7 +177,9 @@ class Checkpointer:
         until they are captured. With tensors on a GPU, `streams` wait, not the host: name every stream that changes the
         tensors. If you name none, the current stream waits. If the optimizer has hooks, its step() also calls this
         function, for the current stream. Raises ckptengine.Halted if the job was halted: then do not update
-        (docs/jit.md)."""
+        (docs/jit.md). Within run() it raises Interrupted instead, also if a communication has failed."""
+        if self._gate is not None:
+            self._gate.before_update()
         self._capturing = False
         named = [stream.cuda_stream for stream in streams]
         current = self._current_stream()
@@ -175,7 +191,10 @@ class Checkpointer:
 
         A failed or skipped snapshot does not raise and does not harm training. Wrong use raises: if restore() was not
         called, if the iteration is not larger than the last one, or if tensors were moved between the last snapshot()
-        and its before_update(). Raises Halted if the job was halted and tensors were added, moved or removed."""
+        and its before_update(). Raises Halted if the job was halted and tensors were added, moved or removed. Within
+        run() it raises Interrupted if a communication has failed since before_update()."""
+        if self._gate is not None:
+            self._gate.before_snapshot()
         try:
             self._refresh()
         except Halted:

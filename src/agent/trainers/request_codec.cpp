@@ -117,6 +117,8 @@ RestoreRequest restore_request(const json& request) { return {timeout_ms(request
 
 std::string restored_request(const json& request) { return sentence(request, "no_replication"); }
 
+std::string trouble_request(const json& request) { return sentence(request, "text"); }
+
 CorruptRequest corrupt_request(const json& request) {
   CorruptRequest corrupt{shard_name(request, "shard"), CheckpointId::from_word(number(request, "checkpoint")), {}};
   if (request.contains("timeout_ms")) corrupt.timeout_ms = timeout_ms(request);

@@ -28,6 +28,7 @@ Asker bye_request(const nlohmann::json& request);  // only for an engine that ha
 RestoreRequest restore_request(const nlohmann::json& request);
 // Returns why the trainer cannot take part in GPU replication. "" if it can, or did not ask.
 std::string restored_request(const nlohmann::json& request);
+std::string trouble_request(const nlohmann::json& request);
 CorruptRequest corrupt_request(const nlohmann::json& request);
 ReserveRequest reserve_request(const nlohmann::json& request);
 

@@ -199,6 +199,13 @@ void TrainerManager::reserve(Asker asker, const ReserveRequest& request, const R
       });
 }
 
+void TrainerManager::trouble(Asker asker, const std::string& text, const Respond& respond) {
+  if (refuse_unknown(asker, respond)) return;
+  deps_.event_log.note("a communication failed on rank " + std::to_string(asker.rank) + ": " + text);
+  deps_.core.handle(core::TroubleReported{asker.rank});
+  respond({});
+}
+
 core::SegmentsReady TrainerManager::segments_of(Rank rank, const std::vector<std::string>& shards) const {
   std::uint32_t slots = arena::segment_slots_max;
   for (const std::string& shard : shards) slots = std::min(slots, deps_.segments.find({rank, shard})->slots());

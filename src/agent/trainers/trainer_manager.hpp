@@ -48,6 +48,7 @@ class TrainerManager {
   void restored(Asker asker, const std::string& no_replication, const Respond& respond);
   void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, const Respond& respond);
   void reserve(Asker asker, const ReserveRequest& request, const Respond& respond);
+  void trouble(Asker asker, const std::string& text, const Respond& respond);
 
   // ---- Effects ----
   void carry_out(const core::GrantSlots& grant);

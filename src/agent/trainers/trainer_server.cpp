@@ -260,6 +260,8 @@ void TrainerServer::on_trainer_request(Connection& connection, const std::string
     requests_.corrupt(asker, corrupt, corrupt.timeout_ms.value_or(options_.restore_timeout_ms), respond_to(connection));
   } else if (type == "reserve") {
     requests_.reserve(asker, reserve_request(request), respond_to(connection));
+  } else if (type == "trouble") {
+    requests_.trouble(asker, trouble_request(request), respond_to(connection));
   } else {
     refuse_request("the request \"" + type + "\" is unknown");
   }

@@ -14,8 +14,9 @@ void AdmissionControl::on_new_incarnation() {
   refuses_others_ = false;
 }
 
-void AdmissionControl::reconcile(TimeMs now, Effects& effects) {
+void AdmissionControl::reconcile(const Halts& halts, bool has_listened, TimeMs now, Effects& effects) {
   refresh_bindings();
+  is_held_back_ = false;
   bool is_contradicted = false;
   // Order: first members of this incarnation that a new leader has not met yet, then newcomers, then trainers that wait
   // since an incarnation that was never decided. The last ones are carried over.
@@ -31,11 +32,12 @@ void AdmissionControl::reconcile(TimeMs now, Effects& effects) {
       }
     }
   }
+  const bool may_end = halts.may_end(view_, has_listened, now);
   for (const auto& [node, peer] : view_.peers) {
     if (!view_.is_present(peer, now)) continue;
     for (const RankReport& rank : peer.report.ranks) {
       if (rank.incarnation != 0 || superseded_.contains(rank.instance)) continue;
-      admit_newcomer(peer, rank, now, effects);
+      admit_newcomer(peer, rank, may_end, now, effects);
       is_contradicted = is_contradicted || contradicts_others(rank);
     }
   }
@@ -92,7 +94,8 @@ bool AdmissionControl::contradicts_others(const RankReport& newcomer) const {
   return view_.is_undecided() && view_.record->incarnation != 0 && newcomer.world_size != view_.record->world_size;
 }
 
-void AdmissionControl::admit_newcomer(const Peer& peer, const RankReport& rank, TimeMs now, Effects& effects) {
+void AdmissionControl::admit_newcomer(const Peer& peer, const RankReport& rank, bool may_end, TimeMs now,
+                                      Effects& effects) {
   const auto bound = bindings_.find(rank.rank);
   if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) return;
   const bool second_hello = bound != bindings_.end();
@@ -103,6 +106,8 @@ void AdmissionControl::admit_newcomer(const Peer& peer, const RankReport& rank, 
   const bool is_deserted = contradicts_others(rank) &&
                            std::none_of(bindings_.begin(), bindings_.end(),
                                         [&](const auto& entry) { return view_.is_present(*entry.second.peer, now); });
+  is_held_back_ = is_held_back_ || (view_.has_begun() && !may_end);
+  if (is_held_back_) return;
   if (view_.record->incarnation == 0 || second_hello || decided || is_deserted) {
     open_incarnation(rank, now, effects);
     return;
@@ -210,7 +215,9 @@ std::optional<Refusal> AdmissionControl::refusal_of(NodeId node, const RankRepor
   if (outlived || superseded_.contains(rank.instance)) {
     return Refusal{rank.rank, rank.instance, true, view_.record->incarnation,
                    "rank " + std::to_string(rank.rank) + " was superseded by incarnation " +
-                       std::to_string(view_.record->incarnation) + " of the job: stop this process"};
+                       std::to_string(view_.record->incarnation) +
+                       (view_.config.halts ? " of the job: let it rejoin, or stop this process"
+                                           : " of the job: stop this process")};
   }
   return std::nullopt;
 }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/events.hpp"
+#include "core/leader/halts.hpp"
 #include "core/leader/job_view.hpp"
 #include "core/leader/record_writer.hpp"
 #include "core/leader/storage.hpp"
@@ -20,7 +21,10 @@ class AdmissionControl {
       : view_(view), bindings_(bindings), alarm_(alarm), record_writer_(record_writer), storage_(storage) {}
 
   void on_new_incarnation();
-  void reconcile(TimeMs now, Effects& effects);
+  // Before a new trainer ends an incarnation, `halts` has a say.
+  void reconcile(const Halts& halts, bool has_listened, TimeMs now, Effects& effects);
+  // A new trainer waits for the incarnation to end.
+  bool is_held_back() const { return is_held_back_; }
 
   // Opens the next incarnation, with a number above all known ones.
   void open_next(std::uint32_t world_size, TimeMs now, Effects& effects);
@@ -37,7 +41,7 @@ class AdmissionControl {
 
  private:
   bool contradicts_others(const RankReport& newcomer) const;
-  void admit_newcomer(const Peer& peer, const RankReport& rank, TimeMs now, Effects& effects);
+  void admit_newcomer(const Peer& peer, const RankReport& rank, bool may_end, TimeMs now, Effects& effects);
   void refresh_bindings();
   void open_incarnation(const RankReport& newcomer, TimeMs now, Effects& effects);
   std::uint64_t newest_served() const;
@@ -53,7 +57,8 @@ class AdmissionControl {
   const JobStorage& storage_;
   std::optional<TimeMs> contradicted_since_;  // when newcomers first named another world size than the ranks that wait
   bool refuses_others_ = false;               // newcomers have named another world size for long
-  std::set<std::uint64_t> superseded_;        // instances whose rank another instance has claimed later
+  bool is_held_back_ = false;
+  std::set<std::uint64_t> superseded_;  // instances whose rank another instance has claimed later
 };
 
 }  // namespace ckpt::core

@@ -31,6 +31,11 @@ bool is_here(const JobView& view, const Binding& binding, TimeMs now) {
          });
 }
 
+// It may still be captured. A rank that waits in restore() has nothing, and takes part in the next incarnation.
+bool is_running(const JobView& view, const Binding& binding, TimeMs now) {
+  return binding.rank.incarnation == view.record->incarnation && !binding.rank.waiting && is_here(view, binding, now);
+}
+
 std::vector<HaltedRank> halted_ranks(const JobView& view, const Halt& halt, TimeMs now) {
   std::vector<HaltedRank> ranks;
   for (Rank rank = 0; rank < view.record->world_size; ++rank) {
@@ -42,21 +47,44 @@ std::vector<HaltedRank> halted_ranks(const JobView& view, const Halt& halt, Time
     const Binding& binding = bound->second;
     // A culprit that answers after all counts, but nobody waits for it.
     const bool is_silent_culprit = is_culprit(halt, rank) && binding.rank.freeze.freeze == Freeze::none;
-    ranks.push_back({rank, binding.node, binding.rank.freeze, is_here(view, binding, now) && !is_silent_culprit});
+    ranks.push_back({rank, binding.node, binding.rank.freeze, is_running(view, binding, now) && !is_silent_culprit});
   }
   return ranks;
 }
 
+// The first rank that says so.
+const Binding* find_reporter(const JobView& view) {
+  for (const auto& [rank, binding] : view.bindings) {
+    if (binding.rank.reports_trouble && binding.rank.incarnation == view.record->incarnation) return &binding;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
-void Halts::reconcile(const JobView& view, const Suspicion& suspicion, bool has_listened, TimeMs now) {
+bool Halts::may_end(const JobView& view, bool has_listened, TimeMs now) const {
+  if (!view.config.halts || !view.has_begun()) return true;
+  if (current_.incarnation == view.record->incarnation && current_.is_over) return true;
+  if (!view.missing.empty() && !has_listened) return false;
+  return std::none_of(view.bindings.begin(), view.bindings.end(),
+                      [&](const auto& entry) { return is_running(view, entry.second, now); });
+}
+
+void Halts::reconcile(const JobView& view, const Suspicion& suspicion, bool is_succeeded, bool has_listened,
+                      TimeMs now) {
   if (current_.incarnation != view.record->incarnation) current_ = {};
   if (!view.has_begun() || !has_listened) return;
   if (current_.incarnation == 0) {
     Halt made = reported_halt(view);
-    if (made.number == 0 && (!view.config.halts || !justifies_halt(suspicion))) return;
+    const Binding* reporter = find_reporter(view);
+    const bool is_wanted = is_succeeded || reporter != nullptr || justifies_halt(suspicion);
+    if (made.number == 0 && !(view.config.halts && is_wanted)) return;
     if (made.number == 0) made.number = view.epoch;
     made.incarnation = view.record->incarnation;
+    if (reporter != nullptr) {
+      made.reporter = reporter->rank.rank;
+      made.reporter_node = reporter->node;
+    }
     current_ = std::move(made);
     since_ = now;
   }

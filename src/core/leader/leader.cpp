@@ -130,7 +130,7 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   commits_.leave_out_outsiders();
   commits_.record_first_commit(now, effects);
   storage_.reconcile_listing(now, effects);
-  admission_.reconcile(now, effects);
+  admission_.reconcile(halts_, losses_.has_listened(now), now, effects);
   commits_.abandon_disagreeing();
   decision_.reconcile(now, effects);
   reconcile_placement(effects);
@@ -147,7 +147,7 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   reads_ = restore_progress_.plan_reads(commits_.committed(), now);
   reconcile_health(now);
   suspicions_.reconcile(view_, losses_.has_listened(now), reconcile_gap_ms(), now);
-  halts_.reconcile(view_, suspicions_.current(), losses_.has_listened(now), now);
+  halts_.reconcile(view_, suspicions_.current(), admission_.is_held_back(), losses_.has_listened(now), now);
   send_directives(now, effects);
 }
 

@@ -145,6 +145,11 @@ void Worker::on(const FreezeAnswered& answered) {
   if (const auto it = trainers_.find(answered.rank); it != trainers_.end()) it->second.freeze = answered.answer;
 }
 
+void Worker::on(const TroubleReported& reported) {
+  if (const auto it = trainers_.find(reported.rank); it != trainers_.end() && it->second.restored)
+    it->second.reports_trouble = true;
+}
+
 // They count like captured pieces. Peers may have the rest of the checkpoint.
 void Worker::on(const LeftBehind& left) {
   const auto it = trainers_.find(left.rank);
@@ -181,6 +186,7 @@ std::vector<RankReport> Worker::rank_reports() const {
     }
     report.freeze = trainer.freeze;
     report.freeze_at = trainer.notified_halt_iteration;
+    report.reports_trouble = trainer.reports_trouble;
     reports.push_back(std::move(report));
   }
   return reports;

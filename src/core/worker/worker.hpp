@@ -29,6 +29,7 @@ class Worker {
   void on(const Progress& progress);
   void on(const Captured& captured);
   void on(const FreezeAnswered& answered);
+  void on(const TroubleReported& reported);
   void on(const LeftBehind& left);
   void on(const FetchEnded& ended, TimeMs now);
   void on(const SlotReleased& released);
@@ -93,6 +94,7 @@ class Worker {
     FreezeAnswer freeze;
     std::uint64_t notified_halt = 0;
     std::optional<std::int64_t> notified_halt_iteration;
+    bool reports_trouble = false;
   };
   struct Fetch {
     PieceInfo piece;

@@ -1,0 +1,252 @@
+"""run(): a training function that is called again after a failure, in a process that goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from .._engine import Error, Halted, Status
+from . import _codec, _internals, groups
+from .groups import Interrupted
+
+if TYPE_CHECKING:
+    from .._engine import Halt
+    from ._checkpointer import Checkpointer
+
+log = logging.getLogger("ckptengine")
+
+Result = TypeVar("Result")
+
+HALT_WAIT_S = 60.0  # for the halt that follows a failed communication
+_WATCH_S = 0.2
+
+
+def run(train: Callable[[Checkpointer], Result], checkpointer: Checkpointer) -> Result:
+    """Calls `train(checkpointer)` and returns its result. When the job is halted, because another rank has died or
+    hangs, training is interrupted: run() rejoins the job, restores, and calls `train` again. This process, its model
+    and its groups stay.
+
+        def train(ckpt):                                  # called again after an interruption
+            for k in range(ckpt.next_iteration, iterations):
+                loss = forward_backward()
+                with ckpt.update(k):                      # raises Interrupted if the job is halted
+                    optimizer.step()
+
+        torch.distributed.init_process_group("ckpt:gloo")
+        ckptengine.torch.run(train, Checkpointer(model, optimizer, on_suspicion="halt"))
+
+    Needs groups "ckpt:gloo" or "ckpt:nccl", and the option on_suspicion=halt. run() restores: do not call restore().
+
+    `train`:
+      - It begins at `checkpointer.next_iteration`. Its local variables begin anew with each call. What must go on
+        belongs to the checkpointer, e.g. as `extra`.
+      - It changes the model within `checkpointer.update(k)` only, or after before_update(). Both raise Interrupted, as
+        do communications. It lets Interrupted through. Before that, a backward pass may have given garbage.
+      - Process groups that it makes are destroyed when it is interrupted. Make others before run().
+
+    A process that takes the place of another, or that has not finished two passes, first calls `train` twice up to the
+    first update, with closed groups, to warm DDP models up. Its state is put back. Meanwhile
+    `checkpointer.is_warming_up` is true.
+
+    Returns once `train` has returned on all ranks. Call it on the training thread. An exception that no interruption
+    explains leaves run(). Raises Error if this torch lacks something, if no halt follows a failed communication within
+    60 s, or if the process cannot rejoin. Then end the process: its rank may be started again."""
+    return _Run(train, checkpointer).run()
+
+
+class _WarmedUp(BaseException):
+    """Ends a pass that only warms up. Not an Exception, so that `train` does not handle it."""
+
+
+class _WarmUpGate:
+    def before_update(self) -> None:
+        raise _WarmedUp
+
+    before_snapshot = before_update
+
+
+class _TrainingGate:
+    def __init__(self) -> None:
+        self._failures = 0
+
+    def before_update(self) -> None:
+        groups.check()
+        self._failures = groups.failures()
+
+    def before_snapshot(self) -> None:
+        if groups.failures() != self._failures:
+            raise Interrupted(f"the update may have used garbage: {groups.why_not()}")
+
+
+class _Watch:
+    """A thread that interrupts the groups when the job is halted."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ckpt-interrupt", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            try:
+                halt = self._engine.wait_halt(_WATCH_S)
+            except Error as error:
+                log.warning("nobody interrupts this rank if the job is halted: %s", error)
+                return
+            if halt is not None and not self._end.is_set():
+                groups.interrupt(str(halt))
+                return
+
+    def stop(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+class _Before:
+    """The state that a pass changes without an update: Python state, random number generators and buffers."""
+
+    def __init__(self, checkpointer: Checkpointer) -> None:
+        self._checkpointer = checkpointer
+        self._python = checkpointer._encode()
+        models = checkpointer._inventory.models.values()
+        self._buffers = [(buffer, buffer.clone()) for model in models for buffer in model.buffers()]
+
+    def put_back(self) -> None:
+        with torch.no_grad():
+            for buffer, value in self._buffers:
+                buffer.copy_(value)
+        self._checkpointer._put_python_state(_codec.decode(self._python), adopted=False)
+
+
+class _Run:
+    def __init__(self, train: Callable[[Checkpointer], Any], checkpointer: Checkpointer) -> None:
+        self._train = train
+        self._checkpointer = checkpointer
+        self._engine = checkpointer.engine
+        self._models = list(checkpointer._inventory.models.values())
+        self._calls = 0
+        self._made: Any = None  # the groups that there were before `train` was called
+        self._watch: _Watch | None = None
+
+    def run(self) -> Any:
+        _internals.require(self._models)
+        groups.require_replaceable()
+        self._engine.wait_halt(0)  # raises Error if nothing is ever halted
+        self._made = _internals.made_groups()
+        self._checkpointer._gate = _TrainingGate()
+        try:
+            with groups.guard():
+                while True:
+                    try:
+                        self._begin()
+                        result = self._train(self._checkpointer)
+                        self._meet()
+                        return result
+                    except Exception as error:
+                        halt = self._await_halt(error)
+                        if halt is None:
+                            raise
+                        traceback.clear_frames(error.__traceback__)  # they hold activations
+                    self._go_on(halt)
+        finally:
+            self._checkpointer._gate = None
+            self._stop_watching()
+
+    # ---- the begin of an incarnation ----
+
+    def _begin(self) -> None:
+        is_first = self._calls == 0
+        self._calls += 1
+        if (groups.is_closed() or not is_first) and _internals.needs_warm_up(self._models):
+            self._warm_up()
+        restored = self._checkpointer.restore()  # from now on nobody uses the groups any more
+        groups.close()
+        self._watch = _Watch(self._engine)
+        if not restored.found and not is_first:
+            raise Error(
+                Status.LOST,
+                "training was interrupted before anything was stored; end this process, so that all begin anew",
+            )
+        if not restored.found and groups.unanswered():
+            raise Error(
+                Status.LOST,
+                f"nothing is stored, and this process could not build its model alone: {groups.unanswered()} needs the "
+                "others; build the model without it (for DTensor: src_data_rank=None)",
+            )
+        groups.reopen(f"incarnation{restored.incarnation}")
+        _internals.reset_models(self._models)
+        if not restored.found:
+            _internals.send_states(self._models)  # closed groups could not
+
+    def _warm_up(self) -> None:
+        """DDP has its final buckets in the second pass. Whoever joins others must have the same as they."""
+        before = _Before(self._checkpointer)
+        self._checkpointer._gate, self._checkpointer.is_warming_up = _WarmUpGate(), True
+        try:
+            for _ in range(2):
+                try:
+                    self._train(self._checkpointer)
+                except _WarmedUp:
+                    pass
+                else:
+                    raise Error(
+                        Status.INVALID,
+                        "the training function has returned without an update while it warmed up; call "
+                        "checkpointer.update() in each iteration",
+                    )
+                finally:
+                    _internals.forget_groups_since(self._made)
+            _internals.reset_models(self._models)
+        finally:
+            self._checkpointer._gate, self._checkpointer.is_warming_up = _TrainingGate(), False
+            before.put_back()
+
+    # ---- the end of one ----
+
+    def _meet(self) -> None:
+        """Waits for all ranks. If one of them fails in its last iterations, the others are still there to go on."""
+        with self._checkpointer.pause("the end of training"):
+            torch.distributed.barrier()
+
+    def _await_halt(self, error: Exception) -> Halt | None:
+        """Returns the halt that explains an exception, or None."""
+        why = groups.why_not()
+        if not why and not isinstance(error, Halted):
+            return None
+        halt = self._engine.wait_halt(0)
+        if halt is None:
+            with contextlib.suppress(Error):  # not restored yet
+                self._engine.report_trouble(f"{why or error}")
+            halt = self._engine.wait_halt(HALT_WAIT_S)
+        if halt is None:
+            log.error("no halt has followed within %.0f s: %s", HALT_WAIT_S, why)
+        return halt
+
+    def _go_on(self, halt: Halt) -> None:
+        log.warning("training is interrupted: %s", halt)
+        self._stop_watching()
+        groups.close()
+        _internals.forget_groups_since(self._made)
+        self._forget_pass()
+        self._engine.rejoin()
+
+    def _forget_pass(self) -> None:
+        _internals.reset_models(self._models)
+        for optimizer in self._checkpointer._inventory.optimizers.values():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+        for scaler in self._checkpointer._stateful["scaler"].values():
+            _internals.reset_scaler(scaler)
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None

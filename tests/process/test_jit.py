@@ -1,0 +1,23 @@
+"""A rank of a torch job dies or hangs: the healthy processes stay, load nothing, and the losses go on bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+from jit_job import started_jobs
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def start(cluster, tmp_path):
+    yield from started_jobs(cluster, tmp_path)
+
+
+@pytest.mark.timeout(240)  # under ckptrun, with seven processes that import torch
+def test_a_killed_a_stopped_and_a_spinning_rank_cost_no_other_process_and_no_finished_iteration(start):
+    job = start()
+    job.await_iteration(4)
+    for rank, what, where in [(2, "kill", "backward"), (0, "stop", "backward"), (3, "spin", "forward")]:
+        job.cause(rank, what, where)
+        job.check_survivors(rank)
+    job.check_losses("ddp")
