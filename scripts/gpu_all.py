@@ -7,8 +7,8 @@
   sanitizer                                    the kernels under memcheck and racecheck
 
 The folder --out gets gpu.log with all output, and gpu.json with the device, and each step's result and figures.
---resume runs only the steps of that folder that have no result yet. --stand-in uses the test doubles of driver and NCCL,
-which shows that all steps run.
+--resume runs only the steps of that folder that have no result yet. --stand-in uses the test doubles of driver and
+NCCL, which shows that all steps run.
 
 The last line is "gpu: passed=N failed=N skipped=N not_run=N", in steps. A step that the budget did not reach or cut off
 is not run. Ends with status 1 if a step failed, and with 3 if there is nothing to run on.
@@ -220,7 +220,8 @@ def main() -> int:
         print(f"gpu: nothing was run: {why_not}")
         return NOTHING_TO_RUN
     with libraries_of(build, stand_in=arguments.stand_in) as libraries:
-        if not arguments.stand_in and driver_of(build / "tests" / "cuda_device_test", libraries) != driver_file().resolve():
+        loaded = None if arguments.stand_in else driver_of(build / "tests" / "cuda_device_test", libraries)
+        if loaded is not None and loaded != driver_file().resolve():
             print("gpu: nothing was run: the tests would load another driver than this machine's")
             return NOTHING_TO_RUN
         run = Run.begin(arguments.out, device, resume=arguments.resume)

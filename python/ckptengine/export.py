@@ -44,8 +44,8 @@ def read_step(folder: Path, only: str | None = None) -> dict[str, dict[str, Any]
 
 
 def tensors_in(header: dict[str, dict], data: memoryview) -> dict[str, Any]:
-    from .torch._python_state import PYTHON_STATE, PYTHON_STATE_ON_GPU
     from .torch._memory import split_name
+    from .torch._python_state import PYTHON_STATE, PYTHON_STATE_ON_GPU
 
     def bytes_of(stored_name: str) -> memoryview:
         begin, end = header[stored_name]["data_offsets"] if stored_name in header else (0, 0)

@@ -42,7 +42,9 @@ def state_of(device: torch.device) -> tuple[PythonState, SimpleNamespace]:
     made = SimpleNamespace()
     parameter = nn.Parameter(torch.zeros(3, device=device))
     made.lr = torch.full((), 0.25, device=device)
-    made.optimizer = SimpleNamespace(param_groups=[{"params": [parameter], "lr": made.lr, "betas": (0.9, 0.99)}], state={})
+    made.optimizer = SimpleNamespace(
+        param_groups=[{"params": [parameter], "lr": made.lr, "betas": (0.9, 0.99)}], state={}
+    )
     made.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     made.scaler._scale = torch.full((), 1024.0, device=device)
     made.scaler._growth_tracker = torch.full((), 7, dtype=torch.int32, device=device)
@@ -129,7 +131,7 @@ def test_readers_of_a_checkpoint_decode_what_was_on_the_gpu():
     on_gpu.copy_to(buffer)
     gpu_bytes = bytes(buffer.tolist())
     small = {PYTHON_STATE: python_state, PYTHON_STATE_ON_GPU: gpu_bytes}
-    assert decode_python_state(dict.fromkeys(small, {}), small.__getitem__)["lr"].tolist() == [0.5]
+    assert decode_python_state({name: {} for name in small}, small.__getitem__)["lr"].tolist() == [0.5]
     ends = [0, len(gpu_bytes), len(gpu_bytes) + len(python_state)]
     header = {name: {"data_offsets": ends[i : i + 2]} for i, name in enumerate([PYTHON_STATE_ON_GPU, PYTHON_STATE])}
     tensors = tensors_in(header, memoryview(bytearray(gpu_bytes + python_state)))

@@ -69,8 +69,8 @@ class PythonState:
             self._register_gpu_blob(engine, gpu or torch.device("cpu"), stored[PYTHON_STATE_ON_GPU]["shape"][0])
 
     def put(self, *, adopted: bool) -> None:
-        """Gives the restored state to the objects that have it. Does nothing if none was stored. `adopted`: the state is
-        another rank's. Then keeps this rank's generators, because ranks must draw other numbers."""
+        """Gives the restored state to the objects that have it. Does nothing if none was stored. `adopted`: the state
+        is another rank's. Then keeps this rank's generators, because ranks must draw other numbers."""
         if not self._blob:
             return
         gpu_bytes = b"" if self._gpu_blob is None else _codec._tensor_bytes(self._gpu_blob.cpu())
