@@ -11,6 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from ckptengine import Error
 from ckptengine.torch import Interrupted, groups
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -138,6 +139,16 @@ def computes_what_gloo_computes(rank: int, ranks: int) -> None:
         check_all(rank, ranks, plain)
         groups.reopen("2")
         check_all(rank, ranks, plain)
+
+
+def refuses_torchs_own_groups(rank: int, ranks: int) -> None:
+    groups.require_replaceable()
+    dist.new_group(backend="gloo")
+    try:
+        groups.require_replaceable()
+        raise AssertionError("nothing was raised")
+    except Error as error:
+        assert "has the backend 'gloo', so nothing can interrupt it; make all groups with 'ckpt:gloo'" in str(error)
 
 
 # ---- interruptions ----

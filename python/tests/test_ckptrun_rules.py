@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from ckptengine.run._halts import Halts, agent_of
+from ckptengine.run._halts import Halts, agents_of, committed_iteration
 from ckptengine.run._restarts import Failure, Restart, Restarts, Stop, end_of_trace
 
 TRACE = "Traceback (most recent call last):\n  File ...\nValueError: no luck"
@@ -26,6 +26,11 @@ def test_the_first_restart_comes_at_once_and_later_ones_ever_later():
     restarts = Restarts(max_restarts=8, window_s=3600)
     delays = [restarts.judge(killed(), now_s=10.0 * i) for i in range(8)]
     assert [each.delay_s for each in delays] == [0, 1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_rank_that_has_run_for_a_while_starts_anew_at_once():
+    restarts = Restarts(max_restarts=8, window_s=3600)
+    assert [restarts.judge(killed(), at) for at in (0, 1, 200)] == [Restart(0), Restart(1), Restart(0)]
 
 
 def test_only_failures_of_the_same_rank_within_the_window_count():
@@ -109,11 +114,11 @@ def test_a_trace_begins_with_the_traceback_that_caused_the_last_one():
 # ---- halts ----
 
 
-def agent(*ranks: tuple[int, int, int], halted: int | None = None, over: bool = True) -> dict:
-    """`ranks` are (rank, process, incarnation)."""
+def agent(*ranks: tuple[int, int, int], now: int = 1, halted: int | None = None, over: bool = True) -> dict:
+    """`ranks` are (rank, process, incarnation); the job is in incarnation `now`."""
     told = [{"rank": rank, "pid": pid, "incarnation": one, "restoring": False} for rank, pid, one in ranks]
     halt = None if halted is None else {"incarnation": halted, "over": over, "culprits": [0]}
-    return {"job": "j", "node": "n", "ranks": told, "halt": halt}
+    return {"job": "j", "node": "n", "ranks": told, "halt": halt, "incarnation": now}
 
 
 def nobody_is_stopped(pid: int) -> bool:
@@ -123,50 +128,77 @@ def nobody_is_stopped(pid: int) -> bool:
 def test_nobody_is_left_behind_before_the_halt_is_over():
     halts = Halts(grace_s=5)
     running = agent((0, 100, 1), (1, 101, 1), halted=1, over=False)
-    assert halts.left_behind(running, {0: 100, 1: 101}, lambda pid: True, 1000) == {}
+    assert halts.left_behind([running], {0: 100, 1: 101}, lambda pid: True, 0) == {}
+    assert halts.left_behind([running], {0: 100, 1: 101}, lambda pid: True, 1000) == {}
 
 
 def test_a_stopped_rank_is_named_when_the_halt_is_over_and_others_after_the_grace_each_once():
     halts, ours = Halts(grace_s=5), {0: 100, 1: 101}
     over = agent((0, 100, 1), (1, 101, 1), halted=1)
-    assert list(halts.left_behind(over, ours, lambda pid: pid == 101, 0)) == [1]
-    assert halts.left_behind(over, ours, nobody_is_stopped, 4.9) == {}
-    assert list(halts.left_behind(over, ours, nobody_is_stopped, 5)) == [0]
-    assert halts.left_behind(over, ours, nobody_is_stopped, 6) == {}
+    assert list(halts.left_behind([over], ours, lambda pid: pid == 101, 0)) == [1]
+    assert halts.left_behind([over], ours, nobody_is_stopped, 4.9) == {}
+    assert list(halts.left_behind([over], ours, nobody_is_stopped, 5)) == [0]
+    assert halts.left_behind([over], ours, nobody_is_stopped, 100) == {}
+
+
+def test_a_rank_is_left_behind_also_if_the_others_have_rejoined_before_anybody_asked():
+    halts, ours = Halts(grace_s=5), {0: 100, 1: 101}
+    later = agent((0, 100, 2), (1, 101, 1), now=2)
+    assert halts.left_behind([later], ours, nobody_is_stopped, 0) == {}
+    assert list(halts.left_behind([later], ours, nobody_is_stopped, 5)) == [1]
 
 
 def test_ranks_that_have_rejoined_or_ended_are_not_left_behind():
+    halts, over = Halts(grace_s=5), agent((0, 100, 1), (1, 101, 1), (2, 102, 1), halted=1)
+    halts.left_behind([over], {0: 100, 1: 101, 2: 102}, nobody_is_stopped, 0)
+    later = agent((0, 100, 2), (1, 201, 2), (2, 102, 1), now=2)  # rank 1 is a new process
+    assert list(halts.left_behind([later], {0: 100, 1: 201, 2: 102}, nobody_is_stopped, 6)) == [2]
+
+
+def test_a_rank_that_joins_is_not_left_behind():
     halts = Halts(grace_s=5)
-    halts.left_behind(agent((0, 100, 1), (1, 101, 1), (2, 102, 1), halted=1), {0: 100, 1: 101, 2: 102},
-                      nobody_is_stopped, 0)  # fmt: skip
-    # The next incarnation has begun: the status does not tell of the halt any more. Rank 1 is a new process.
-    later = agent((0, 100, 2), (1, 201, 2), (2, 102, 1))
-    assert list(halts.left_behind(later, {0: 100, 1: 201, 2: 102}, nobody_is_stopped, 6)) == [2]
+    joins, restores = agent((0, 100, 0), now=2), agent((0, 100, 1), now=2)
+    restores["ranks"][0]["restoring"] = True
+    for status in (joins, restores):
+        assert halts.left_behind([status], {0: 100}, nobody_is_stopped, 0) == {}
+        assert halts.left_behind([status], {0: 100}, nobody_is_stopped, 9) == {}
 
 
 def test_a_rank_that_leaves_its_old_session_and_never_comes_back_is_left_behind():
     halts = Halts(grace_s=5)
-    halts.left_behind(agent((0, 100, 1), halted=1), {0: 100}, nobody_is_stopped, 0)
-    assert list(halts.left_behind(agent(), {0: 100}, nobody_is_stopped, 5)) == [0]
+    halts.left_behind([agent((0, 100, 1), halted=1)], {0: 100}, nobody_is_stopped, 0)
+    assert list(halts.left_behind([agent(now=2)], {0: 100}, nobody_is_stopped, 5)) == [0]
 
 
-def test_a_process_that_started_after_the_halt_is_not_left_behind():
+def test_a_process_that_the_agent_does_not_know_yet_is_not_left_behind():
     halts = Halts(grace_s=5)
     over = agent((0, 100, 1), (1, 101, 1), halted=1)
-    halts.left_behind(over, {0: 100, 1: 201}, nobody_is_stopped, 0)
-    assert list(halts.left_behind(over, {0: 100, 1: 201}, nobody_is_stopped, 6)) == [0]
+    halts.left_behind([over], {0: 100, 1: 201}, nobody_is_stopped, 0)
+    assert list(halts.left_behind([over], {0: 100, 1: 201}, nobody_is_stopped, 6)) == [0]
 
 
 def test_each_halt_has_a_grace_of_its_own():
     halts = Halts(grace_s=5)
-    halts.left_behind(agent((0, 100, 1), halted=1), {0: 100}, nobody_is_stopped, 0)
-    halts.left_behind(agent((0, 100, 2)), {0: 100}, nobody_is_stopped, 3)
-    again = agent((0, 100, 2), halted=2)
-    assert halts.left_behind(again, {0: 100}, nobody_is_stopped, 10) == {}
-    assert list(halts.left_behind(again, {0: 100}, nobody_is_stopped, 15)) == [0]
+    halts.left_behind([agent((0, 100, 1), halted=1)], {0: 100}, nobody_is_stopped, 0)
+    halts.left_behind([agent((0, 100, 2), now=2)], {0: 100}, nobody_is_stopped, 3)
+    again = agent((0, 100, 2), now=2, halted=2)
+    assert halts.left_behind([again], {0: 100}, nobody_is_stopped, 10) == {}
+    assert list(halts.left_behind([again], {0: 100}, nobody_is_stopped, 15)) == [0]
 
 
-def test_the_agent_is_known_by_the_processes_of_its_ranks():
-    other, own = agent((0, 7, 1)), agent((0, 8, 1))
-    assert agent_of([other, own], {0: 8}) is own
-    assert agent_of([other, own], {0: 9}) is None
+def test_ranks_of_one_launcher_may_have_several_agents():
+    halts = Halts(grace_s=5)
+    agents = [agent((0, 100, 2), now=2), agent((1, 101, 1), now=2)]
+    assert list(halts.left_behind(agents, {0: 100, 1: 101}, lambda pid: True, 0)) == [1]
+
+
+def test_agents_are_known_by_the_processes_of_their_ranks():
+    other, own, second = agent((0, 7, 1)), agent((0, 8, 1)), agent((1, 9, 1))
+    assert agents_of([other, own, second], {0: 8, 1: 9}) == [own, second]
+    assert agents_of([other, own], {0: 10}) == []
+
+
+def test_the_newest_commit_of_all_agents_counts():
+    agents = [{"committed": None}, {"committed": {"iteration": 7}}, {"committed": {"iteration": 9}}]
+    assert committed_iteration(agents) == 9
+    assert committed_iteration(agents[:1]) is None

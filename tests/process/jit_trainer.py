@@ -108,7 +108,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("ckpt:gloo")
     trainer = Trainer(folder, kind)
-    options |= {"node": f"n{dist.get_rank()}"}
+    options |= {"node": f"n{dist.get_rank()}", "communication": "patch"}  # the agents see all communications
     with Checkpointer(trainer.model, trainer.optimizer, extra={"data": trainer.data}, **options) as checkpointer:
         run(trainer.train, checkpointer)
     (folder / f"done-{trainer.rank}").touch()

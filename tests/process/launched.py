@@ -99,7 +99,8 @@ class Job:
 
         def is_so_or_ended():
             found = is_so()
-            assert found or any(launcher.process.poll() is None for launcher in self.launchers), self.told()
+            ended = [launcher.process.poll() is not None for launcher in self.launchers]
+            assert found or not ended or not all(ended), self.told()
             return found
 
         return until(is_so_or_ended, self.told)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from pathlib import Path
 
 import pytest
+from ckptengine import Engine
 from conftest import build_file_of
 from launched import Job, runs
 from processes import kill_process
@@ -28,10 +28,10 @@ def job(tmp_path, cluster):
     job.close()
 
 
-def train(job: Job, *options):
+def train(job: Job, *options, words=()):
     (job.folder / "places").write_bytes(bytes(8 * RANKS))
     launcher = job.launch("--nproc-per-node", RANKS, *options, script=Path(__file__).with_name("ckptrun_halt_rank.py"),
-                          words=[build_file_of("libckptengine.so")])
+                          words=[build_file_of("libckptengine.so"), *words])
 
     def is_between_captures() -> bool:
         done = [newest(job, rank) for rank in range(RANKS)]
@@ -54,7 +54,7 @@ def restored(job: Job, rank: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("command, why", [
-    ("stop", "its process is stopped"), ("spin", "it has neither ended nor rejoined 1 s after the halt was over")])
+    ("stop", "its process is stopped"), ("spin", "it has neither ended nor rejoined within 1 s")])
 def test_a_rank_that_holds_a_halted_job_up_is_killed_and_no_finished_iteration_is_lost(job, command, why):
     launcher = train(job, "--halt-grace", 1)
     (job.folder / f"{command}-1").touch()
@@ -64,6 +64,21 @@ def test_a_rank_that_holds_a_halted_job_up_is_killed_and_no_finished_iteration_i
     job.until(lambda: all(len(restored(job, rank)) == 2 for rank in range(RANKS)))
     assert [restored(job, rank)[1][1] for rank in range(RANKS)] == [live] * RANKS, job.told()
     finish(job, launcher)
+
+
+@pytest.mark.skipif(not hasattr(Engine, "rejoin"), reason="the engine cannot rejoin")
+@pytest.mark.parametrize("command", ["die", "stop", "spin"])
+def test_ranks_that_rejoin_keep_their_processes(job, command):
+    rank = 1
+    launcher = train(job, "--halt-grace", 2, words=["rejoin"])
+    (job.folder / f"{command}-{rank}").touch()
+    job.until(lambda: all(len(restored(job, each)) == 2 for each in range(RANKS)))
+    finish(job, launcher)
+    for each in range(RANKS):
+        (first, _), (second, iteration) = restored(job, each)
+        assert (first == second) == (each != rank), job.told()
+        assert iteration == restored(job, 0)[1][1]
+    assert len(re.findall("starts anew as", launcher.text)) == 1
 
 
 def finish(job: Job, launcher) -> None:
@@ -76,8 +91,11 @@ def finish(job: Job, launcher) -> None:
 def test_all_ranks_start_anew_together_once_they_are_captured_if_the_script_cannot_rejoin(job):
     launcher = train(job, "--restart", "all")
     pids = [restored(job, rank)[0][0] for rank in range(RANKS)]
-    kill_process(pids[1], signal.SIGKILL)
+    (job.folder / "die-1").touch()
+    launcher.await_text("^ckptrun: rank 1 was ended by SIGKILL")
+    live = newest(job, 0)
     job.until(lambda: all(len(restored(job, rank)) == 2 for rank in range(RANKS)))
+    assert live % 10 != 0 and [restored(job, rank)[1][1] for rank in range(RANKS)] == [live] * RANKS, job.told()
     assert not [pid for pid in pids if runs(pid)]
     finish(job, launcher)
     assert len(re.findall(r"^ckptrun: rank \d starts anew", launcher.text, re.MULTILINE)) == RANKS

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._programs import find_program
+from .._programs import REMEDY, find_program
 from ._loop import Loop
 
 PERIOD_S = 1.0
 ANSWER_WAIT_S = 5.0
 ANSWER_BYTES_MAX = 64 << 20
+UNKNOWN_MAX = 120  # some two minutes: a script may take that long until it restores
 
 Agent = dict[str, Any]  # what the agent says of itself (docs/jit.md has `halt`)
 Processes = dict[int, int]  # rank: process
@@ -58,55 +59,55 @@ class Question:
         self._on_answer([agent for agent in agents if isinstance(agent, dict)])
 
 
-def agent_of(agents: list[Agent], ours: Processes) -> Agent | None:
-    """The agent to which a rank of this launcher belongs, or has belonged. None: there is none. If ranks act as if each
-    had a node of its own, it is the first agent, with the ranks of all."""
+def agents_of(agents: list[Agent], ours: Processes) -> list[Agent]:
+    """Those to which ranks of this launcher belong: one, unless ranks of a machine are told to be nodes of their own."""
     pids = set(ours.values())
-    found = [agent for agent in agents if any(rank["pid"] in pids for rank in agent["ranks"])]
-    if len(found) < 2:
-        return found[0] if found else None
-    return found[0] | {
-        "incarnation": max(agent["incarnation"] for agent in found),
-        "ranks": [rank for agent in found for rank in agent["ranks"]],
-    }
+    return [agent for agent in agents if any(rank["pid"] in pids for rank in agent["ranks"])]
 
 
 @dataclass
 class Halts:
-    """Judges which ranks stay behind after a halt. Pure."""
+    """Judges which ranks stay behind when the others go on, after a halt above all. Pure."""
 
     grace_s: float
-    _incarnation: int = 0  # the newest that was halted and whose halt is over
-    _due_s: float = 0.0
-    _waiting: set[int] = field(default_factory=set)  # processes that have neither ended nor rejoined
+    _behind: dict[int, float] = field(default_factory=dict)  # processes, and since when
+    _named: set[int] = field(default_factory=set)
 
     def left_behind(
-        self, agent: Agent, ours: Processes, is_stopped: Callable[[int], bool], now_s: float
+        self, agents: list[Agent], ours: Processes, is_stopped: Callable[[int], bool], now_s: float
     ) -> dict[int, str]:
-        """Ranks to be killed, and why. Those whose process is stopped are named at once, others after `grace_s`."""
-        halt = agent["halt"]
-        told = {rank["pid"]: rank for rank in agent["ranks"]}
-        over = halt["incarnation"] if halt and halt["over"] else 0
-        # The first ranks that rejoin begin the next incarnation, and that ends the halt.
-        newest = agent.get("incarnation", 0)
-        if any(0 < rank["incarnation"] < newest and rank["pid"] in ours.values() for rank in agent["ranks"]):
-            over = max(over, newest - 1)
-        if over > self._incarnation:
-            self._incarnation, self._due_s = over, now_s + self.grace_s
-            self._waiting = {pid for pid in ours.values() if pid in told}
-        self._waiting &= set(ours.values())
-        self._waiting -= {pid for pid in self._waiting if pid in told and self._has_rejoined(told[pid])}
+        """Ranks to be killed, and why, each process once. Those that are stopped are named at once, others after
+        `grace_s`. A rank is behind if its halt is over, or if the job is in a later incarnation already: survivors may
+        rejoin before anybody asks."""
+        is_behind = {rank["pid"]: _is_behind(rank, agent) for agent in agents for rank in agent["ranks"]}
+        for pid in set(ours.values()) & set(is_behind):
+            if not is_behind[pid]:
+                self._behind.pop(pid, None)
+            elif pid not in self._named:
+                self._behind.setdefault(pid, now_s)
+        self._behind = {pid: since for pid, since in self._behind.items() if pid in ours.values()}
         found = {}
         for rank, pid in ours.items():
-            if pid in self._waiting and is_stopped(pid):
+            if pid in self._behind and is_stopped(pid):
                 found[rank] = "its process is stopped"
-            elif pid in self._waiting and now_s >= self._due_s:
-                found[rank] = f"it has neither ended nor rejoined {self.grace_s:g} s after the halt was over"
-        self._waiting -= {ours[rank] for rank in found}  # each is named once
+            elif pid in self._behind and now_s - self._behind[pid] >= self.grace_s:
+                found[rank] = f"it has neither ended nor rejoined within {self.grace_s:g} s"
+        for rank in found:
+            self._named.add(ours[rank])
+            del self._behind[ours[rank]]
         return found
 
-    def _has_rejoined(self, rank: dict[str, Any]) -> bool:
-        return rank["incarnation"] > self._incarnation or rank["incarnation"] == 0 or bool(rank["restoring"])
+
+def _is_behind(rank: dict[str, Any], agent: Agent) -> bool:
+    own, halt = rank["incarnation"], agent["halt"]
+    if own == 0 or rank["restoring"]:
+        return False  # it joins
+    return own < agent["incarnation"] or bool(halt and halt["over"] and own <= halt["incarnation"])
+
+
+def halts_are_on() -> bool:
+    """As far as the environment tells."""
+    return os.environ.get("CKPTENGINE_ON_SUSPICION") == "halt"
 
 
 def is_stopped(pid: int) -> bool:
@@ -121,30 +122,34 @@ class HaltWatch:
     """Asks the agent, as long as a rank runs. Calls `kill(rank, why)` for ranks that are left behind."""
 
     def __init__(
-        self, loop: Loop, grace_s: float, ours: Callable[[], Processes], kill: Callable[[int, str], None]
+        self,
+        loop: Loop,
+        grace_s: float,
+        ours: Callable[[], Processes],
+        kill: Callable[[int, str], None],
+        say: Callable[[str], None],
     ) -> None:
-        self._loop, self._ours, self._kill = loop, ours, kill
+        self._loop, self._ours, self._kill, self._say = loop, ours, kill, say
         self._halts = Halts(grace_s)
         found = find_program("ckptctl")
         self._ckptctl = str(found) if found else shutil.which("ckptctl")
-        self._home: tuple[str, str] | None = None  # job and node of the agent of this launcher's ranks
+        self._homes: set[tuple[str, str]] = set()  # jobs and nodes of the agents of this launcher's ranks
+        self._unknown = 0  # questions in a row that no agent of this launcher's ranks has answered
         if self._ckptctl is not None:
             loop.after(PERIOD_S, self._ask_again)
+        elif halts_are_on():
+            say(f"ckptctl is not found, so ranks that hang in a halted job are not ended; {REMEDY}")
 
-    def ask(self, then: Callable[[Agent | None], None]) -> None:
-        """Calls `then` with what the agent of this launcher's ranks says now, within 5 s. None: there is no answer."""
+    def ask(self, then: Callable[[list[Agent]], None]) -> None:
+        """Calls `then` with what the agents of this launcher's ranks say now, within 5 s. Without answers it is empty."""
         if self._ckptctl is None:
-            then(None)
+            then([])
         else:
             Question(self._loop, self._ckptctl, lambda agents: then(self._pick(agents)))
 
-    def _pick(self, agents: list[Agent]) -> Agent | None:
-        agent = agent_of(agents, self._ours())
-        if agent is None and self._home is not None:
-            agent = next((agent for agent in agents if (agent["job"], agent["node"]) == self._home), None)
-        elif agent is not None:
-            self._home = agent["job"], agent["node"]
-        return agent
+    def _pick(self, agents: list[Agent]) -> list[Agent]:
+        self._homes |= {(agent["job"], agent["node"]) for agent in agents_of(agents, self._ours())}
+        return [agent for agent in agents if (agent["job"], agent["node"]) in self._homes]
 
     def _ask_again(self) -> None:
         if self._ours():
@@ -152,15 +157,24 @@ class HaltWatch:
         else:
             self._loop.after(PERIOD_S, self._ask_again)
 
-    def _answered(self, agent: Agent | None) -> None:
-        if agent is not None:
-            for rank, why in self._halts.left_behind(agent, self._ours(), is_stopped, time.monotonic()).items():
-                self._kill(rank, why)
+    def _answered(self, agents: list[Agent]) -> None:
+        self._unknown = 0 if agents else self._unknown + 1
+        if self._unknown == UNKNOWN_MAX and halts_are_on():
+            self._say(
+                "`ckptctl status` knows no agent of these ranks, so ranks that hang in a halted job are not ended. "
+                "Does the agent run? Are the options job and arena_dir in the environment (CKPTENGINE_JOB, "
+                "CKPTENGINE_ARENA_DIR)?"
+            )
+        for rank, why in self._halts.left_behind(agents, self._ours(), is_stopped, time.monotonic()).items():
+            self._kill(rank, why)
         self._loop.after(PERIOD_S, self._ask_again)
 
 
-def committed_iteration(agent: Agent | None) -> int | None:
-    """Of what an agent says: the newest commit. None if there is none."""
-    if agent is None or not agent.get("committed"):
-        return None
-    return int(agent["committed"]["iteration"])
+def committed_iteration(agents: list[Agent]) -> int | None:
+    """Of what agents say: the newest commit. None if there is none."""
+    return max((int(agent["committed"]["iteration"]) for agent in agents if agent.get("committed")), default=None)
+
+
+def halt_of(agents: list[Agent]) -> dict[str, Any] | None:
+    """The halt of the job, as any of its agents says it."""
+    return next((agent["halt"] for agent in agents if agent["halt"]), None)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ._halts import Agent, HaltWatch, committed_iteration
+from ._halts import Agent, HaltWatch, committed_iteration, halt_of, halts_are_on
 from ._job import Job, Message
 from ._link import Link, Listener, dial, listen, secret_of
 from ._loop import Loop
@@ -47,7 +47,7 @@ class Launcher:
         self._output = Output()
         self._say = self._output.say
         self._node = Node(self.loop, self._output, settings, self._failed, lambda: self._report({"say": "done"}))
-        self._halts = HaltWatch(self.loop, settings.halt_grace_s, self._processes, self._kill)
+        self._halts = HaltWatch(self.loop, settings.halt_grace_s, self._processes, self._kill, self._say)
         self._status: int | None = None  # once it is known how the job ends
         self._give_up_s: float | None = None
         self._flush_until_s: float | None = None
@@ -210,7 +210,8 @@ class Launcher:
             pass  # it ends
         elif what == "start":
             restarts = {int(rank): int(count) for rank, count in message["restarts"].items()}
-            self._node.start(int(message["node_rank"]), dict(message["common"]), restarts)
+            common = {name: str(message["common"][name]) for name in ("MASTER_ADDR", "MASTER_PORT")}
+            self._node.start(int(message["node_rank"]), common, restarts)
         elif what == "clear":
             self._when_captured(lambda: self._node.clear(lambda: self._report({"say": "cleared"})))
         elif what == "restart":
@@ -239,15 +240,14 @@ class Launcher:
         """Calls `then()` once the halt that a failure causes is over. A late capture needs its process until then."""
         begun_s = time.monotonic()
 
-        def look(agent: Agent | None) -> None:
-            halt = agent["halt"] if agent is not None else None
-            waited_s = time.monotonic() - begun_s
-            if agent is None or waited_s > (HALT_WAIT_S if halt else HALT_BEGIN_WAIT_S) or (halt and halt["over"]):
+        def look(agents: list[Agent]) -> None:
+            halt, waited_s = halt_of(agents), time.monotonic() - begun_s
+            if not agents or waited_s > (HALT_WAIT_S if halt else HALT_BEGIN_WAIT_S) or (halt and halt["over"]):
                 then()
             else:
                 self.loop.after(HALT_PERIOD_S, lambda: self._halts.ask(look))
 
-        if os.environ.get("CKPTENGINE_ON_SUSPICION") == "halt":
+        if halts_are_on():
             self._halts.ask(look)
         else:
             then()
@@ -255,7 +255,7 @@ class Launcher:
     def _failed(self, failure: Failure) -> None:
         self._say(f"rank {failure.rank} {failure.how} ({failure.where})")
         if failure.has_place:  # whether it repeats depends on the job's progress
-            self._halts.ask(lambda agent: self._tell_failure(failure, committed_iteration(agent)))
+            self._halts.ask(lambda agents: self._tell_failure(failure, committed_iteration(agents)))
         else:
             self._tell_failure(failure, None)
 

@@ -10,6 +10,7 @@ from typing import Any
 # Signals that a process gets from its own faults. Others come from outside, and say nothing of the place.
 OWN_SIGNALS = {-int(each) for each in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)}
 BACKOFF_MAX_S = 30.0
+BACKOFF_WINDOW_S = 120.0
 TRACE_LINES_MAX = 60
 OTHERS_MAX = 8
 
@@ -110,7 +111,7 @@ class Restarts:
                 f"than --max-restarts allows. The first failure: {self._recent[0][1]}"
                 + ("" if self._recent[0][1] is failure else f"\nThe last failure: {failure}")
             )
-        return Restart(_backoff_s(len(rank.failed_at_s)))
+        return Restart(_backoff_s(sum(now_s - at <= BACKOFF_WINDOW_S for at in rank.failed_at_s)))
 
     def _others_since(self, since_s: float, rank: int) -> str:
         """The failures of other ranks, which may be the cause."""
@@ -119,5 +120,5 @@ class Restarts:
 
 
 def _backoff_s(failures: int) -> float:
-    """The first restart within the window comes at once."""
+    """The first restart comes at once."""
     return 0.0 if failures <= 1 else min(BACKOFF_MAX_S, 2.0 ** (failures - 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import shutil
 from dataclasses import dataclass
 
 DESCRIPTION = """\
@@ -144,6 +145,8 @@ def parse(arguments: list[str] | None = None) -> Settings:
         parser.error(f"--node-rank must be from 0 to {given.nnodes - 1}")
     if given.endpoint is None and (given.nnodes > 1 or given.standby):
         parser.error("with several nodes, give --rdzv-endpoint HOST:PORT, with the host of node 0")
+    if not given.module and shutil.which(given.script) is None and not os.path.exists(given.script):
+        parser.error(f"there is no {given.script}")
     host, port = _host_and_port(parser, given.endpoint) if given.endpoint else ("127.0.0.1", 0)
     return Settings(
         nodes=given.nnodes,

@@ -136,6 +136,7 @@ class _Run:
 
     def run(self) -> Any:
         _internals.require(self._models)
+        groups.require_replaceable()
         self._engine.wait_halt(0)  # raises Error if nothing is ever halted
         self._made = _internals.made_groups()
         self._checkpointer._gate = _TrainingGate()

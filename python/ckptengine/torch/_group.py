@@ -1,0 +1,297 @@
+"""The class of replaceable groups (groups.py), and of their communications."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .._engine import Error, Status
+from . import _alone, _internals, _sockets
+from ._group_state import state
+
+log = logging.getLogger("ckptengine")
+
+_OPENING_S = 60.0  # for ranks that are there to connect to each other
+_POLL_MAX_S = 0.05
+
+
+class _Work(dist.Work):
+    """A communication. If it fails while groups are guarded, its future is done with garbage."""
+
+    def __init__(self, inner: Any, outputs: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._inner = inner  # None: it is done already
+        self._outputs = outputs
+        self._future: Any = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if self._inner is None:
+            return True
+        try:
+            return self._inner.wait() if not timeout else self._inner.wait(timeout)
+        except RuntimeError as error:
+            state.fail(error)
+            state.raise_or_go_on(error)
+            return True
+
+    def get_future(self) -> Any:
+        if self._future is None:
+            self._future = self._make_future()
+        return self._future
+
+    def _make_future(self) -> Any:
+        if self._inner is not None:
+            try:
+                return self._inner.get_future().then(self._settle)
+            except RuntimeError:  # this communication has no future
+                self.wait()
+        future = torch.futures.Future()
+        future.set_result(self._outputs)
+        return future
+
+    def _settle(self, future: Any) -> Any:
+        """Runs on a thread of the communication library. DDP does not survive futures that fail."""
+        try:
+            return future.value()
+        except Exception as error:
+            state.fail(error)
+            return self._outputs
+
+    def is_completed(self) -> bool:
+        return self._inner is None or self._inner.is_completed()
+
+    def is_success(self) -> bool:
+        return self._inner is None or self._inner.is_success()
+
+    def exception(self) -> Any:
+        return None if self._inner is None else self._inner.exception()
+
+    def result(self) -> list[torch.Tensor]:
+        return self._outputs if self._inner is None else self._inner.result()
+
+    def synchronize(self) -> None:
+        if self._inner is not None:
+            self._inner.synchronize()
+
+    def block_current_stream(self) -> None:
+        if self._inner is not None:
+            self._inner.block_current_stream()
+
+    def source_rank(self) -> int:
+        return 0 if self._inner is None else self._inner._source_rank()
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+
+class Group(dist.ProcessGroup):
+    """A replaceable group. torch makes it, by the names of its backends."""
+
+    def __init__(self, kind: str, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:
+        super().__init__(rank, size)
+        self.kind = kind
+        self._store, self._rank, self._size = store, rank, size
+        self._timeout, self._name, self._description = timeout, name, ""
+        self._inner: dist.ProcessGroup | None = None
+        self._here: set[_sockets.Address] = set()  # where this rank listens for this group, and where the others do
+        self._there: set[_sockets.Address] = set()
+
+    # ---- the connections ----
+
+    def _open(self, prefix: str) -> None:
+        store = dist.PrefixStore(prefix, self._store)
+        self._meet(store, "ready", b"1")
+        before = _sockets.listening()
+        make = _internals.make_gloo if self.kind == "gloo" else _internals.make_nccl
+        opening = min(self._timeout, timedelta(seconds=_OPENING_S))
+        inner = make(store, self._rank, self._size, opening, self._name)
+        _internals.set_timeout(inner, self._timeout)
+        if self.kind == "gloo":
+            self._here = _sockets.listening() - before
+            told = self._meet(store, "listens", json.dumps(sorted(self._here)).encode())
+            self._there = {
+                tuple(address) for rank, text in told.items() if rank != self._rank for address in json.loads(text)
+            }
+        self._inner = inner
+
+    def _meet(self, store: Any, key: str, value: bytes) -> dict[int, bytes]:
+        """Tells all ranks of the group `value`, and returns theirs. Ends when the groups are interrupted."""
+        keys = [f"{key}/{rank}" for rank in range(self._size)]
+        store.set(keys[self._rank], value)
+        begun_s = time.monotonic()
+        while not store.check(keys):  # wait() could not be interrupted
+            waited_s = time.monotonic() - begun_s
+            state.raise_if_interrupted()
+            state.raise_if_started_anew()
+            if waited_s > self._timeout.total_seconds():
+                absent = [rank for rank in range(self._size) if not store.check([keys[rank]])]
+                raise Error(
+                    Status.TIMEOUT,
+                    f"ranks {absent} of process group '{self._name}' have not come within {waited_s:.0f} s; see what "
+                    "holds them up",
+                )
+            time.sleep(min(_POLL_MAX_S, waited_s / 10))
+        return dict(enumerate(store.multi_get(keys)))
+
+    def _interrupt(self) -> None:
+        inner = self._inner
+        if inner is None:
+            return
+        if self.kind == "gloo":
+            _sockets.shut(self._here, self._there)
+        else:
+            inner.abort()
+
+    def _let_go(self) -> dist.ProcessGroup | None:
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            with contextlib.suppress(RuntimeError, AttributeError):
+                self._timeout = _internals.timeout_of(inner)  # somebody may have changed it
+        return inner
+
+    # ---- what torch calls ----
+
+    def _communicate(self, name: str, arguments: tuple, options: dict[str, Any]) -> Any:
+        if state.is_open:
+            try:
+                work = getattr(self._inner, name)(*arguments, **options)
+            except RuntimeError as error:
+                if state.is_open:
+                    raise  # wrong use
+                state.raise_or_go_on(error)
+            else:
+                _note(name)
+                return _Work(work, _outputs(arguments)) if state.guarded and work is not None else work
+        elif state.is_closed:
+            if not state.guarded and name != "barrier" and not _is_of_torch():
+                raise RuntimeError(
+                    f"this process has taken the place of an earlier one, and gets no answer ({name}) before "
+                    "ckptengine.torch.run() lets it join the others; communicate within the training function"
+                )
+            if not _alone.answer(name, arguments, options, self._rank, self._size):
+                state.unanswered = state.unanswered if state.guarded else name
+        else:
+            state.raise_or_go_on(None)
+        return _Work(None, _outputs(arguments))
+
+    def _get_backend(self, device: torch.device) -> Any:
+        if self._inner is None:
+            raise RuntimeError(f"process group '{self._name}' is closed: it has no backend now")
+        return self._inner._get_backend(device)
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return _internals.devices_of(self.kind)
+
+    def _get_backend_name(self) -> str:
+        return self.kind  # SyncBatchNorm asks what gloo lacks
+
+    def getBackendName(self) -> str:
+        return f"ckpt:{self.kind}"  # C++ asks: if it is one of torch's, it looks for that backend
+
+    name = getBackendName
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_desc(self) -> str:
+        return self._description
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    def _set_group_desc(self, text: str) -> None:
+        self._description = text
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        if self._inner is not None:
+            self._inner._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        return None if self._inner is None else self._inner._end_coalescing(device)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+        if self._inner is not None:
+            _internals.set_timeout(self._inner, timeout)
+
+    def abort(self) -> None:
+        self._interrupt()
+
+    def shutdown(self) -> None:
+        """torch calls it in destroy_process_group()."""
+        state.forget(self)
+
+    def __repr__(self) -> str:
+        return f"<ckpt:{self.kind} group '{self._name}', rank {self._rank} of {self._size}>"
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def call(self: Group, *arguments: Any, **options: Any) -> Any:
+        return self._communicate(name, arguments, options)
+
+    call.__name__ = name
+    return call
+
+
+for _name in _internals.COLLECTIVES:
+    setattr(Group, _name, _method(_name))
+
+
+def _outputs(arguments: tuple) -> list[torch.Tensor]:
+    return list(_alone.tensors_in(arguments[0])) if arguments else []
+
+
+# Modules between whoever communicates and a group.
+_BETWEEN = ("ckptengine.", "torch.distributed.distributed_c10d", "torch.distributed.c10d_logger")
+
+
+def _is_of_torch() -> bool:
+    """Whether a communication was begun by a part of torch (a model, a device mesh), and not by the program itself."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith(_BETWEEN):
+            return module.startswith("torch.")
+        frame = frame.f_back
+    return False
+
+
+_noted: list[str] = []  # the first communication of which _note() has warned
+
+
+def _note(name: str) -> None:
+    """Warns once of what a process that joins later cannot do."""
+    if not state.guarded and not _noted and name != "barrier" and not _is_of_torch():
+        _noted.append(name)
+        log.warning(
+            "the program communicates (%s) outside of ckptengine.torch.run(): a process that takes the place of this "
+            "one gets no answer there; communicate within the training function",
+            name,
+        )
+
+
+def make(kind: str, options: Any) -> Group:
+    """For torch: `options` are its _DistributedBackendOptions."""
+    group = Group(kind, options.store, options.group_rank, options.group_size, options.timeout, options.group_id)
+    if not options.global_ranks_in_group:  # the default group
+        state.begin(group, options.store)
+    state.add(group)
+    return group

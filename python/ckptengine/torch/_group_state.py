@@ -1,0 +1,158 @@
+"""The state that all replaceable groups of a process have in common (groups.py)."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from typing import Any
+
+from .._engine import Error, Halted, Status
+from . import _internals
+
+log = logging.getLogger("ckptengine")
+
+_CLOSING_S = 30.0  # for communications to end whose connections are shut
+_START = "start"  # the prefix under which groups are opened first
+
+
+class Interrupted(Halted):
+    """Training was interrupted, because the job is halted or a communication has failed. Let it through: run() restores
+    the state, and calls the training function again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Status.HALTED, message)
+
+
+class State:
+    """Of all replaceable groups of this process. Any thread may call interrupt() and fail(), the others belong to the
+    training thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._groups: list[Any] = []
+        self._prefix = ""
+        self._store: Any = None  # of the default group
+        self._ranks = 0
+        self._reason = ""  # why they were interrupted
+        self._failure = ""  # the first communication that failed
+        self.failures = 0
+        self.is_closed = False
+        self.is_open = True  # neither closed, nor failed, nor interrupted
+        self.guarded = False
+        self.unanswered = ""  # a communication in closed groups that only another rank could have answered
+
+    # ---- the groups ----
+
+    def begin(self, group: Any, store: Any) -> None:
+        """`group` is the default group, with its store. A rank that starts again finds the number of its first process.
+        The others may be training, so it begins closed."""
+        self._groups.clear()
+        self.is_closed = store.add(f"starts/{group.rank()}", 1) > 1
+        self._store, self._ranks = store, group.size()
+        self._reason = self._failure = self.unanswered = ""
+        self._prefix = _START
+        self._judge()
+
+    def add(self, group: Any) -> None:
+        if not self.is_closed:
+            self.raise_if_interrupted()
+            group._open(self._prefix)
+        self._groups.append(group)
+
+    def forget(self, group: Any) -> None:
+        if group in self._groups:
+            self._groups.remove(group)
+        drop([group._let_go()])
+
+    # ---- interruptions ----
+
+    def _judge(self) -> None:
+        self.is_open = not (self.is_closed or self._reason or self._failure)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.guarded:
+            return
+        with self._lock:
+            self.failures += 1
+            if not self._failure and not self._reason and not self.is_closed:
+                self._failure = _first_sentence(error)
+                log.warning("a communication has failed, so this rank begins no update: %s", self._failure)
+            self._judge()
+
+    def interrupt(self, reason: str) -> None:
+        with self._lock:
+            if not self._reason:
+                self._reason = reason or "interrupted"
+            self._judge()
+            groups = list(self._groups)
+        for group in groups:
+            group._interrupt()
+
+    def why_not(self) -> str:
+        return self._reason or (f"a communication has failed: {self._failure}" if self._failure else "")
+
+    def raise_if_interrupted(self) -> None:
+        if self._reason:
+            raise Interrupted(self._reason)
+
+    def raise_if_started_anew(self) -> None:
+        """Groups that are opened for the first time wait for ranks that may have begun already, and have ended."""
+        if self._prefix == _START:
+            again = [rank for rank in range(self._ranks) if self._store.add(f"starts/{rank}", 0) > 1]
+            if again:
+                raise Error(
+                    Status.SUPERSEDED,
+                    f"ranks {again} have started anew before all ranks had begun; end this process, so that all begin "
+                    "anew",
+                )
+
+    def raise_or_go_on(self, error: BaseException | None) -> None:
+        """A communication did not succeed. Returns if it may have garbage for a result."""
+        if not self.guarded and error is not None and not self._reason:
+            raise error
+        if not (self.guarded and _internals.in_backward()):
+            raise Interrupted(self.why_not()) from error
+
+    def close(self) -> None:
+        self.interrupt("the groups are closed")
+        drop([group._let_go() for group in self._groups])
+        with self._lock:
+            self.is_closed, self._reason, self._failure, self.failures = True, "", "", 0
+            self._judge()
+
+    def reopen(self, prefix: str) -> None:
+        if not self.is_closed or any(group._inner is not None for group in self._groups):
+            self.close()
+        self._prefix = prefix
+        for group in self._groups:
+            group._open(prefix)
+        with self._lock:
+            self.is_closed = False
+            self._judge()
+        self.raise_if_interrupted()
+
+
+def _first_sentence(error: BaseException) -> str:
+    """Without the place in the source, with which gloo begins, and without its advice."""
+    text = re.sub(r"^\[[^]]*\.(cc|h|cpp):\d+\] *", "", str(error).strip()) or type(error).__name__
+    return text.splitlines()[0].split(". ")[0]
+
+
+def drop(inner: list[Any | None]) -> None:
+    """Ends connections and threads of groups. Waits until no communication uses a tensor any more."""
+    live = [group for group in inner if group is not None]
+    inner.clear()
+    if not live:
+        return
+    thread = threading.Thread(target=live.clear, daemon=True)  # their destructors wait without a deadline
+    thread.start()
+    thread.join(_CLOSING_S)
+    if thread.is_alive():
+        raise Error(
+            Status.TIMEOUT,
+            f"communications have not ended {_CLOSING_S:.0f} s after their connections were shut; end this process",
+        )
+
+
+state = State()

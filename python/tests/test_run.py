@@ -1,0 +1,85 @@
+"""run() calls the training function, and refuses what it could not interrupt."""
+
+from __future__ import annotations
+
+import group_scenarios
+import pytest
+import torch
+import torch.distributed as dist
+from ckptengine import Error
+from ckptengine.torch import Checkpointer, groups, run
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@pytest.fixture
+def make(job):
+    """A checkpointer of one rank with groups of the given backend."""
+    made = []
+
+    def checkpointer(backend: str = "ckpt:gloo", **options) -> Checkpointer:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        model = DistributedDataParallel(nn.Linear(4, 4))
+        made.append(Checkpointer(model, torch.optim.SGD(model.parameters(), lr=0.1),
+                                 **job | {"on_suspicion": "halt"} | options))
+        made[-1].model = model
+        return made[-1]
+
+    yield checkpointer
+    for each in made:
+        each.close()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def one_iteration(checkpointer: Checkpointer, iteration: int = 0) -> None:
+    checkpointer.model(torch.ones(1, 4)).sum().backward()
+    with checkpointer.update(iteration):
+        pass
+
+
+def test_the_result_of_the_training_function_is_returned(make):
+    checkpointer = make()
+
+    def train(given):
+        assert given is checkpointer and not given.restored.found and given.next_iteration == 0
+        one_iteration(given)
+        return "trained"
+
+    assert run(train, checkpointer) == "trained"
+    one_iteration(checkpointer, 1)  # without run() nothing has changed
+
+
+def test_an_exception_of_the_training_function_leaves_run(make):
+    calls = []
+
+    def train(checkpointer):
+        calls.append(1)
+        raise ValueError("of train itself")
+
+    with pytest.raises(ValueError, match="of train itself"):
+        run(train, make())
+    assert calls == [1]
+
+
+def test_no_update_begins_after_a_communication_has_failed(make):
+    begun = []
+
+    def train(checkpointer):
+        groups.interrupt("the test says so")
+        with checkpointer.update(0):
+            begun.append(1)
+
+    with pytest.raises(groups.Interrupted, match="the test says so"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ckptengine.torch._run.HALT_WAIT_S", 0.0)
+        run(train, make())
+    assert not begun
+
+
+def test_a_job_that_is_never_halted_is_refused(make):
+    with pytest.raises(Error, match="on_suspicion"):
+        run(one_iteration, make(on_suspicion="report"))
+
+
+def test_groups_that_nothing_can_interrupt_are_refused():
+    group_scenarios.run("refuses_torchs_own_groups", 2)
