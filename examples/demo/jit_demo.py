@@ -89,7 +89,7 @@ def demo(arguments: argparse.Namespace) -> bool:
         end = job.end(MORE)
         progress.say(f"\nthe job has ended after {end} iterations; the same without faults and without the engine ...")
         disturbed = {rank: job.losses(rank) for rank in range(RANKS)}
-    with JitJob("plain", programs, logs, arguments.arena_root, options={}, standby=False, spares=0, plain=True,
+    with JitJob("plain", programs, logs, arguments.arena_root, options={}, standby=False, spares=0, way="plain",
                 end=end, **common) as plain:  # fmt: skip
         plain.until(lambda: all(told.of("done") for told in plain.told), "end")
         undisturbed = {rank: plain.losses(rank) for rank in range(RANKS)}

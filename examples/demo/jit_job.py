@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,24 +33,35 @@ SILENCE_S = 60
 POLL_S = 0.01
 
 
-@dataclass
 class Told:
     """What the processes of one rank have told."""
 
-    path: Path
-    events: list[dict[str, Any]] = field(default_factory=list)
-    _offset: int = 0
+    def __init__(self, path: Path) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.since_begin = -1  # iterations that the rank has finished since it last began to train; -1: it restores
+        self._path, self._offset = path, 0
+        self._by_name: dict[str, list[dict[str, Any]]] = {}
 
     def read(self) -> None:
-        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
             file.seek(self._offset)
             text = file.read()
             whole = text.rfind(b"\n") + 1
             self._offset += whole
-            self.events += [json.loads(line) for line in text[:whole].splitlines()]
+            for line in text[:whole].splitlines():
+                self._take(json.loads(line))
+
+    def _take(self, event: dict[str, Any]) -> None:
+        name = event["event"]
+        self.events.append(event)
+        self._by_name.setdefault(name, []).append(event)
+        if name in ("begins", "restoring"):
+            self.since_begin = 0 if name == "begins" else -1
+        elif name == "iteration":
+            self.since_begin += 1
 
     def of(self, event: str) -> list[dict[str, Any]]:
-        return [each for each in self.events if each["event"] == event]
+        return self._by_name.get(event, [])
 
 
 @dataclass
@@ -62,17 +73,18 @@ class Node:
 
 class JitJob:
     """Four launchers with a rank each, and with `standby` one that takes the place of a lost one. Owns all processes
-    and folders that it makes, and removes them when it is closed. `options` are the engine's."""
+    and folders that it makes, and removes them when it is closed. `options` are the engine's, `way` is that of
+    jit_rank.py."""
 
     def __init__(
         self, name: str, programs: dict[str, Path], logs: Path, arena_root: Path, *, ranks: int = 4,
-        options: dict[str, Any], spares: int = 1, standby: bool = True, plain: bool = False, restart: str = "dead",
+        options: dict[str, Any], spares: int = 1, standby: bool = True, way: str = "rejoin",
         layers: int = 2, batch: int = 2, halt_grace_s: float = 1, end: int | None = None,
         progress: Progress | None = None,
     ) -> None:  # fmt: skip
         self.name = f"{name}-{os.getpid()}"
         self.programs, self.logs, self.ranks = programs, logs, ranks
-        self.options, self.spares, self.plain, self.restart = options, spares, plain, restart
+        self.options, self.spares, self.way = options, spares, way
         self.halt_grace_s, self.progress = halt_grace_s, progress
         self._closing = contextlib.ExitStack()
         make = tempfile.TemporaryDirectory
@@ -80,7 +92,7 @@ class JitJob:
         self.arenas = Path(self._closing.enter_context(make(prefix=f"ckptengine-{name}-", dir=arena_root)))
         np.save(self.folder / "text.npy", corpus.encode(corpus.read_text(None)))
         settings = {
-            "folder": str(self.folder), "text": str(self.folder / "text.npy"), "plain": plain,
+            "folder": str(self.folder), "text": str(self.folder / "text.npy"), "way": way,
             "characters": corpus.CHARACTERS_MAX, "length": 64, "layers": layers, "batch": batch,
             "library": str(programs["library"]),
         }  # fmt: skip
@@ -127,7 +139,7 @@ class JitJob:
         command = [
             sys.executable, "-m", "ckptengine.run", "--nnodes", str(self.ranks), "--rdzv-endpoint", self.endpoint, *words,
             "--spares", str(self.spares), "--preload", PRELOAD, "--halt-grace", str(self.halt_grace_s),
-            "--max-restarts", "1000", "--restart", self.restart, "--shutdown-timeout", "5", "--node-timeout", "3",
+            "--max-restarts", "1000", "--restart-window", "5", "--restart", "all" if self.way == "restart" else "dead", "--shutdown-timeout", "5", "--node-timeout", "3",
             str(RANK), str(self.folder / "settings.json"),
         ]  # fmt: skip
         with open(self.logs / f"{name}.log", "a") as output:
@@ -195,12 +207,7 @@ class JitJob:
             time.sleep(POLL_S)
 
     def since_begin(self, rank: int) -> int:
-        """Iterations that this rank has finished since it last began to train. -1: it does not train."""
-        events = self.told[rank].events
-        last = max((i for i, event in enumerate(events) if event["event"] in ("begins", "restoring")), default=-1)
-        if last < 0 or events[last]["event"] == "restoring":
-            return -1
-        return sum(event["event"] == "iteration" for event in events[last:])
+        return self.told[rank].since_begin
 
     def await_learned(self, count: int = 10) -> None:
         """Until deadlines are learned, and some iterations after a capture of all: only a late capture has the newest

@@ -2,7 +2,8 @@
 
 It appends a JSON line for each event to FOLDER/told-RANK: started, restoring, restored, begins, iteration, interrupted,
 halted, fault. FOLDER/do-RANK holds "FAULT PLACE SECONDS", e.g. "kill backward 0": the rank removes the file once it gets to the place,
-and does it. It ends with the iteration that FOLDER/end names. With "plain" in the settings, it trains with torch alone.
+and does it. It ends with the iteration that FOLDER/end names. `way` in the settings says how it comes back: "rejoin"; "restart",
+in a new process, like all ranks; or "plain": it does not, because it trains with torch alone.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class Rank:
             raise
 
     def run(self) -> None:
-        if self.settings["plain"]:
+        if self.settings["way"] == "plain":
             self.train(None)
             return
         training = self.training
@@ -175,6 +176,10 @@ class Rank:
         with TellingCheckpointer(
             training.model, training.optimizer, extra={"data": training.data}, library=self.settings["library"]
         ) as checkpointer:
+            if self.settings["way"] == "restart":
+                checkpointer.restore()
+                self.train(checkpointer)
+                return
             watch = HaltWatch(checkpointer, self.protocol)
             try:
                 run(self.train, checkpointer)
@@ -185,7 +190,7 @@ class Rank:
 def main() -> None:
     settings = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    dist.init_process_group("gloo" if settings["plain"] else "ckpt:gloo")
+    dist.init_process_group("ckpt:gloo" if settings["way"] == "rejoin" else "gloo")
     rank = Rank(settings)
     rank.run()
     rank.protocol.tell("done")

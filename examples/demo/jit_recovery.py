@@ -92,11 +92,7 @@ def has_gone_on(job: JitJob, rank: int, incarnation: int) -> bool:
 
 def phases_of(job: JitJob, at_s: float, healthy: list[int], incarnation: int, starts: list[int]) -> dict[str, float]:
     def last(rank: int, event: str) -> float:
-        return next(each["at_s"] for each in reversed(job.told[rank].events) if each["event"] == event)
-
-    def first_iteration(rank: int) -> float:
-        begin_s = last(rank, "begins")
-        return next(e["at_s"] for e in job.told[rank].events if e["event"] == "iteration" and e["at_s"] > begin_s)
+        return job.told[rank].of(event)[-1]["at_s"]
 
     stayed = [each for each in healthy if len(job.told[each].of("started")) == starts[each]]
     if not stayed:
@@ -111,5 +107,20 @@ def phases_of(job: JitJob, at_s: float, healthy: list[int], incarnation: int, st
         "rejoin": max(last(each, "restoring") for each in stayed),
         "new process": max(last(each, "restoring") for each in everybody),
         "restore": max(last(each, "begins") for each in everybody),
-        "iteration": max(first_iteration(each) for each in everybody),
+        "iteration": max(first_iteration(job, each) for each in everybody),
     })  # fmt: skip
+
+
+def first_iteration(job: JitJob, rank: int) -> float:
+    """When this rank had finished its first iteration since it last began to train."""
+    begin_s = job.told[rank].of("begins")[-1]["at_s"]
+    return next(each["at_s"] for each in job.told[rank].of("iteration") if each["at_s"] > begin_s)
+
+
+def restart_all(job: JitJob, rank: int, fault: str, place: str) -> float:
+    """Lets a rank fail in a job that starts all ranks anew. Seconds until all have trained again."""
+    incarnation = job.told[rank].of("restored")[-1]["incarnation"]
+    job.command(rank, fault, place)
+    job.until(lambda: all(has_gone_on(job, each, incarnation) for each in range(job.ranks)), "go on", RECOVERY_S)
+    begun_s = job.told[rank].of("fault")[-1]["at_s"]
+    return max(first_iteration(job, each) for each in range(job.ranks)) - begun_s
