@@ -41,7 +41,8 @@ def main() -> None:
     data = torch.Generator().manual_seed(rank)  # where it stands is part of the state
 
     def train(checkpointer: Checkpointer) -> None:  # called again after an interruption
-        tell(f"rank {rank}: begins iteration {checkpointer.next_iteration}, process {os.getpid()}")
+        if not checkpointer.is_warming_up:
+            tell(f"rank {rank}: begins iteration {checkpointer.next_iteration}, process {os.getpid()}")
         for k in range(checkpointer.next_iteration, arguments.iterations):
             inputs = torch.randn(16, width, generator=data)
             optimizer.zero_grad()

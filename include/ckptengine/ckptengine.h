@@ -126,9 +126,9 @@ typedef struct ckpt_tensor {
  * that were loaded. */
 typedef enum ckpt_tier {
   CKPT_TIER_NONE = 0,
-  CKPT_TIER_LOCAL = 1,     /* this node's memory */
-  CKPT_TIER_PEER = 2,      /* another node's memory */
-  CKPT_TIER_DECODED = 3,   /* rebuilt from parity */
+  CKPT_TIER_LOCAL = 1,      /* this node's memory */
+  CKPT_TIER_PEER = 2,       /* another node's memory */
+  CKPT_TIER_DECODED = 3,    /* rebuilt from parity */
   CKPT_TIER_PERSISTENT = 4, /* storage */
   CKPT_TIER_LIVE = 5        /* the rank's tensors, which had that state already: nothing was loaded */
 } ckpt_tier;
@@ -365,8 +365,10 @@ typedef struct ckpt_halt_t {
   int64_t iteration;    /* whose update this rank has finished last; -1 if none */
   char text[512];       /* for people; ends in a zero byte */
 } ckpt_halt_t;
-#define CKPT_HALT_INIT \
-  { sizeof(ckpt_halt_t), 0, 0, 0, -1, { 0 } }
+#define CKPT_HALT_INIT                      \
+  {                                         \
+    sizeof(ckpt_halt_t), 0, 0, 0, -1, { 0 } \
+  }
 
 /* Waits up to `timeout_ms` until the job is halted and this rank is frozen (docs/jit.md). Any thread may call it, also
  * while the training thread hangs in a communication. Set halt->struct_size first; CKPT_HALT_INIT does.
@@ -391,8 +393,8 @@ CKPT_API ckpt_status ckpt_report_trouble(ckpt_engine* engine, const char* text);
  * the two calls they may be moved, unregistered, and others registered.
  *
  * The call waits for the capture of this rank, at most 75 s, and for the node's agent, about twice as long as the
- * option claim_timeout_ms says. Other ranks are waited for in ckpt_restore(). Whoever waits for a snapshot of the halted
- * incarnation in ckpt_wait() gets CKPT_ERR_SUPERSEDED.
+ * option claim_timeout_ms says. Other ranks are waited for in ckpt_restore(). Whoever waits for a snapshot of the
+ * halted incarnation in ckpt_wait() gets CKPT_ERR_SUPERSEDED.
  *
  * CKPT_ERR_INVALID: the rank is not halted, or a tensor is in GPU memory. Nothing changes then. After any other error
  * the job is still halted: call it again, or close the engine and restart the rank. Common ones: CKPT_ERR_NO_AGENT,

@@ -176,6 +176,19 @@ def test_with_restart_all_every_rank_ends_before_any_starts_and_the_store_is_a_n
             "restarts": {str(rank): 1 for rank in (2 * number, 2 * number + 1)}}]  # fmt: skip
 
 
+def test_with_restart_all_a_node_that_was_done_and_has_gone_is_needed_again():
+    cluster = Cluster("--restart", "all")
+    cluster.job.heard(cluster.peers[2], {"say": "done"})
+    cluster.job.lost(cluster.peers[2], "has ended")
+    cluster.take()
+    cluster.fail(cluster.peers[1], 3)
+    for peer in cluster.peers[:2]:
+        cluster.job.heard(peer, {"say": "cleared"})
+    cluster.take()
+    cluster.peers[2] = cluster.join(None)
+    assert cluster.take() == [[("start",)]] * NODES
+
+
 def test_with_restart_all_ranks_wait_for_a_lost_node():
     cluster = Cluster("--restart", "all")
     cluster.take()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from ckptengine.run._halts import Halts, agents_of, committed_iteration
+from ckptengine.run._halts import Halts, agents_of, reached_iteration
 from ckptengine.run._restarts import Failure, Restart, Restarts, Stop, end_of_trace
 
 TRACE = "Traceback (most recent call last):\n  File ...\nValueError: no luck"
@@ -198,7 +198,10 @@ def test_agents_are_known_by_the_processes_of_their_ranks():
     assert agents_of([other, own], {0: 10}) == []
 
 
-def test_the_newest_commit_of_all_agents_counts():
-    agents = [{"committed": None}, {"committed": {"iteration": 7}}, {"committed": {"iteration": 9}}]
-    assert committed_iteration(agents) == 9
-    assert committed_iteration(agents[:1]) is None
+def test_the_newest_iteration_of_all_commits_and_ranks_counts():
+    def status(committed: int | None, *attempted: int) -> dict:
+        return {"committed": committed and {"iteration": committed}, "ranks": [{"attempted": one} for one in attempted]}
+
+    assert reached_iteration([status(None), status(7, -1), status(5, 8, 9)]) == 9
+    assert reached_iteration([status(7, 6)]) == 7
+    assert reached_iteration([status(None, -1)]) is None

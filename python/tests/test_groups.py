@@ -123,7 +123,7 @@ def undisturbed(tmp_path_factory):
     return losses
 
 
-FAULTS = [("ddp", "SIGKILL"), ("hsdp", "SIGSTOP")]
+FAULTS = [("hsdp", "SIGSTOP")]  # tests/process/test_jit.py has others
 if os.environ.get("CKPTENGINE_TEST_SYSTEMS") == "1":  # the nightly run
     FAULTS = [(kind, what) for kind in ("ddp", "plain", "accumulate", "hsdp") for what in ("SIGKILL", "SIGSTOP")]
 

@@ -33,9 +33,8 @@ void QueuedRequests::reserve(Asker asker, const ReserveRequest& request, Respond
 }
 
 void QueuedRequests::trouble(Asker asker, std::string text, Respond respond) {
-  queue_.post([this, asker, text = std::move(text), respond = std::move(respond)] {
-    trainers_.trouble(asker, text, respond);
-  });
+  queue_.post(
+      [this, asker, text = std::move(text), respond = std::move(respond)] { trainers_.trouble(asker, text, respond); });
 }
 
 void QueuedRequests::status(Respond respond) {

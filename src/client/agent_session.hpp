@@ -28,8 +28,8 @@ struct AgentSession {
 // Records when training communicates, in the control file of the engine's session. Any thread may call the hooks at any
 // time. They write nothing before follow().
 //
-// An atomic pointer leads to the file, so hooks need no lock. A restarted agent goes on with the old file. After a rejoin
-// there is a new one, and the old one stays mapped as long as a hook may be using it.
+// An atomic pointer leads to the file, so hooks need no lock. A restarted agent goes on with the old file. After a
+// rejoin there is a new one, and the old one stays mapped as long as a hook may be using it.
 class CommHooks {
  public:
   // From now on hooks write to this file. Called by one thread at a time.

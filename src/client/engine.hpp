@@ -71,7 +71,8 @@ class Engine {
   void comm_begin(std::uint32_t channel, device::Stream on) const;
   Outcome comm_end(std::uint32_t channel, device::Stream on) const;
 
-  // Any thread. Waits until this rank is frozen because of a halt, and captured if it can be. Fills `halt` with CKPT_OK.
+  // Any thread. Waits until this rank is frozen because of a halt, and captured if it can be. Fills `halt` with
+  // CKPT_OK.
   Outcome wait_halt(std::int64_t timeout_ms, ckpt_halt_t& halt) const;
   // Training thread. A communication has failed by itself, so the job should be halted.
   void report_trouble(const std::string& text);
@@ -165,10 +166,11 @@ class Engine {
     std::shared_ptr<Slots> slots;
   } released_{};
   Sealing sealing_;
-  // What the tensors should hold between rejoin() and restore(); no checkpoint: none that can be stored. None otherwise.
+  // What the tensors should hold between rejoin() and restore(); no checkpoint: none that can be stored. None
+  // otherwise.
   std::optional<CheckpointId> live_;
   bool is_registered_anew_ = false;  // since rejoin(), if there was one
-  std::optional<Stored> stored_;  // between the agent's answer and restore()
+  std::optional<Stored> stored_;     // between the agent's answer and restore()
   std::string stored_layout_;
   std::string restored_message_;
   std::atomic<std::uint64_t> incarnation_{0};    // 0: not restored yet
@@ -177,8 +179,8 @@ class Engine {
   UpdateGate gate_;
   bool has_asked_ = false;  // before_update() was called since the last snapshot
   bool captures_next_ = false;
-  // Why the tensors were not captured late. Belongs to whoever has frozen the gate. Once the gate is over, any thread may
-  // read it under the mutex, and rejoin() opens the gate under it.
+  // Why the tensors were not captured late. Belongs to whoever has frozen the gate. Once the gate is over, any thread
+  // may read it under the mutex, and rejoin() opens the gate under it.
   std::string late_failure_;
   mutable std::mutex halt_mutex_;
   Clock::time_point snapshot_called_at_;

@@ -27,8 +27,7 @@ device::Plan plan_of(const ShardState& shard, const StoredPiece& stored) {
 
 std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState& shard, const StoredPiece& stored,
                                        device::Stream stream) {
-  const auto leaf =
-      device.load(plan_of(shard, stored), {stored.slot.data(), stored.manifest.leaves.data()}, stream);
+  const auto leaf = device.load(plan_of(shard, stored), {stored.slot.data(), stored.manifest.leaves.data()}, stream);
   if (!leaf) return std::nullopt;
   return CorruptPiece{stored.manifest.shard, stored.manifest.checkpoint, *leaf};
 }
@@ -143,9 +142,10 @@ std::optional<CorruptPiece> Engine::load(device::Stream stream) {
 // A new process has its first state in its tensors. This one has trained.
 void Engine::check_not_fresh() const {
   if (!live_ || stored_->found) return;
-  throw Failure(CKPT_ERR_LOST,
-                "no checkpoint is stored that all ranks can get, so the job begins anew, and the tensors of this process "
-                "have trained already; end this process and restart the rank");
+  throw Failure(
+      CKPT_ERR_LOST,
+      "no checkpoint is stored that all ranks can get, so the job begins anew, and the tensors of this process "
+      "have trained already; end this process and restart the rank");
 }
 
 // Runs before training has work on the GPU, because connecting the members waits for all of them and allocates memory.

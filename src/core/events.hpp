@@ -154,8 +154,8 @@ struct FinalizeEnded {
 
 using Event = std::variant<Tick, LeaderRecordRead, IncarnationRecordRead, AssignmentsRead, MessageArrived, TrainerHello,
                            TrainerExited, RestoreAsked, RestoreDone, SegmentsReady, Progress, Captured, FreezeAnswered,
-                           TroubleReported, LeftBehind, FetchEnded, SlotReleased, PieceCorrupt, StorageListed, WriteEnded, FinalizeEnded,
-                           Observed, RanksWatched>;
+                           TroubleReported, LeftBehind, FetchEnded, SlotReleased, PieceCorrupt, StorageListed,
+                           WriteEnded, FinalizeEnded, Observed, RanksWatched>;
 
 // ---- Effects ----
 

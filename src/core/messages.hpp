@@ -37,7 +37,7 @@ struct RankReport {
   std::uint32_t computing_ms = 0;      // how long it computes in an iteration, roughly; 0: not known
   FreezeAnswer freeze = {};            // what it answers to a halt
   std::optional<std::int64_t> freeze_at = {};  // the iteration that it was told to freeze at
-  bool reports_trouble = false;        // a communication of this incarnation has failed by itself
+  bool reports_trouble = false;                // a communication of this incarnation has failed by itself
   bool operator==(const RankReport&) const = default;
 };
 

@@ -164,8 +164,8 @@ class Device {
   // Failure.
   virtual std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) = 0;
 
-  // If can_start_late(): compares the tensors, where they are, with the digests of a piece's leaves. Returns the number of
-  // the first leaf that differs, or nothing if the tensors hold that piece.
+  // If can_start_late(): compares the tensors, where they are, with the digests of a piece's leaves. Returns the number
+  // of the first leaf that differs, or nothing if the tensors hold that piece.
   virtual std::optional<std::size_t> verify(const Plan& /*plan*/, const std::uint64_t* /*digests*/) { return 0; }
 
   // Creates a timeline whose words are in these whole pages. They must stay mapped while anybody owns `owner`. Returns

@@ -168,27 +168,61 @@ TEST_F(CommHooksTest, ThreadsWriteWhileTheAgentIsReplaced) {
   EXPECT_GT(agent_->control().comm().written, 0u);
 }
 
-TEST(CommHooks, AnotherFileIsFollowedAndTheOneBeforeStaysMapped) {
+TEST(CommHooks, AnotherFileIsFollowedAndTheOneBeforeIsUnmapped) {
   const test::TemporaryDirectory directory{test::in_memory};
   CommHooks hooks;
-  const arena::CommWords* first = nullptr;
-  {
-    auto control = std::make_shared<arena::Control>(arena::Control::create(directory.path(), 0));
-    first = &control->comm();
-    hooks.follow(control);
-    // The same file, mapped anew, changes nothing.
-    hooks.follow(std::make_shared<arena::Control>(arena::Control::attach(directory.path(), 0)));
-  }
+  auto engines = std::make_shared<arena::Control>(arena::Control::create(directory.path(), 0));
+  const arena::Control first = arena::Control::attach(directory.path(), 0);
+  hooks.follow(engines);
+  const std::weak_ptr<arena::Control> mapped = std::exchange(engines, nullptr);
+  // The same file, mapped anew, changes nothing.
+  hooks.follow(std::make_shared<arena::Control>(arena::Control::attach(directory.path(), 0)));
+  EXPECT_FALSE(mapped.expired());
   hooks.begin(4);
-  EXPECT_EQ(first->channels[4].begun, 1u);
+  EXPECT_EQ(first.comm().channels[4].begun, 1u);
   auto second = std::make_shared<arena::Control>(arena::Control::create(directory.path(), 0));
   hooks.follow(second);
+  EXPECT_TRUE(mapped.expired()) << "no hook uses it any more";
   EXPECT_FALSE(hooks.end(4));
   hooks.begin(4);
   EXPECT_TRUE(hooks.end(4));
   hooks.iteration(Clock::now());
-  EXPECT_EQ(first->written, 1u);
+  EXPECT_EQ(first.comm().written, 1u);
   EXPECT_EQ(second->comm().written, 3u);
+}
+
+TEST(CommHooks, WithoutAnIncarnationNothingIsWritten) {
+  const test::TemporaryDirectory directory{test::in_memory};
+  CommHooks hooks;
+  auto control = std::make_shared<arena::Control>(arena::Control::create(directory.path(), 0));
+  hooks.follow(control);
+  hooks.leave();
+  EXPECT_EQ(control.use_count(), 1);
+  hooks.begin(4);
+  EXPECT_TRUE(hooks.end(4));
+  EXPECT_EQ(control->comm().written, 0u);
+  hooks.follow(control);  // the same file again
+  hooks.begin(4);
+  EXPECT_EQ(control->comm().written, 1u);
+}
+
+// A hook that was suspended between its look at the file and its write, while the engine rejoined.
+TEST(CommHooks, HooksOnOtherThreadsNeverWriteToAnUnmappedFile) {
+  const test::TemporaryDirectory directory{test::in_memory};
+  CommHooks hooks;
+  std::atomic<bool> stop{false};
+  std::thread training([&] {
+    while (!stop.load()) {
+      hooks.begin(2);
+      hooks.end(2);
+    }
+  });
+  for (int i = 0; i < 200; ++i) {
+    hooks.leave();
+    hooks.follow(std::make_shared<arena::Control>(arena::Control::create(directory.path(), 0)));
+  }
+  stop.store(true);
+  training.join();
 }
 
 }  // namespace

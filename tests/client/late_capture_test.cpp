@@ -58,10 +58,10 @@ TEST_F(LateCaptureTest, TheSentenceSaysWhoHoldsTrainingUp) {
   agent_->control().health().publish(news);
   halt(3);
   await(FreezeState::captured, 3);
-  EXPECT_STREQ(
-      engine->before_update().text,
-      "the job was halted: rank 2 is dead; the state of iteration 3 is captured; call ckpt_rejoin() and restore, or end "
-      "this process and restart the rank with all others");
+  EXPECT_STREQ(engine->before_update().text,
+               "the job was halted: rank 2 is dead; the state of iteration 3 is captured; call ckpt_rejoin() and "
+               "restore, or end "
+               "this process and restart the rank with all others");
 }
 
 TEST_F(LateCaptureTest, ARankInsideAnUpdateIsCapturedAfterIt) {

@@ -217,8 +217,7 @@ TEST_F(RejoinTest, AFreshStartIsRefusedInAProcessThatHasTrained) {
 
 TEST_F(RejoinTest, WhoeverWaitsForAnOldSnapshotIsTold) {
   const auto engine = halted_engine();
-  auto waiting =
-      std::async(std::launch::async, [&] { return engine->wait(100, CKPT_STAGE_COMMITTED, 20'000).status; });
+  auto waiting = std::async(std::launch::async, [&] { return engine->wait(100, CKPT_STAGE_COMMITTED, 20'000).status; });
   EXPECT_EQ(waiting.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
   engine->rejoin();
   EXPECT_EQ(waiting.get(), CKPT_ERR_SUPERSEDED);

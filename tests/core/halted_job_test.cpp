@@ -317,18 +317,24 @@ TEST(HaltedJob, ARankThatRejoinsEarlyEndsNoCaptureOfOthers) {
   EXPECT_EQ(job.halt(), Halt());
 }
 
-TEST(HaltedJob, ANewLeaderLetsNobodyEndTheIncarnationEither) {
+TEST(HaltedJob, ANewLeaderEndsNoIncarnationBeforeItHasHeardOfItsRanks) {
   Job job;
   for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
-  job.die(2, 43);
+  bool is_heard = false;
+  job.arrives = [&](NodeId, const Send& send) { return is_heard || !std::holds_alternative<Report>(send.message); };
   job.change_leader();
-  job.hello(own_node(2), 2);
-  job.ask_restore(2);
+  const Rank restarted = *job.current_leader();
+  job.exit_trainer(restarted);
+  job.hello(own_node(restarted), restarted);
+  job.ask_restore(restarted);
   job.advance(200);
   EXPECT_EQ(job.incarnation(), 1u);
+  is_heard = true;
   job.advance(3000);
   EXPECT_EQ(job.incarnation(), 1u);
-  for (const Rank rank : {0u, 1u, 3u}) job.answer(rank, Freeze::refused, 43);
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    if (rank != restarted) job.answer(rank, Freeze::refused, 43);
+  }
   job.advance(500);
   EXPECT_EQ(job.incarnation(), 2u);
 }

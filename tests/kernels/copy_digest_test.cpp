@@ -233,8 +233,7 @@ TEST_P(CopyOnIsa, FlippedBitIsFoundInEveryLeafAndNothingWrittenAfterIt) {
       EXPECT_EQ(
           scatter_leaves(tensors.targets(), offsets, piece.data(), 0, expected.size(), expected.data(), GetParam()),
           leaf);
-      EXPECT_EQ(
-          verify_segments(tensors.sources(), offsets, 0, expected.size(), expected.data(), GetParam()), leaf);
+      EXPECT_EQ(verify_segments(tensors.sources(), offsets, 0, expected.size(), expected.data(), GetParam()), leaf);
       EXPECT_EQ(verify_segments(tensors.sources(), offsets, 0, leaf, expected.data(), GetParam()), std::nullopt);
       Packed written(offsets.back());
       std::vector<std::uint64_t> digests(expected.size());

@@ -4,7 +4,8 @@ options. With `rejoin`, a rank that is interrupted rejoins the job in its proces
 All ranks have the same parameters. They wait for each other in FOLDER/places, which has each rank's incarnation and
 iteration. Files make a rank do something in the forward pass: FOLDER/die-RANK kills its process once all have ended the
 iteration before, FOLDER/stop-RANK stops it, and FOLDER/spin-RANK makes it compute without end and hold the interpreter
-lock. A rank appends what it restores to FOLDER/restored-RANK. After the iteration that FOLDER/end names, it ends.
+lock. With FOLDER/raise-RANK-ITERATION it raises in that iteration. A rank appends what it restores to
+FOLDER/restored-RANK. After the iteration that FOLDER/end names, it ends.
 """
 
 import mmap
@@ -46,6 +47,8 @@ def train(engine: Engine, parameters: np.ndarray, places: np.ndarray) -> int:
             while any(int(one.read_text() or -1) < iteration - 1 for one in folder.glob("done-*")):
                 time.sleep(0.001)
             os.kill(os.getpid(), signal.SIGKILL)
+        if (folder / f"raise-{rank}-{iteration}").exists():
+            raise ValueError("no luck")
         if is_asked("stop"):
             os.kill(os.getpid(), signal.SIGSTOP)
         if is_asked("spin"):

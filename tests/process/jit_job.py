@@ -36,13 +36,9 @@ class Begin:
 
 
 class JitJob:
-    def __init__(
-        self, cluster, folder: Path, kind: str = "ddp", fault: tuple[int, str, str] | None = None, **options: object
-    ) -> None:
+    def __init__(self, cluster, folder: Path, kind: str = "ddp", **options: object) -> None:
         self.cluster, self.folder = cluster, folder
         folder.mkdir()
-        if fault is not None:
-            self.fault(*fault)
         given = cluster.options(0, RANKS, **{
             "hang_floor_ms": FLOOR_MS, "on_suspicion": "halt", "capture_every": CAPTURE_EVERY,
             "restore_timeout_ms": 30_000} | options)

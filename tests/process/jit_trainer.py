@@ -75,7 +75,7 @@ class Trainer:
         return total
 
     def train(self, checkpointer: Checkpointer) -> None:
-        if checkpointer.restored is not None:
+        if not checkpointer.is_warming_up:
             told = (os.getpid(), checkpointer.restored.iteration, checkpointer.restored.main_tier.name, time.time())
             with (self.folder / f"begins-{self.rank}").open("a") as file:
                 file.write(" ".join(map(str, told)) + "\n")

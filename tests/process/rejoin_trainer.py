@@ -59,7 +59,8 @@ class Rank:
         while True:
             start = self.engine.restore()
             with (self.folder / f"restored-{self.rank}").open("a") as file:
-                file.write(f"{os.getpid()} {start.main_tier.name} {start.bytes} {start.incarnation} {start.iteration}\n")
+                tier = start.main_tier.name
+                file.write(f"{os.getpid()} {tier} {start.bytes} {start.incarnation} {start.iteration}\n")
             group = Group(self.folder, start.incarnation, self.rank, self.ranks)
             has_ended = threading.Event()
             watch = threading.Thread(target=self.watch, args=(group, has_ended))

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from ckptengine import Engine
 from conftest import build_file_of
-from launched import Job, runs
+from launched import Job, runs, until
 from processes import kill_process
 
+HALT_RANK = Path(__file__).with_name("ckptrun_halt_rank.py")
 RANKS = 3
 
 
@@ -30,7 +31,7 @@ def job(tmp_path, cluster):
 
 def train(job: Job, *options, words=()):
     (job.folder / "places").write_bytes(bytes(8 * RANKS))
-    launcher = job.launch("--nproc-per-node", RANKS, *options, script=Path(__file__).with_name("ckptrun_halt_rank.py"),
+    launcher = job.launch("--nproc-per-node", RANKS, *options, script=HALT_RANK,
                           words=[build_file_of("libckptengine.so"), *words])
 
     def is_between_captures() -> bool:
@@ -81,6 +82,15 @@ def test_ranks_that_rejoin_keep_their_processes(job, command):
     assert len(re.findall("starts anew as", launcher.text)) == 1
 
 
+def test_a_rank_that_raises_in_the_same_iteration_twice_ends_the_job(job):
+    launcher = train(job, "--halt-grace", 0.3)
+    iteration = newest(job, 1) + 5
+    (job.folder / f"raise-1-{iteration}").touch()
+    assert launcher.end() == 1
+    assert f"rank 1 has failed twice in the same way after iteration {iteration - 1}, without pro" in launcher.text
+    assert len(restored(job, 1)) == 2
+
+
 def finish(job: Job, launcher) -> None:
     whole = job.folder / "end.new"
     whole.write_text(str(newest(job, 0) + 20))
@@ -99,6 +109,17 @@ def test_all_ranks_start_anew_together_once_they_are_captured_if_the_script_cann
     assert not [pid for pid in pids if runs(pid)]
     finish(job, launcher)
     assert len(re.findall(r"^ckptrun: rank \d starts anew", launcher.text, re.MULTILINE)) == RANKS
+
+
+def test_agents_outlive_a_launcher_that_is_killed_and_the_next_start_restores_from_their_memory(job):
+    launcher = train(job)
+    pids = [restored(job, rank)[0][0] for rank in range(RANKS)]
+    kill_process(launcher.pid)
+    until(lambda: not [pid for pid in pids if runs(pid)], job.told)
+    launcher = job.launch("--nproc-per-node", RANKS, script=HALT_RANK, words=[build_file_of("libckptengine.so")])
+    job.until(lambda: all(len(restored(job, rank)) == 2 for rank in range(RANKS)))
+    assert len({restored(job, rank)[1][1] for rank in range(RANKS)}) == 1 and restored(job, 0)[1][1] >= 10
+    finish(job, launcher)
 
 
 def test_torch_finds_a_store_that_outlives_rank_0(tmp_path):

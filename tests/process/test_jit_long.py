@@ -52,9 +52,3 @@ def test_replicas_that_are_spread_over_ranks_stay(start):
         job.cause(rank, what, "backward")
         job.check_survivors(rank)
     job.check_losses("hsdp")
-
-
-def test_if_a_rank_dies_before_anything_is_stored_all_begin_anew(start):
-    job = start(fault=(1, "kill", "backward"))
-    job.await_iteration(4)
-    job.check_losses("ddp")

@@ -174,6 +174,19 @@ def test_a_rank_that_reports_trouble_halts_the_job_at_once(ranks):
         ranks.engines[1].before_update()
 
 
+def test_a_bit_that_flips_in_a_rank_that_stays_is_told_and_the_tensor_loaded(ranks, caplog):
+    ranks.train(0, 3)
+    ranks.halt()
+    whole = bytes(ranks.states[1])
+    ranks.states[1][123_456] ^= 32
+    ranks.together("rejoin")
+    restored = ranks.together("restore")
+    assert [each.main_tier is Tier.LIVE for each in restored] == [True, False]
+    assert ranks.states[1] == whole
+    assert "tensor state is not what was captured at iteration 3" in caplog.text
+    assert str(restored[0]).startswith("restored iteration 3 from its own tensors: 0.0 MiB")
+
+
 def test_a_rank_that_never_rejoins_is_named_to_the_others(cluster):
     ranks = Ranks(cluster, restore_timeout_ms=1500)
     ranks.together("restore")

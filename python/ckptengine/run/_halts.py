@@ -1,4 +1,4 @@
-"""Finds ranks that hold a halted job up. It asks the node's agent (`ckptctl status --json`), every second."""
+"""Finds ranks that hold a halted job up. It asks the node's agent (`ckptctl status --json`), at least every second."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .._programs import REMEDY, find_program
 from ._loop import Loop
 
 PERIOD_S = 1.0
+TROUBLE_PERIOD_S = 0.2  # while ranks are suspected, halted or behind
 ANSWER_WAIT_S = 5.0
 ANSWER_BYTES_MAX = 64 << 20
 UNKNOWN_MAX = 120  # some two minutes: a script may take that long until it restores
@@ -60,7 +61,7 @@ class Question:
 
 
 def agents_of(agents: list[Agent], ours: Processes) -> list[Agent]:
-    """Those to which ranks of this launcher belong: one, unless ranks of a machine are told to be nodes of their own."""
+    """Those to which ranks of this launcher belong: one, unless ranks on a machine are nodes of their own."""
     pids = set(ours.values())
     return [agent for agent in agents if any(rank["pid"] in pids for rank in agent["ranks"])]
 
@@ -72,6 +73,11 @@ class Halts:
     grace_s: float
     _behind: dict[int, float] = field(default_factory=dict)  # processes, and since when
     _named: set[int] = field(default_factory=set)
+
+    @property
+    def waits(self) -> bool:
+        """There are ranks whose grace has not passed."""
+        return bool(self._behind)
 
     def left_behind(
         self, agents: list[Agent], ours: Processes, is_stopped: Callable[[int], bool], now_s: float
@@ -141,7 +147,7 @@ class HaltWatch:
             say(f"ckptctl is not found, so ranks that hang in a halted job are not ended; {REMEDY}")
 
     def ask(self, then: Callable[[list[Agent]], None]) -> None:
-        """Calls `then` with what the agents of this launcher's ranks say now, within 5 s. Without answers it is empty."""
+        """Calls `then` within 5 s with what the agents of this launcher's ranks say now: nothing if none answers."""
         if self._ckptctl is None:
             then([])
         else:
@@ -167,12 +173,15 @@ class HaltWatch:
             )
         for rank, why in self._halts.left_behind(agents, self._ours(), is_stopped, time.monotonic()).items():
             self._kill(rank, why)
-        self._loop.after(PERIOD_S, self._ask_again)
+        in_trouble = self._halts.waits or any(agent["halt"] or agent["suspicion"] for agent in agents)
+        self._loop.after(TROUBLE_PERIOD_S if in_trouble else PERIOD_S, self._ask_again)
 
 
-def committed_iteration(agents: list[Agent]) -> int | None:
-    """Of what agents say: the newest commit. None if there is none."""
-    return max((int(agent["committed"]["iteration"]) for agent in agents if agent.get("committed")), default=None)
+def reached_iteration(agents: list[Agent]) -> int | None:
+    """The newest iteration that is committed, or that a rank of these agents has ended. None if there is none."""
+    committed = [agent["committed"]["iteration"] for agent in agents if agent["committed"]]
+    ended = [rank["attempted"] for agent in agents for rank in agent["ranks"] if rank["attempted"] >= 0]
+    return max(committed + ended, default=None)
 
 
 def halt_of(agents: list[Agent]) -> dict[str, Any] | None:

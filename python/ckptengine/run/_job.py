@@ -26,7 +26,8 @@ class Member:
 
     peer: Peer
     name: str  # host and process, for people
-    done: bool = False
+    done: bool = False  # all ranks of the node have ended with 0
+    gone: bool = False  # it has ended after that
 
 
 class Job:
@@ -90,7 +91,8 @@ class Job:
         if number is None or self._ended:
             return
         member = self._members[number]
-        if member.done:
+        if member.done:  # nothing of it is missing, unless all ranks start anew
+            member.gone = True
             return
         del self._members[number]
         if not self._started:
@@ -217,6 +219,9 @@ class Job:
             self._start_not_before_s = time.monotonic() + delay_s
             self._uncleared = set(self._members)
             self._tell_all({"do": "clear"})
+            for member in [member for member in self._members.values() if member.gone]:
+                member.done = False
+                self.lost(member.peer, "has ended")
         else:
             self._uncleared &= set(self._members)
 

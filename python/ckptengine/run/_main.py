@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ._halts import Agent, HaltWatch, committed_iteration, halt_of, halts_are_on
+from ._halts import Agent, HaltWatch, halt_of, halts_are_on, reached_iteration
 from ._job import Job, Message
 from ._link import Link, Listener, dial, listen, secret_of
 from ._loop import Loop
@@ -255,7 +255,7 @@ class Launcher:
     def _failed(self, failure: Failure) -> None:
         self._say(f"rank {failure.rank} {failure.how} ({failure.where})")
         if failure.has_place:  # whether it repeats depends on the job's progress
-            self._halts.ask(lambda agents: self._tell_failure(failure, committed_iteration(agents)))
+            self._halts.ask(lambda agents: self._tell_failure(failure, reached_iteration(agents)))
         else:
             self._tell_failure(failure, None)
 

@@ -23,7 +23,7 @@ class Failure:
     how: str  # for people: "ended with status 1", "was ended by SIGKILL", "was lost with node 2"
     status: int = 0  # as subprocess gives it; 0 if its node was lost
     trace: str = ""  # the end of what it wrote to standard error, from the last traceback on
-    iteration: int | None = None  # the newest commit of the job that its node knows; None: no agent has told one
+    iteration: int | None = None  # the newest that ranks on its node have ended or the job has committed; None: unknown
     where: str = ""  # the node's name, and the process
 
     def to_message(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Restarts:
         if self._max == 0:
             return Stop(str(failure))
         if before is not None and failure.is_same_place(before):
-            reached = "" if failure.iteration is None else f" after iteration {failure.iteration}"
+            reached = "" if before.iteration is None else f" after iteration {before.iteration}"
             others = self._others_since(rank.failed_at_s[-1] if rank.failed_at_s else now_s, failure.rank)
             text = f"rank {failure.rank} has failed twice in the same way{reached}, without progress"
             return Stop(f"{text}{others}. {failure}")

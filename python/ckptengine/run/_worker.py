@@ -52,6 +52,15 @@ def take_environment() -> None:
     os.environ.update(json.loads(line))
 
 
+def show_without_worker(kind, error, trace) -> None:
+    """A sys.excepthook: the traceback of a training script does not begin with this file's frames."""
+    shown = trace
+    while shown is not None and shown.tb_frame.f_code.co_filename == __file__:
+        shown = shown.tb_next
+    shown = shown or trace
+    sys.__excepthook__(kind, error.with_traceback(shown), shown)
+
+
 def run_script(path: str, arguments: list[str]) -> None:
     with io.open_code(path) as file:
         code = compile(file.read(), path, "exec")
@@ -87,6 +96,7 @@ def main() -> None:
     take_environment()
     if kind == "program":
         os.execvp(words[0], words)
+    sys.excepthook = show_without_worker
     (run_module if kind == "module" else run_script)(words[0], words[1:])
 
 

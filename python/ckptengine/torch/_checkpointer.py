@@ -87,6 +87,7 @@ class Checkpointer:
         self._capturing = False  # between snapshot() and before_update()
         self.ticket: Ticket | None = None  # of the last snapshot()
         self.restored: Restored | None = None  # what the last restore() did
+        self.is_warming_up = False  # whether run() calls the training function only to warm the models up
         self._gate: Gate | None = None  # of run(), while it runs
         self._blob = bytearray()
         self._hooks: list[Any] = []

@@ -51,7 +51,8 @@ def run(train: Callable[[Checkpointer], Result], checkpointer: Checkpointer) -> 
       - Process groups that it makes are destroyed when it is interrupted. Make others before run().
 
     A process that takes the place of another, or that has not finished two passes, first calls `train` twice up to the
-    first update, with closed groups, to warm DDP models up. Its state is put back.
+    first update, with closed groups, to warm DDP models up. Its state is put back. Meanwhile
+    `checkpointer.is_warming_up` is true.
 
     Returns once `train` has returned on all ranks. Call it on the training thread. An exception that no interruption
     explains leaves run(). Raises Error if this torch lacks something, if no halt follows a failed communication within
@@ -187,7 +188,7 @@ class _Run:
     def _warm_up(self) -> None:
         """DDP has its final buckets in the second pass. Whoever joins others must have the same as they."""
         before = _Before(self._checkpointer)
-        self._checkpointer._gate = _WarmUpGate()
+        self._checkpointer._gate, self._checkpointer.is_warming_up = _WarmUpGate(), True
         try:
             for _ in range(2):
                 try:
@@ -204,7 +205,7 @@ class _Run:
                     _internals.forget_groups_since(self._made)
             _internals.reset_models(self._models)
         finally:
-            self._checkpointer._gate = _TrainingGate()
+            self._checkpointer._gate, self._checkpointer.is_warming_up = _TrainingGate(), False
             before.put_back()
 
     # ---- the end of one ----
@@ -233,10 +234,17 @@ class _Run:
         self._stop_watching()
         groups.close()
         _internals.forget_groups_since(self._made)
+        self._forget_pass()
+        self._engine.rejoin()
+
+    def _forget_pass(self) -> None:
         _internals.reset_models(self._models)
+        for optimizer in self._checkpointer._inventory.optimizers.values():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
         for scaler in self._checkpointer._stateful["scaler"].values():
             _internals.reset_scaler(scaler)
-        self._engine.rejoin()
 
     def _stop_watching(self) -> None:
         if self._watch is not None:

@@ -58,7 +58,7 @@ class AdmissionControl {
   std::optional<TimeMs> contradicted_since_;  // when newcomers first named another world size than the ranks that wait
   bool refuses_others_ = false;               // newcomers have named another world size for long
   bool is_held_back_ = false;
-  std::set<std::uint64_t> superseded_;        // instances whose rank another instance has claimed later
+  std::set<std::uint64_t> superseded_;  // instances whose rank another instance has claimed later
 };
 
 }  // namespace ckpt::core
