@@ -6,6 +6,12 @@ stopped, one spins and a node is lost; and with a restart of all ranks in new pr
 
   jit_iteration    the median iteration with on_suspicion=halt and capture_every=10, against torch alone
   jit_vs_restart   from the kill until all ranks have trained again: a restart of all, against rejoining
+  jit_vs_nvrx      the same with NVRx's in-process restart, which has a fifth rank in reserve, against rejoining
+  jit_vs_torchft   the same with torchft, against rejoining. torchft can also go on with the other three; here the
+                   lighthouse waits for all four, so that the job stays the same
+
+Both have their default settings, and each a process that has imported torch in reserve. NVRx loads its state from a file
+in tmpfs. ckptengine helps it to leave gloo, because its own abort does nothing to gloo.
 
 The ranks keep all cores busy here, so whatever the agents compute prolongs iterations.
 """
@@ -24,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "python"))
 sys.path.insert(0, str(ROOT / "examples" / "demo"))
 
+from _jit_rivals.measure import RIVALS, python_for
+from _rivals.environments import NotInstalled
 from ckptengine import load_library
 from cluster import DemoFailure
 from jit_job import CAPTURE_EVERY, JitJob
@@ -43,6 +51,8 @@ class Figures:
         self.ours_ms: list[float] = []
         self.restart_s: list[float] = []
         self.recoveries: dict[str, list[Recovery]] = {}
+        self.rival_s: dict[str, list[float]] = {}
+        self.why_not: dict[str, str] = {}  # rivals that did not run
 
     def phase(self, fault: str, *phases: str) -> list[float]:
         return [sum(each.phases[phase] for phase in phases) for each in self.recoveries.get(fault, [])]
@@ -87,7 +97,24 @@ def measure(arguments: argparse.Namespace, logs: Path, progress: Progress) -> Fi
             restart.await_learned()
             figures.restart_s.append(restart_all(restart, *FAULTS["kill"]))
             progress.say(f"  killed in backward: {figures.restart_s[-1]:.2f} s")
+        for name in arguments.rivals:
+            if name not in figures.why_not:
+                progress.say(f"round {number + 1} of {arguments.rounds}: {name} ...")
+                measure_rival(name, figures, programs, logs, arguments.layers)
     return figures
+
+
+def measure_rival(name: str, figures: Figures, programs: dict[str, Path], logs: Path, layers: int) -> None:
+    try:
+        seconds = RIVALS[name](python_for(name), programs, logs, layers)
+    except NotInstalled as reason:
+        figures.why_not[name] = str(reason)
+        return
+    except DemoFailure as failure:
+        figures.why_not[name] = str(failure).splitlines()[0]
+        return
+    print(f"  killed in backward: {seconds:.2f} s", flush=True)
+    figures.rival_s.setdefault(name, []).append(seconds)
 
 
 def spread(values: list[float], unit: str, digits: int = 2) -> str:
@@ -113,6 +140,8 @@ def rows(figures: Figures) -> list[tuple[str, str, str]]:
         ("spin until all train, with a spare", "", spread(figures.totals("spin"), "s")),
         ("node lost until all train, standby", "detection + 2 s + fetch", spread(figures.totals("node"), "s")),
         ("kill until all train, restart of all", "", spread(figures.restart_s, "s")),
+        ("kill until all train, NVRx", "", spread(figures.rival_s.get("nvrx", []), "s")),
+        ("kill until all train, torchft", "", spread(figures.rival_s.get("torchft", []), "s")),
     ]
 
 
@@ -126,9 +155,14 @@ def report(figures: Figures) -> None:
     print("a death without a spare")
     ours, theirs = statistics.median(figures.ours_ms), statistics.median(figures.plain_ms)
     print(f"ratio: jit_iteration = {ours / theirs:.3f} (ours {ours:.2f}, theirs {theirs:.2f}, ms)")
-    if "kill" in figures.recoveries:
-        jit, restart = statistics.median(figures.totals("kill")), statistics.median(figures.restart_s)
-        print(f"ratio: jit_vs_restart = {restart / jit:.2f} (ours {jit:.2f}, theirs {restart:.2f}, s)")
+    if "kill" not in figures.recoveries:
+        return
+    jit = statistics.median(figures.totals("kill"))
+    for name, seconds in {"restart": figures.restart_s, **figures.rival_s}.items():
+        theirs = statistics.median(seconds)
+        print(f"ratio: jit_vs_{name} = {theirs / jit:.2f} (ours {jit:.2f}, theirs {theirs:.2f}, s)")
+    for name, why in figures.why_not.items():
+        print(f"jit_vs_{name} was not measured: {why}")
 
 
 def main() -> int:
@@ -137,11 +171,15 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=40, metavar="N", help="measured in each round (default 40)")
     parser.add_argument("--layers", type=int, default=2, metavar="N", help="of the GPT (default 2)")
     parser.add_argument("--faults", default=",".join(FAULTS), metavar="A,B", help=f"(default {','.join(FAULTS)})")
+    parser.add_argument("--rivals", default=",".join(RIVALS), metavar="A,B", help="or none (default nvrx,torchft)")
     parser.add_argument("--library", type=Path, metavar="FILE", help="libckptengine.so (default: the release build)")
     arguments = parser.parse_args()
     arguments.faults = arguments.faults.split(",")
     if unknown := set(arguments.faults) - set(FAULTS):
         parser.error(f"there is no fault {', '.join(sorted(unknown))} (there are: {' '.join(FAULTS)})")
+    arguments.rivals = [] if arguments.rivals == "none" else arguments.rivals.split(",")
+    if unknown := set(arguments.rivals) - set(RIVALS):
+        parser.error(f"there is no rival {', '.join(sorted(unknown))} (there are: {' '.join(RIVALS)})")
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ckptengine-jit-", dir=ROOT / "build") as logs:
         try:

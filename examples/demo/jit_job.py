@@ -24,8 +24,9 @@ import numpy as np
 from cluster import DemoFailure, stop_processes, tail
 from report import Progress
 
-RANK = Path(__file__).with_name("jit_rank.py")
-PYTHON = Path(__file__).resolve().parents[2] / "python"
+HERE = Path(__file__).resolve().parent
+RANK = HERE / "jit_rank.py"
+PYTHON = HERE.parents[1] / "python"
 PRELOAD = "numpy,torch,torch._dynamo,torch.distributed,ckptengine.torch"  # an optimizer imports torch._dynamo, in 2 s
 HALT_LINE = re.compile(r"^\[([^]]*)\] .*halt: incarnation (\d+) is halted", re.MULTILINE)
 CAPTURE_EVERY = 10
@@ -80,12 +81,14 @@ class JitJob:
         self, name: str, programs: dict[str, Path], logs: Path, arena_root: Path, *, ranks: int = 4,
         options: dict[str, Any], spares: int = 1, standby: bool = True, way: str = "rejoin",
         layers: int = 2, batch: int = 2, halt_grace_s: float = 1, end: int | None = None,
-        progress: Progress | None = None,
+        progress: Progress | None = None, script: Path = RANK, python: Path = Path(sys.executable),
+        preload: str = PRELOAD, environment: dict[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.name = f"{name}-{os.getpid()}"
         self.programs, self.logs, self.ranks = programs, logs, ranks
         self.options, self.spares, self.way = options, spares, way
         self.halt_grace_s, self.progress = halt_grace_s, progress
+        self.script, self.python, self.preload, self.environment = script, python, preload, environment or {}
         self._closing = contextlib.ExitStack()
         make = tempfile.TemporaryDirectory
         self.folder = Path(self._closing.enter_context(make(prefix=f"ckptengine-{name}-")))
@@ -132,15 +135,15 @@ class JitJob:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("CKPTENGINE_")}
         environment = kept | {f"CKPTENGINE_{key.upper()}": str(value) for key, value in own.items()}
         environment |= {
-            "PYTHONPATH": os.pathsep.join([str(PYTHON), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONPATH": os.pathsep.join([str(PYTHON), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "PATH": os.pathsep.join([str(self.programs["ckptctl"].parent), os.environ["PATH"]]),
             "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
+        } | self.environment  # fmt: skip
         command = [
-            sys.executable, "-m", "ckptengine.run", "--nnodes", str(self.ranks), "--rdzv-endpoint", self.endpoint, *words,
-            "--spares", str(self.spares), "--preload", PRELOAD, "--halt-grace", str(self.halt_grace_s),
+            str(self.python), "-m", "ckptengine.run", "--nnodes", str(self.ranks), "--rdzv-endpoint", self.endpoint, *words,
+            "--spares", str(self.spares), "--preload", self.preload, "--halt-grace", str(self.halt_grace_s),
             "--max-restarts", "1000", "--restart-window", "5", "--restart", "all" if self.way == "restart" else "dead", "--shutdown-timeout", "5", "--node-timeout", "3",
-            str(RANK), str(self.folder / "settings.json"),
+            str(self.script), str(self.folder / "settings.json"),
         ]  # fmt: skip
         with open(self.logs / f"{name}.log", "a") as output:
             launcher = subprocess.Popen(

@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,15 @@ class Faults:
         self._path = folder / f"do-{rank}"
         self._protocol = protocol
 
+    def watch(self, module: torch.nn.Module) -> None:
+        """Faults may happen where this module is passed."""
+        module.register_forward_hook(lambda _, __, output: self._in_forward(output))
+
+    def _in_forward(self, output: torch.Tensor) -> None:
+        self.at("forward")
+        if output.requires_grad:
+            output.register_hook(lambda gradient: self.at("backward"))
+
     def at(self, place: str) -> None:
         if not self._path.exists():
             return
@@ -105,16 +115,25 @@ class Faults:
             os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[fault])
 
 
-class Training:
-    """A small GPT, the same on all ranks (DDP)."""
+def with_ddp(model: torch.nn.Module) -> torch.nn.Module:
+    return DistributedDataParallel(model, bucket_cap_mb=2)
 
-    def __init__(self, settings: dict[str, Any], rank: int) -> None:
+
+class Training:
+    """A small GPT, the same on all ranks. `wrap` makes it data parallel."""
+
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        rank: int,
+        wrap: Callable[[torch.nn.Module], torch.nn.Module] = with_ddp,
+    ) -> None:
         self.text = np.load(settings["text"], mmap_mode="r")
         self.length, self.batch = settings["length"], settings["batch"]
         torch.manual_seed(1)
         gpt = GPT(settings["characters"], self.length, settings["layers"])
         self.middle = gpt.norm
-        self.model = DistributedDataParallel(gpt, bucket_cap_mb=2)
+        self.model = wrap(gpt)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.data = torch.Generator().manual_seed(1000 + rank)
         torch.manual_seed(1000 + rank)  # dropout differs
@@ -135,12 +154,7 @@ class Rank:
         self.protocol.tell("started")
         self.faults = Faults(self.folder, self.rank, self.protocol)
         self.training = Training(settings, self.rank)
-        self.training.middle.register_forward_hook(lambda _, __, output: self.watch_backward(output))
-
-    def watch_backward(self, output: torch.Tensor) -> None:
-        self.faults.at("forward")
-        if output.requires_grad:
-            output.register_hook(lambda gradient: self.faults.at("backward"))
+        self.faults.watch(self.training.middle)
 
     def ends_with(self, k: int) -> bool:
         end = self.folder / "end"

@@ -115,8 +115,10 @@ def test_the_bench_ends_with_its_ratios_and_says_what_it_did_not_measure(capsys)
     figures = jit.Figures()
     figures.plain_ms, figures.ours_ms, figures.restart_s = [10.0, 20.0], [15.0], [9.0]
     figures.recoveries["kill"] = [recovery(0.5)]
+    figures.rival_s["nvrx"], figures.why_not["torchft"] = [6.0, 7.0, 8.0], "it does not install: no network"
     jit.report(figures)
     said = capsys.readouterr().out.splitlines()
     assert [line.partition(" (")[0] for line in said if line.startswith("ratio: ")] == [
-        "ratio: jit_iteration = 1.000", "ratio: jit_vs_restart = 3.00"]  # fmt: skip
+        "ratio: jit_iteration = 1.000", "ratio: jit_vs_restart = 3.00", "ratio: jit_vs_nvrx = 2.33"]  # fmt: skip
+    assert "jit_vs_torchft was not measured: it does not install: no network" in said
     assert any(line.startswith("node lost") and line.endswith("not measured") for line in said)

@@ -26,7 +26,7 @@ def test_the_demo_shows_four_faults_that_cost_no_healthy_process(tmp_path):
 
 
 def test_the_bench_ends_with_its_ratios():
-    said = run(ROOT / "bench/jit.py", "--rounds", 1, "--iterations", 10, "--faults", "kill",
+    said = run(ROOT / "bench/jit.py", "--rounds", 1, "--iterations", 10, "--faults", "kill", "--rivals", "none",
                "--library", build_file_of("libckptengine.so"))
     names = [match[1] for line in said if (match := re.match(r"ratio: (\w+) = \d", line))]
     assert {"jit_iteration", "jit_vs_restart"} <= set(names)
