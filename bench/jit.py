@@ -10,8 +10,8 @@ stopped, one spins and a node is lost; and with a restart of all ranks in new pr
   jit_vs_torchft   the same with torchft, against rejoining. torchft can also go on with the other three; here the
                    lighthouse waits for all four, so that the job stays the same
 
-Both have their default settings, and each a process that has imported torch in reserve. NVRx loads its state from a file
-in tmpfs. ckptengine helps it to leave gloo, because its own abort does nothing to gloo.
+Both have their default settings, and each a process that has imported torch in reserve. NVRx loads its state from a
+file in tmpfs. Its ranks leave gloo with ckptengine's help, because its own abort does nothing to gloo.
 
 The ranks keep all cores busy here, so whatever the agents compute prolongs iterations.
 """
@@ -23,6 +23,7 @@ import os
 import statistics
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def iterations_ms(job: JitJob, count: int) -> list[float]:
     """How long iterations take on rank 0, once the job has settled."""
     job.until(lambda: job.reached() >= SETTLE + count, f"do {SETTLE + count} iterations", 180)
     ends = [event["at_s"] for event in job.told[0].of("iteration")][SETTLE : SETTLE + count + 1]
-    return [1e3 * (after - before) for before, after in zip(ends, ends[1:], strict=False)]
+    return [1e3 * (after - before) for before, after in pairwise(ends)]
 
 
 def measure(arguments: argparse.Namespace, logs: Path, progress: Progress) -> Figures:
@@ -82,7 +83,7 @@ def measure(arguments: argparse.Namespace, logs: Path, progress: Progress) -> Fi
             figures.plain_ms += iterations_ms(plain, arguments.iterations)
         progress.say(f"round {number + 1} of {arguments.rounds}: rejoining ...")
         with job("rejoin", options=OPTIONS, standby="node" in arguments.faults) as ours:
-            ours.until(lambda: ours.reached() >= 0, "train")  # noqa: B023
+            ours.until(lambda ours=ours: ours.reached() >= 0, "train")
             ours.await_spares()
             figures.ours_ms += iterations_ms(ours, arguments.iterations)
             for fault in arguments.faults:

@@ -1,4 +1,4 @@
-"""./dev chaos --jit: lets ranks of a DDP job fail at random moments. The healthy ones must keep their processes, and the
+"""./dev chaos --jit: lets ranks of a DDP job fail at random moments. The healthy ones must keep their processes, and
 losses must be those of an undisturbed run, bit for bit (examples/demo/jit_job.py)."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A rank of ./dev bench jit with torchft: torchft_rank.py SETTINGS.json. Each rank is a replica of its own. A new one gets
-the state from a live one over HTTP. Settings are torchft's defaults; the lighthouse waits for all four."""
+"""A rank of ./dev bench jit with torchft: torchft_rank.py SETTINGS.json. Each rank is a replica of its own. A new one
+gets the state from a live one over HTTP. Settings are torchft's defaults; the lighthouse waits for all four."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ def main() -> None:
     protocol = Protocol(Path(settings["folder"]), rank)
     protocol.tell("started")
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    state: dict = {}
     manager = Manager(
         pg=ProcessGroupGloo(),
-        load_state_dict=lambda found: state["load"](found),
-        state_dict=lambda: state["get"](),
+        load_state_dict=None,  # below: model and optimizer need the manager
+        state_dict=None,
         min_replica_size=RANKS,
         rank=0,
         world_size=1,
@@ -46,8 +45,10 @@ def main() -> None:
         training.model.load_state_dict(found["model"])
         optimizer.load_state_dict(found["optimizer"])
 
-    state["load"] = load
-    state["get"] = lambda: {"model": training.model.state_dict(), "optimizer": optimizer.state_dict()}
+    def state() -> dict:
+        return {"model": training.model.state_dict(), "optimizer": optimizer.state_dict()}
+
+    manager.register_state_dict_fn("training", load, state)
     protocol.tell("begins", k=0)
     while True:
         before = manager.current_step()

@@ -42,10 +42,9 @@ MORE = 8  # iterations after the last fault
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev demo --jit", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--faults", default=",".join(FAULTS), metavar="A,B", help=f"which ones, in this order (default {','.join(FAULTS)})"
-    )
-    parser.add_argument("--layers", type=int, default=2, metavar="N", help="of the GPT, 20 MiB of state each (default 2)")
+    names = ",".join(FAULTS)
+    parser.add_argument("--faults", default=names, metavar="A,B", help=f"which ones, in this order (default {names})")
+    parser.add_argument("--layers", type=int, default=2, metavar="N", help="of the GPT (default 2)")
     parser.add_argument("--arena-root", type=Path, default=Path("/dev/shm"), metavar="DIR", help="a tmpfs")
     parser.add_argument("--output", type=Path, default=Path("demo-out"), metavar="DIR", help="for picture and logs")
     parser.add_argument("--library", type=Path, metavar="FILE", help="libckptengine.so (default: the release build)")
@@ -73,8 +72,8 @@ def demo(arguments: argparse.Namespace) -> bool:
     options = {"on_suspicion": "halt", "capture_every": CAPTURE_EVERY}
     common = {"ranks": RANKS, "layers": arguments.layers, "progress": progress}
     progress.say(
-        f"{RANKS} ranks on {RANKS} nodes train a GPT of {arguments.layers} layers with DDP under ckptrun; each node has "
-        "a spare process\nstarting ..."
+        f"{RANKS} ranks on {RANKS} nodes train a GPT of {arguments.layers} layers with DDP under ckptrun, which has a "
+        "spare process on each node\nstarting ..."
     )
     recoveries: list[Recovery] = []
     standby = "node" in arguments.faults

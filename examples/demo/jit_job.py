@@ -140,9 +140,11 @@ class JitJob:
             "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
         } | self.environment  # fmt: skip
         command = [
-            str(self.python), "-m", "ckptengine.run", "--nnodes", str(self.ranks), "--rdzv-endpoint", self.endpoint, *words,
+            str(self.python), "-m", "ckptengine.run", "--nnodes", str(self.ranks), "--rdzv-endpoint", self.endpoint,
+            *words,
             "--spares", str(self.spares), "--preload", self.preload, "--halt-grace", str(self.halt_grace_s),
-            "--max-restarts", "1000", "--restart-window", "5", "--restart", "all" if self.way == "restart" else "dead", "--shutdown-timeout", "5", "--node-timeout", "3",
+            "--max-restarts", "1000", "--restart-window", "5",
+            "--restart", "all" if self.way == "restart" else "dead", "--shutdown-timeout", "5", "--node-timeout", "3",
             str(self.script), str(self.folder / "settings.json"),
         ]  # fmt: skip
         with open(self.logs / f"{name}.log", "a") as output:

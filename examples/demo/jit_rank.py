@@ -1,9 +1,11 @@
 """A rank of ./dev demo --jit, started by ckptrun: jit_rank.py SETTINGS.json.
 
 It appends a JSON line for each event to FOLDER/told-RANK: started, restoring, restored, begins, iteration, interrupted,
-halted, fault. FOLDER/do-RANK holds "FAULT PLACE SECONDS", e.g. "kill backward 0": the rank removes the file once it gets to the place,
-and does it. It ends with the iteration that FOLDER/end names. `way` in the settings says how it comes back: "rejoin"; "restart",
-in a new process, like all ranks; or "plain": it does not, because it trains with torch alone.
+halted, fault. FOLDER/do-RANK holds "FAULT PLACE SECONDS", e.g. "kill backward 0": the rank removes the file once it
+gets to the place, and does it. The rank ends with the iteration that FOLDER/end names.
+
+`way` in the settings says how it comes back: "rejoin"; "restart", in a new process, like all ranks; or "plain": it does
+not, because it trains with torch alone.
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / name) for name in ("examples/demo", "bench", "scripts")]
 
-import chaos_jit
-import jit
-import jit_demo
-from jit_job import Told
-from jit_recovery import PHASES, Recovery, in_order
+import chaos_jit  # noqa: E402
+import jit  # noqa: E402
+import jit_demo  # noqa: E402
+from jit_job import Told  # noqa: E402
+from jit_recovery import PHASES, Recovery, in_order  # noqa: E402
 
 
 def recovery(seconds: float = 0.5, ended: dict[int, int] | None = None) -> Recovery:
