@@ -18,7 +18,8 @@ from torch.distributed.device_mesh import init_device_mesh
 DEADLINE_S = 60
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["group_scenarios", "group_trainer"])
+# The server has not the path of the tests. fully_shard imports torch._dynamo late.
+processes.set_forkserver_preload(["ckptengine.torch", "torch.distributed.fsdp", "torch._dynamo"])
 
 
 def begin(scenario: str, rank: int, ranks: int, port: int) -> None:

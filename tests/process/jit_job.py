@@ -17,7 +17,7 @@ from conftest import BUILD, build_file_of
 from processes import build_file
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["jit_trainer"])
+processes.set_forkserver_preload(["ckptengine.torch"])
 
 RANKS = 4
 DEADLINE_S = 90
