@@ -42,7 +42,8 @@ ensure_venv() {
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
     die "$python is $("$python" --version), and ckptengine needs Python 3.10 or newer; put one first on the PATH"
   ! is_installed requirements || return 0
-  [[ ! -L $venv ]] || return 0 # another clone's, and --clear would empty it
+  # --clear would empty what the link points to.
+  [[ ! -L $venv ]] || die "$venv links to an environment that lacks something or was made for another folder; remove the link"
   quietly build/setup-venv.log "$python" -m venv --clear $venv ||
     die "'$python -m venv' failed (log: build/setup-venv.log); on Debian its package is python3-venv"
   install_python requirements "PyPI; some minutes, and 1.2 GB of disk"
