@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -43,6 +44,7 @@ from run import find_programs
 OPTIONS = {"on_suspicion": "halt", "capture_every": CAPTURE_EVERY}
 FAULTS = {"kill": (1, "kill", "backward"), "stop": (2, "stop", "backward"), "spin": (3, "spin", "forward"),
           "node": (1, "node", "")}  # fmt: skip
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SETTLE = 10  # iterations that do not count
 
 
@@ -166,6 +168,13 @@ def report(figures: Figures) -> None:
         print(f"jit_vs_{name} was not measured: {why}")
 
 
+def interrupted(number: int, _: object) -> None:
+    """Ends the bench through its clean-up, which nothing shall interrupt."""
+    for other in ENDING:
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev bench jit --", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default 3)")
@@ -181,6 +190,8 @@ def main() -> int:
     arguments.rivals = [] if arguments.rivals == "none" else arguments.rivals.split(",")
     if unknown := set(arguments.rivals) - set(RIVALS):
         parser.error(f"there is no rival {', '.join(sorted(unknown))} (there are: {' '.join(RIVALS)})")
+    for ending in ENDING:
+        signal.signal(ending, interrupted)
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ckptengine-jit-", dir=ROOT / "build") as logs:
         try:

@@ -105,25 +105,27 @@ class JitJob:
         self.told = [Told(self.folder / f"told-{rank}") for rank in range(ranks)]
         self.nodes: dict[str, Node] = {}
         self.endpoint = f"127.0.0.1:{free_port()}"
-        for rank in range(ranks):
-            self.launch(f"node{rank}", "--node-rank", str(rank))
-        self.standbys = 0
-        if standby:
-            self.launch_standby()
+        try:
+            for rank in range(ranks):
+                self.launch(f"node{rank}", "--node-rank", str(rank))
+            if standby:
+                self.launch("standby", "--standby")
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> JitJob:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         with self._closing:
             stop_processes([node.launcher for node in self.nodes.values()])
             self.kill_agents()
 
     # ---- nodes ----
-
-    def launch_standby(self) -> None:
-        self.standbys += 1
-        self.launch(f"standby{self.standbys}", "--standby")
 
     def launch(self, name: str, *words: str) -> None:
         arena = self.arenas / name
