@@ -3,10 +3,12 @@
 //
 // - updating to resting: snapshot() has ended. The tensors stay as they are until the next update.
 // - resting to updating: before_update(). The tensors may change.
-// - resting to held: the incarnation is halted, so no update begins. The iteration to freeze at is not decided yet.
+// - resting to held: the incarnation is halted, so no update begins. Once hold_from() was called, rest() does this
+//   itself: no update begins between a rest and the next look of whoever called it.
 // - held to resting: this rank is behind, and may do one more update.
 // - resting or held to frozen: whoever does this captures the tensors, unless they are captured, and then calls end().
 // - frozen to over: end(). The gate never opens again.
+// - updating to over: abandon(). The engine is closed within an update, so these tensors are no iteration's.
 //
 // While the gate is held, frozen or over, the training thread does not use the engine's capture. From freeze() to end()
 // it belongs to the thread that froze. It takes no lock and allocates nothing.
@@ -36,7 +38,11 @@ class UpdateGate {
     iteration_.store(iteration, std::memory_order_relaxed);
     is_kept_.store(is_kept, std::memory_order_relaxed);
     state_.store(resting);
+    // Sequentially consistent: either this thread sees the limit, or who has set it sees that the tensors rest.
+    if (iteration >= hold_from_.load()) hold();
   }
+  // Training thread, while updating: an update that was allowed did not take place.
+  void rest_again() { rest(iteration(), is_kept()); }
   // Training thread. Waits until the state differs from `seen`, or the deadline passes.
   void wait(State seen, Deadline deadline) const { futex_wait(state_, seen, deadline, FutexScope::process); }
 
@@ -44,12 +50,22 @@ class UpdateGate {
   bool hold() { return change(resting, held); }
   bool pass() { return change(held, resting); }
   bool freeze() { return change(held, frozen) || change(resting, frozen); }
-  void end() { change(frozen, over); }
+  // Whoever froze it. `is_captured`: the state of iteration() is whole in its slots.
+  void end(bool is_captured) {
+    is_captured_.store(is_captured, std::memory_order_relaxed);
+    change(frozen, over);
+  }
+  // Training thread.
+  bool abandon() { return change(updating, over); }
+  // From now on a rank that comes to rest at this iteration or a newer one is held at once. A rank that rests already
+  // is not: call hold() afterwards.
+  void hold_from(std::int64_t iteration) { hold_from_.store(iteration); }
 
   State state() const { return static_cast<State>(state_.load()); }
   bool is_closed() const { return state() >= held; }
   std::int64_t iteration() const { return iteration_.load(std::memory_order_relaxed); }
   bool is_kept() const { return is_kept_.load(std::memory_order_relaxed); }
+  bool is_captured() const { return is_captured_.load(std::memory_order_relaxed); }
 
  private:
   bool change(State from, State to) {
@@ -62,6 +78,8 @@ class UpdateGate {
   std::atomic<std::uint32_t> state_{updating};  // a State; futex of the training thread
   std::atomic<std::int64_t> iteration_{-1};
   std::atomic<bool> is_kept_{false};
+  std::atomic<bool> is_captured_{false};
+  std::atomic<std::int64_t> hold_from_{INT64_MAX};
 };
 
 }  // namespace ckpt::client

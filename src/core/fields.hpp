@@ -92,6 +92,8 @@ void visit_fields(auto& v, Is<RankReport> auto& rank) {
   v.field("computing_ms", rank.computing_ms);
   v.field("freeze", rank.freeze);
   v.field("freeze_at", rank.freeze_at);
+  v.field("capture_every", rank.capture_every);
+  v.field("halts", rank.halts);
 }
 
 void visit_fields(auto& v, Is<FreezeAnswer> auto& answer) {

@@ -37,6 +37,8 @@ struct RankReport {
   std::uint32_t computing_ms = 0;      // how long it computes in an iteration, roughly; 0: not known
   FreezeAnswer freeze = {};            // what it answers to a halt
   std::optional<std::int64_t> freeze_at = {};  // the iteration that it was told to freeze at
+  std::uint32_t capture_every = 1;             // its options of these names
+  bool halts = false;
   bool operator==(const RankReport&) const = default;
 };
 

@@ -111,6 +111,7 @@ class Leader {
   Obstacle obstacle_of_copies() const;
   Obstacle obstacle_of_progress() const;
   Obstacle lesser_trouble(TimeMs now) const;
+  Obstacle other_options() const;
   const RankReport* report_of(Rank rank) const;
   std::optional<Lack> first_lack(CheckpointId checkpoint, const Pieces& pieces) const;
 
