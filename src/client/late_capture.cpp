@@ -23,15 +23,20 @@ constexpr auto too_long = "its capture did not end within 45 s";
 
 }  // namespace
 
-// Waits while the gate is held. Returns false if the incarnation is halted, so that no update may begin.
+// Waits while the gate is held. Returns false if the incarnation is halted, so that no update may begin. A rank that
+// waits here obeys, so no deadline applies to it, and nobody takes it for one that hangs.
 bool Engine::pass_gate() {
+  if (gate_.begin_update()) return true;
   const Deadline deadline = Deadline::in_ms(gate_timeout_ms);
-  while (!gate_.begin_update()) {
+  link_.comm().pause("halt");
+  bool has_passed = false;
+  while (!(has_passed = gate_.begin_update())) {
     const UpdateGate::State state = gate_.state();
-    if (state == UpdateGate::over || deadline.passed()) return false;
+    if (state == UpdateGate::over || deadline.passed()) break;
     if (state >= UpdateGate::held) gate_.wait(state, deadline);
   }
-  return true;
+  link_.comm().resume();
+  return has_passed;
 }
 
 // From now on no other thread begins a small snapshot.

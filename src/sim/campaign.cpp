@@ -75,6 +75,8 @@ std::string tally_text(const CampaignResult& result) {
   return text("commits ", tally.commits, "; rank restores ", tally.restores, ", ", tally.from_peer,
               " with a part from a peer, ", tally.decoded, " from parity, ", tally.from_storage,
               " from storage; members told as lost ", tally.notified_lost, "; hangs named ", tally.named,
+              "; incarnations halted ", tally.halts, ", ranks captured late ", tally.late_captures, ", restored so ",
+              tally.late_restores,
               "; standby nodes put in place ", tally.replaced, "; steps stored ", tally.stored,
               "; restarts of the job ", tally.restarts, "; incarnations decided: ", tally.decided_restore, " restore (",
               tally.decided_behind, " behind, ", tally.decided_elastic, " by another number of ranks), ",

@@ -123,9 +123,13 @@ void WatchCheck::interrupted(const Trainer& trainer) {
   if (Truth* truth = truth_of(trainer.instance)) truth->calm_iterations = 0;
 }
 
-void WatchCheck::died(const Trainer& trainer) {
+void WatchCheck::ended(const Trainer& trainer) {
   Truth* truth = truth_of(trainer.instance);
   if (truth == nullptr) return;
+  if (trainer.is_closed()) {
+    truth->calm_iterations = 0;
+    return;
+  }
   truth->died_at = world_.event_queue.now();
   truth->is_death_known = truth->is_watched && world_.agent_on(truth->node) != nullptr;
 }
