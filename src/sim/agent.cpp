@@ -219,7 +219,9 @@ void Agent::take_left_behind(Rank rank, bool is_whole) {
   const Control& control = machine_.arena.controls.at(rank);
   LeftBehind left{rank, {}};
   for (const SlotRef& ref : control.slots) {
-    Slot& slot = *machine_.arena.find(ref);
+    Slot* const found = machine_.arena.find(ref);
+    if (found == nullptr) continue;
+    Slot& slot = *found;
     if (slot.counted || !slot.sealed || !(is_whole || slot.header.checkpoint == control.sealing)) continue;
     slot.counted = true;
     slot.counted_since = world_.event_queue.now();

@@ -9,7 +9,7 @@ namespace ckpt::sim {
 using namespace core;
 
 namespace {
-constexpr std::size_t remembered = 64;  // iterations of a rank: more than lie between two restored ones
+constexpr std::size_t remembered_iterations = 64;  // iterations of a rank: more than lie between two restored ones
 }
 
 const HaltCheck::State* HaltCheck::find(Key key, std::int64_t iteration) const {
@@ -23,7 +23,7 @@ const HaltCheck::State* HaltCheck::find(Key key, std::int64_t iteration) const {
 void HaltCheck::rested(const Trainer& trainer) {
   auto& states = states_[{trainer.incarnation(), trainer.rank}];
   states.push_back({trainer.iteration(), trainer.main_state(), trainer.private_state()});
-  if (states.size() > remembered) states.pop_front();
+  if (states.size() > remembered_iterations) states.pop_front();
 }
 
 void HaltCheck::sealed(const Trainer& trainer, const PieceInfo& piece) const {

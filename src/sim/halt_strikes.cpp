@@ -7,14 +7,14 @@
 namespace ckpt::sim {
 
 namespace {
-constexpr TimeMs look_every_ms = 20;
+constexpr TimeMs rank_look_ms = 20;
 }
 
 // Calls `action` once `is_so`, or at the latest after that time.
 void Faults::once(std::function<bool()> is_so, TimeMs at_most_ms, std::function<void()> action) {
   if (is_so() || at_most_ms <= 0) return action();
-  world_.event_queue.after(look_every_ms, [this, is_so = std::move(is_so), at_most_ms, action = std::move(action)] {
-    once(is_so, at_most_ms - look_every_ms, action);
+  world_.event_queue.after(rank_look_ms, [this, is_so = std::move(is_so), at_most_ms, action = std::move(action)] {
+    once(is_so, at_most_ms - rank_look_ms, action);
   });
 }
 
@@ -47,7 +47,8 @@ void Faults::lose_halt(TimeMs at_most_ms) {
     const Machine* leader = leader_machine();
     return leader != nullptr && leader->agent->node().status().halt.incarnation != 0;
   };
-  once(is_made, at_most_ms, [this] {
+  once(is_made, at_most_ms, [this, is_made] {
+    if (!is_made()) return;
     Network::NetworkConditions conditions;
     conditions.loss = static_cast<unsigned>(world_.random.between(300, 900));
     world_.network.set_conditions(conditions);
