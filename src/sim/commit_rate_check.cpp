@@ -38,8 +38,8 @@ TimeMs CommitRateCheck::bound_ms() const {
   const Settings& settings = world_.settings;
   const TimeMs transfers = settings.core.protection.has_parity() ? 4 : 2;
   const TimeMs every = settings.can_halt() ? settings.core.capture_every : 1;
-  return iterations_max * every * (settings.iteration_ms + settings.update_ms) + 2 * transfers * 2 * settings.transfer_ms +
-         notified_within_ms;
+  return iterations_max * every * (settings.iteration_ms + settings.update_ms) +
+         2 * transfers * 2 * settings.transfer_ms + notified_within_ms;
 }
 
 // All is well if every rank trains on a node that is as it was when the incarnation began, no fault is at work, and the

@@ -84,16 +84,18 @@ inline constexpr std::size_t watched_faults = 7;
 inline constexpr std::size_t first_halting_fault = 43;
 inline constexpr std::size_t halting_faults = 5;
 inline constexpr std::array<const char*, fault_count> fault_names = {
-    "trainer crash",      "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
-    "silent corruption",  "agent crash",        "agent crash midway",  "agent freeze",       "leader crash",
-    "node loss",          "two node losses",    "node outdated",       "torn write",         "bit flip stored",
-    "bit flip wire",      "memory full",        "partition",           "partition one way",  "messages lost",
-    "messages repeated",  "messages reordered", "store outage",        "store answer lost",  "clock jump",
-    "everything lost",    "storage outage",     "storage damaged",     "agents freeze",      "all agents freeze",
-    "all clocks jump",    "damage found",       "store record lost",   "store record old",   "effects fail",
-    "world size changed", "rank dies",          "rank stops",          "rank spins",         "communication hangs",
-    "rank slow",          "rank pauses",        "node suspended",      "dies in update",     "rank thaws",
-    "false suspicion",    "late capture torn",  "halt lost"};
+    "trainer crash",      "trainer freeze",     "trainer left behind", "rank claimed twice",
+    "update unannounced", "silent corruption",  "agent crash",         "agent crash midway",
+    "agent freeze",       "leader crash",       "node loss",           "two node losses",
+    "node outdated",      "torn write",         "bit flip stored",     "bit flip wire",
+    "memory full",        "partition",          "partition one way",   "messages lost",
+    "messages repeated",  "messages reordered", "store outage",        "store answer lost",
+    "clock jump",         "everything lost",    "storage outage",      "storage damaged",
+    "agents freeze",      "all agents freeze",  "all clocks jump",     "damage found",
+    "store record lost",  "store record old",   "effects fail",        "world size changed",
+    "rank dies",          "rank stops",         "rank spins",          "communication hangs",
+    "rank slow",          "rank pauses",        "node suspended",      "dies in update",
+    "rank thaws",         "false suspicion",    "late capture torn",   "halt lost"};
 
 // How often each fault struck in each phase.
 using FaultTable = std::array<std::array<std::uint64_t, phase_count>, fault_count>;

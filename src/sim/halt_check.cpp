@@ -51,7 +51,8 @@ void HaltCheck::restored(const Trainer& trainer, CheckpointId checkpoint) {
   const State* state = find(key, checkpoint.iteration());
   if (!was_late || state == nullptr || world_.invariants.history().ranks_ever_disagreed()) return;
   if (trainer.main_state() == state->main && trainer.private_state() == state->private_) return;
-  throw Violation{"I10", text("rank ", trainer.rank, " froze at ", describe(checkpoint), " and restores something else")};
+  throw Violation{"I10",
+                  text("rank ", trainer.rank, " froze at ", describe(checkpoint), " and restores something else")};
 }
 
 // A halt names who it names when it is made. Whoever is added later must be to blame, too.

@@ -21,12 +21,13 @@ void Faults::once(std::function<bool()> is_so, TimeMs at_most_ms, std::function<
 void Faults::wake_in_halt(const Trainer& trainer, TimeMs at_most_ms) {
   const TimeMs late_ms = world_.random.between(0, 400);
   ++unmended_;
-  once([this] { return world_.halt_check.is_halted(); }, at_most_ms, [this, instance = trainer.instance, late_ms] {
-    world_.event_queue.after(late_ms, [this, instance] {
-      --unmended_;
-      if (Trainer* awake = world_.trainer(instance)) awake->wake();
-    });
-  });
+  once([this] { return world_.halt_check.is_halted(); }, at_most_ms,
+       [this, instance = trainer.instance, late_ms] {
+         world_.event_queue.after(late_ms, [this, instance] {
+           --unmended_;
+           if (Trainer* awake = world_.trainer(instance)) awake->wake();
+         });
+       });
 }
 
 // Some rank dies while it is captured late.
@@ -36,10 +37,11 @@ void Faults::tear_late_capture(TimeMs at_most_ms) {
     std::erase_if(found, [](const Trainer* trainer) { return !trainer->captures_late(); });
     return found;
   };
-  once([capturing] { return !capturing().empty(); }, at_most_ms, [this, capturing] {
-    const auto found = capturing();
-    if (!found.empty()) world_.random.pick(found)->die();
-  });
+  once([capturing] { return !capturing().empty(); }, at_most_ms,
+       [this, capturing] {
+         const auto found = capturing();
+         if (!found.empty()) world_.random.pick(found)->die();
+       });
 }
 
 void Faults::lose_halt(TimeMs at_most_ms) {

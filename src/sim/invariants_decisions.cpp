@@ -124,7 +124,8 @@ std::optional<Violation> Invariants::judge_loss(const Machine& leader, const Inc
   for (const CheckpointId whole : history_.complete_checkpoints()) {
     if (whole.incarnation() != before.assignments.incarnation || whole <= decision.checkpoint) continue;
     if (decision.verdict != Verdict::restore || history_.ranks_disagree(whole) || history_.is_void(whole)) continue;
-    if (can_go_on_from(whole, awaited)) return Violation{"I11", text(what, " although all of ", describe(whole), " is there")};
+    if (can_go_on_from(whole, awaited))
+      return Violation{"I11", text(what, " although all of ", describe(whole), " is there")};
   }
   const bool has_listened = world_.event_queue.now() - leader.listens_since >= known_after_ms;
   const bool storage_tells = world_.settings.core.storage && world_.storage.is_calm(known_after_ms) && has_listened;

@@ -62,8 +62,8 @@ struct Control {
   std::uint64_t used_grant = 0;  // number of the newest grant that the trainer has used
   std::int64_t attempted = -1;
   std::int64_t capturing = -1;
-  CheckpointId sealing;       // what it seals in the slots of its grant
-  core::FreezeAnswer freeze;  // its answer to the halt
+  CheckpointId sealing;               // what it seals in the slots of its grant
+  core::FreezeAnswer freeze;          // its answer to the halt
   std::vector<std::string> reserved;  // the segments that the trainer has mapped
 
   // What the trainer's hooks write. An agent that does not read for long loses marks.

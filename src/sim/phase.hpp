@@ -31,7 +31,7 @@ enum class Phase : std::uint8_t {
 inline constexpr std::size_t phase_count = 16;
 inline constexpr std::size_t first_phases = 15;  // among these a fault's phase is drawn
 inline constexpr std::array<const char*, phase_count> phase_names = {
-    "down",     "hello", "deciding",  "restoring",  "capturing", "replicating", "committing", "reprotecting",
+    "down",     "hello", "deciding",  "restoring",  "capturing", "replicating", "committing",  "reprotecting",
     "electing", "idle",  "gathering", "announcing", "encoding",  "decoding",    "standing in", "halting"};
 
 using Phases = std::bitset<phase_count>;

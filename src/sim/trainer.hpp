@@ -125,7 +125,7 @@ class Trainer {
   Stage stage_ = Stage::connecting;
   std::deque<std::function<void()>> postponed_;        // what it does when it wakes
   std::deque<std::function<void()>> postponed_looks_;  // likewise, its watch's thread
-  std::uint64_t agent_id_ = 0;                   // the agent that it is connected to; 0: none
+  std::uint64_t agent_id_ = 0;                         // the agent that it is connected to; 0: none
 
   std::uint64_t incarnation_ = 0;
   std::uint64_t main_ = 0;
@@ -146,8 +146,8 @@ class Trainer {
   std::int64_t hold_from_ = INT64_MAX;
   std::optional<TimeMs> give_up_at_;             // once it has heard of the halt
   std::optional<std::int64_t> waits_to_update_;  // before_update() has not returned
-  std::uint64_t small_grant_ = 0;                // where the private shard of this iteration is sealed alone; 0: nowhere
-  bool is_late_ = false;                         // the running capture
+  std::uint64_t small_grant_ = 0;  // where the private shard of this iteration is sealed alone; 0: nowhere
+  bool is_late_ = false;           // the running capture
   bool is_captured_late_ = false;
   bool dies_in_update_ = false;
 };

@@ -103,6 +103,7 @@ void WatchCheck::halted(const Trainer& trainer) {
 }
 
 void WatchCheck::went_on(const Trainer& trainer) {
+  went_on_at_ = world_.event_queue.now();
   Truth* truth = truth_of(trainer.instance);
   if (truth != nullptr && !truth->halts.empty())
     truth->halts.back().span.to = std::min(truth->halts.back().span.to, world_.event_queue.now());
@@ -334,7 +335,8 @@ void WatchCheck::check_is_named(const std::vector<const Truth*>& truths) {
   const TimeMs now = world_.event_queue.now();
   const TimeMs tick_ms = world_.settings.core.report_ms / 2;
   std::vector<Rank> gone, spinning, waiting;
-  TimeMs gone_due = agents_well_since_, spinning_due = 0, waiting_due = 0;
+  // While a rank is stopped, that one is named and no other.
+  TimeMs gone_due = agents_well_since_, spinning_due = went_on_at_, waiting_due = went_on_at_;
   bool are_deaths_known = true, are_all_calm = true;
   for (Rank rank = 0; rank < truths.size(); ++rank) {
     const Truth& truth = *truths[rank];

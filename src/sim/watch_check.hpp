@@ -107,6 +107,7 @@ class WatchCheck {
   TimeMs leader_well_since_ = 0;
   std::pair<std::uint64_t, std::uint64_t> led_;  // epoch and incarnation
   TimeMs let_go_at_ = -1'000'000;
+  TimeMs went_on_at_ = 0;  // when a rank that was stopped or spun last went on
   std::uint64_t named_ = 0;
   std::pair<std::string, std::vector<Rank>> counted_;  // the newest expectation in `named_`
 };

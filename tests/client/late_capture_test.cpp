@@ -233,7 +233,8 @@ TEST_F(LateCaptureTest, ALoopThatDoesNotAskBeforeUpdatesIsNotCaptured) {
   halt(12);
   await(FreezeState::refused, 12);
   EXPECT_FALSE(is_stored("rank0", 12));
-  EXPECT_THAT(engine->before_update().text, HasSubstr("is not captured, because training was not seen to call before_update()"));
+  EXPECT_THAT(engine->before_update().text,
+              HasSubstr("is not captured, because training was not seen to call before_update()"));
 }
 
 // It looks at its tickets, and asks only after snapshots that were taken.

@@ -224,6 +224,10 @@ TEST(Seeds, AnIncarnationThatMayHaveBeenDecidedIsNotDecidedAnew) { EXPECT_EQ(wat
 // leader after it took nobody for missing, and decided before it had heard the nodes that had state.
 TEST(Seeds, ALeaderThatKnowsNoMembersHearsAllNodesBeforeItStartsAnew) { EXPECT_EQ(watched_violation_of(901462), ""); }
 
+// A rank spun, and another one was stopped for a while. The checker expected the leader to name the first one again at
+// the very moment when the other one went on.
+TEST(Seeds, ARankThatSpinsIsNamedAgainSomeTimeAfterAStoppedOneGoesOn) { EXPECT_EQ(watched_violation_of(900640), ""); }
+
 // All clocks jumped, and one iteration of one rank counted as ten seconds long.
 TEST(Seeds, ARankIsNotSlowBecauseOfOneIteration) { EXPECT_EQ(watched_violation_of(900334), ""); }
 

@@ -170,8 +170,7 @@ Leader::Obstacle Leader::obstacle_of_progress() const {
 namespace {
 
 std::string halt_options(bool halts, std::uint32_t capture_every) {
-  return std::string("on_suspicion=") + (halts ? "halt" : "report") +
-         " capture_every=" + std::to_string(capture_every);
+  return std::string("on_suspicion=") + (halts ? "halt" : "report") + " capture_every=" + std::to_string(capture_every);
 }
 
 }  // namespace
