@@ -41,7 +41,7 @@ bool HaltWatch::may_pass(const arena::HaltWords& halt, Clock::time_point now) co
 
 void HaltWatch::look(arena::Control& control, Clock::time_point now) {
   const auto halt = control.halt();
-  if (!halt) return;
+  if (!halt) return gate_.hold_from(INT64_MAX);
   if (!give_up_at_) give_up_at_ = now + std::chrono::milliseconds(settings_.hold_timeout_ms);
   gate_.hold_from(now < *give_up_at_ ? halt->iteration.value_or(INT64_MIN) : INT64_MIN);
   if (may_pass(*halt, now)) {

@@ -56,7 +56,10 @@ class UpdateGate {
     change(frozen, over);
   }
   // Training thread.
-  bool abandon() { return change(updating, over); }
+  bool abandon() {
+    is_captured_.store(false, std::memory_order_relaxed);
+    return change(updating, over);
+  }
   // From now on a rank that comes to rest at this iteration or a newer one is held at once. A rank that rests already
   // is not: call hold() afterwards.
   void hold_from(std::int64_t iteration) { hold_from_.store(iteration); }

@@ -26,6 +26,8 @@ void HaltCheck::rested(const Trainer& trainer) {
   if (states.size() > remembered_iterations) states.pop_front();
 }
 
+void HaltCheck::corrupted(const Trainer& trainer) { states_.erase({trainer.incarnation(), trainer.rank}); }
+
 void HaltCheck::sealed(const Trainer& trainer, const PieceInfo& piece) const {
   const State* state = find({piece.checkpoint.incarnation(), trainer.rank}, piece.checkpoint.iteration());
   if (state == nullptr) return;

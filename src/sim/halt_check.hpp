@@ -23,6 +23,7 @@ class HaltCheck {
 
   // The trainer has finished an update, and its tensors stay as they are.
   void rested(const Trainer& trainer);
+  void corrupted(const Trainer& trainer);  // what it is left with is nobody's intention
   // It seals this piece.
   void sealed(const Trainer& trainer, const PieceInfo& piece) const;
   void captured_late(const Trainer& trainer);

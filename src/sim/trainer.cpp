@@ -96,7 +96,10 @@ void Trainer::close(const char* why) {
   quit(why);
 }
 
-void Trainer::corrupt_state() { main_ ^= 1; }
+void Trainer::corrupt_state() {
+  main_ ^= 1;
+  world_.halt_check.corrupted(*this);
+}
 
 // ---- Connecting ----
 
