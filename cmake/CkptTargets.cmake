@@ -150,6 +150,13 @@ function(ckpt_test name)
   endif()
 endfunction()
 
+# ckpt_compile_at_once(NAME BATCH): BATCH sources in one unit, where sources are joined at all.
+function(ckpt_compile_at_once name batch)
+  if(TARGET ${name} AND CMAKE_UNITY_BUILD)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE ${batch})
+  endif()
+endfunction()
+
 # ckpt_bench(NAME SOURCES a.cpp ... LIBS x y): a bench program in bench/ of the build folder.
 function(ckpt_bench name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})

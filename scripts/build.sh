@@ -8,7 +8,7 @@ export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 export CCACHE_SLOPPINESS=pch_defines,time_macros
 
 check_preset() {
-  [[ " $presets " == *" $1 "* ]] || usage_error "there is no preset '$1' (presets: ${presets// /, })"
+  [[ " $presets " == *" $1 "* ]] || usage_error "there is no preset '$1'; the presets are: ${presets// /, }"
 }
 
 # ThreadSanitizer of GCC 12 and 13 cannot run where the kernel scatters mappings over more than 28 bits;
@@ -58,7 +58,7 @@ build_product() { build_or_die "$1" product; }
 build_program() {
   { configure "$1" && quietly "build/$1/configure.log" ninja -C "build/$1" build.ninja; } ||
     die "cmake could not configure '$1'; its error is above"
-  ninja -C "build/$1" -t query "bin/$2" >/dev/null 2>&1 || die "there is no program '$2' in this version"
+  ninja -C "build/$1" -t query "bin/$2" >/dev/null 2>&1 || die "this version has no program '$2'"
   build_or_die "$1" "bin/$2"
 }
 

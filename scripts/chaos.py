@@ -46,15 +46,16 @@ def above(least, kind):
 def parse_arguments():
     parser = argparse.ArgumentParser(prog="./dev chaos", description=__doc__)
     parser.add_argument("--runs", type=above(0, int), help="faults to inject, each followed by a restore (default: 25)")
-    parser.add_argument("--minutes", type=above(0, float), help="inject faults for so long instead")
-    parser.add_argument("--seed", type=int, help="decides which faults, where and when (default: a random one)")
+    parser.add_argument("--minutes", type=above(0, float), help="inject faults for so many minutes, instead of --runs")
+    parser.add_argument("--seed", type=int, help="chooses faults, places and times (default: a random seed)")
     parser.add_argument("--nodes", type=above(1, int), default=4)
     parser.add_argument("--ranks-per-node", type=above(0, int), default=1)
     parser.add_argument("--copies", type=above(0, int), default=2, help="nodes that hold each shard")
     parser.add_argument("--mb", type=above(0, int), default=8, help="state of each rank, in MiB")
     parser.add_argument("--network", action=argparse.BooleanOptionalAction,
-                        help="each node in a network namespace of its own (default: where that can be had, as root)")
-    parser.add_argument("--coordinator", choices=["etcd", "directory"], help="(default: etcd with --network)")
+                        help="give each node a network namespace of its own, which needs root (default: if possible)")
+    parser.add_argument("--coordinator", choices=["etcd", "directory"],
+                        help="the coordination store (default: etcd with --network)")
     parser.add_argument("--standby", type=above(-1, int), metavar="K",
                         help="standby nodes (default: 1 with --network, else 0)")
     parser.add_argument("--only", action="append", default=[], choices=list(KINDS), help="only this kind of fault")

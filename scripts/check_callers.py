@@ -86,10 +86,11 @@ def main():
     found = dict(uncalled(product_files()))
     for name, (path, line) in sorted(found.items(), key=lambda item: item[1]):
         if name not in allowed:
-            print(f"{path}:{line}: nothing calls {name}()", file=sys.stderr)
+            print(f"{path}:{line}: nothing in the product calls {name}(); remove it, or list it in {ALLOWED}",
+                  file=sys.stderr)
     stale = sorted(set(allowed) - set(found))
     for name in stale:
-        print(f"{ALLOWED}: {name} is called, or is gone; take its line out", file=sys.stderr)
+        print(f"{ALLOWED}: {name}() is called now, or no longer exists; remove its line", file=sys.stderr)
     count = len(set(found) - set(allowed))
     print(f"uncalled={count}")
     return 1 if count or stale else 0

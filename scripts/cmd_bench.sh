@@ -14,8 +14,8 @@ Runs the named benches, or all of them, one after the other. A bench NAME is ben
 the program bench_NAME of the release build. Each bench gets the ARGUMENTs after --. Every bench ends with lines
 "ratio: NAME = X (ours A, theirs B, unit)".
 
-The command fails if a bench fails. When all benches run, those that need a GPU may find none without failing it.
---list prints the names of all benches.
+The command fails if a bench fails. If all benches run and there is no GPU, benches that need one do not count as
+failed. --list prints the names of all benches.
 TEXT
 }
 
@@ -50,14 +50,14 @@ ensure_packages build bench network
 ensure_venv
 build_or_die release
 benches=$(all_benches | sort)
-[[ -n $benches ]] || die "there are no benches in this version"
+[[ -n $benches ]] || die "this version has no benches"
 if [[ -n $list ]]; then
   cut -d ' ' -f 1 <<<"$benches"
   exit
 fi
 known=" $(cut -d ' ' -f 1 <<<"$benches" | xargs) "
 for name in "${names[@]}"; do
-  [[ $known == *" $name "* ]] || usage_error "there is no bench '$name' (there are:${known% })"
+  [[ $known == *" $name "* ]] || usage_error "there is no bench '$name'; the benches are:${known% }"
 done
 
 nothing_measured=3 # without a GPU

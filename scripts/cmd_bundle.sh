@@ -9,9 +9,9 @@ show_help() {
   cat <<'TEXT'
 usage: ./dev bundle
 
-Packs dist/ckptengine-VERSION-ARCHITECTURE.tar.gz with bin/, include/, lib/ and python/. lib/ has libckptengine and the
-shared libraries that the programs need, including UCX's plug-ins but not glibc's libraries. The bundle unpacks
-anywhere. It needs a glibc no older than this machine's.
+Makes dist/ckptengine-VERSION-ARCHITECTURE.tar.gz with bin/, include/, lib/ and python/. lib/ has libckptengine and the
+shared libraries that the programs need, including UCX's plug-ins but not glibc. You can unpack the bundle in any
+folder. The machine's glibc must not be older than this machine's.
 
 If the build has CUDA, the bundle's gpu_test and gpu_bench run tests and benches on a machine with a GPU. That machine
 needs Python, but neither network nor compiler.
@@ -58,7 +58,8 @@ stage=dist/$name
 rm -rf "$stage"
 quietly build/release/install.log cmake --install build/release --prefix "$stage" ||
   die "cmake --install failed (log: build/release/install.log)"
-[[ -n "$(ls "$stage"/bin 2>/dev/null)" ]] || die "the build has no programs to pack yet"
+[[ -n "$(ls "$stage"/bin 2>/dev/null)" ]] ||
+  die "the build installed no programs, so there is nothing to pack (log: build/release/install.log)"
 
 mkdir -p "$stage/lib"
 plugins=$(ucx_plugins "$stage"/bin/*)

@@ -18,7 +18,7 @@ After each fault it compares the restored state with the captured one. About onc
 each node and compares the answer with the commits that the trainers report. The last line is
 "chaos: kills=K restores=R wrong=0 lost_within_tolerance=0 silent=0 slowest_restore_ms=T". "silent" counts the moments
 when commits had stopped for longer than allowed and health still said that the job is protected. The run fails if a
-restore was wrong, if it lost something although the placement tolerates the fault, or if health was wrong. All options:
+restore was wrong, if it lost a commit although the placement survives the fault, or if health was wrong. All options:
 
 TEXT
 }

@@ -11,13 +11,14 @@ usage: ./dev demo [--nodes N] [--ranks-per-node N] [--protection P] [--text FILE
 
 Trains a small GPT on several "nodes" of this machine, twice: once undisturbed, and once with a snapshot in every
 iteration. In the second run it kills a node at a random moment and starts a new one in its place. The last line is
-"restored iteration K on 4 of 4 ranks (3 local, 1 peer); losses identical: yes". Any other end is a failure.
+"restored iteration K on 4 of 4 ranks (3 local, 1 peer); losses identical: yes". If the last line differs, the demo has
+failed.
 
   --kill-all           kills every node; the state comes from storage: "(4 persistent)"
   --protection xor:4   nodes hold parity instead of copies; the lost shard is decoded: "(3 local, 1 decoded)";
                        docs/options.md lists other protections
-  --standby            one more node stands by; it takes the dead node's place and fetches its pieces before the
-                       job restarts: "(4 local)"
+  --standby            one more node is a standby node; it takes the dead node's place and fetches its pieces before
+                       the job restarts: "(4 local)"
   --coordinator etcd   the coordination store is a real etcd server, which the demo starts and ends
 
 All options:

@@ -12,8 +12,9 @@ usage: ./dev fuzz [NAME] [--seconds N] [--keep]
 Builds the fuzzers (fuzz/, with clang and libFuzzer) and runs all of them, or the named one. They run one after the
 other, for N seconds together (default 60). The last line is "fuzz: targets=N crashes=0". Any crash is a failure.
 
-The corpus stays in build/fuzz/corpus. An input that crashes is kept in build/fuzz/crashes, and every later run tries it
-again. With --keep, inputs that reach new code are added to fuzz/corpus, which ./dev test replays.
+The inputs of all runs stay in build/fuzz/corpus. An input that crashes a fuzzer is kept in build/fuzz/crashes, and
+every later run tries it again. With --keep, inputs that reach new code are also added to fuzz/corpus, which ./dev test
+replays.
 To run a fuzzer on one input: build/fuzz/fuzz/NAME FILE
 TEXT
 }
@@ -27,10 +28,10 @@ while [[ $# -gt 0 ]]; do
     --seconds) seconds=$(option_value "$@"); shift 2 ;;
     --keep) keep=--keep; shift ;;
     -*) usage_error "unknown argument '$1'" ;;
-    *) [[ -z $name ]] || usage_error "one NAME at most"; name=$1; shift ;;
+    *) [[ -z $name ]] || usage_error "give one NAME at most"; name=$1; shift ;;
   esac
 done
-[[ $seconds =~ ^[1-9][0-9]*$ ]] || usage_error "--seconds takes a positive number"
+[[ $seconds =~ ^[1-9][0-9]*$ ]] || usage_error "--seconds needs a positive whole number"
 
 ensure_packages build clang
 build_or_die fuzz fuzzers

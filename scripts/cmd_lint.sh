@@ -13,11 +13,11 @@ Checks all tracked sources, or the named parts of the check:
   format    clang-format over C and C++        shell    shellcheck
   tidy      clang-tidy over the release build  python   ruff
   includes  every #include against the table in docs/architecture.md
-  callers   functions that nothing in the product calls
-  words     words that docs/glossary.md has replaced
+  callers   finds functions that nothing in the product calls
+  words     finds words that scripts/retired_words.txt lists, because the glossary has another word
   links     links in Markdown files, with their anchors
 
---fix makes clang-format and ruff repair what they can. --only limits tidy to sources whose path begins with REGEX.
+--fix lets clang-format and ruff repair sources. --only limits tidy to sources whose path begins with REGEX.
 TEXT
 }
 

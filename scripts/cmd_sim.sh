@@ -12,12 +12,12 @@ usage: ./dev sim --seeds N [--first-seed S]
        ./dev sim --seed S --shrink
        ./dev sim --scale N [--sharers S]
 
-Runs the protocol core through simulated crashes, delays, losses, partitions, torn writes and bit flips, and checks
-its invariants after every event.
+Runs the protocol core with simulated crashes, delays, losses, partitions, torn writes and bit flips, and checks its
+invariants after every event (docs/simulator.md).
 
   --seeds   runs N seeds; ends with "sim: seeds=N violations=0" and fails on any violation
-  --trace   replays one seed, with all faults of its plan or only some, and prints every event
-  --shrink  reduces a failing seed to the fewest faults that fail, and prints the command that replays them
+  --trace   replays one seed and prints every event; --faults limits it to these faults of the seed's plan
+  --shrink  finds the fewest faults with which a failing seed still fails, and prints the command that replays them
   --scale   measures what the protocol costs with N nodes, where S ranks share each main shard; ends with
             "sim: nodes=N messages_leader=.. messages_worker=.. decide_ms=.. memory_mb=.. violations=0"
 

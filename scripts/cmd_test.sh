@@ -26,11 +26,11 @@ If the core changed, also the mutants, and the fuzzers for one minute. CONTRIBUT
                 the label release_only
   --only NAME   only tests whose name contains NAME (in release, unless --preset is given); cuda selects all tests of
                 GPU code, on a test double of a driver
-  --gpu         only the GPU tests, on this machine's GPU; without a GPU, or with a driver older than the build's CUDA,
-                it says so and ends with status 3
+  --gpu         only the GPU tests, on this machine's GPU; if there is no GPU, or its driver is older than the build's
+                CUDA, the command says so and ends with status 3
   --sanitize    with --gpu: only the kernels, under compute-sanitizer (memcheck, racecheck)
-  --pauses      only restores while all agents, or just the leader, are stopped for 3 to 60 s at each stage; takes some
-                10 minutes after the build
+  --pauses      only the tests in which all agents, or only the leader, are stopped for 3 to 60 s at each stage of a
+                restore; takes some 10 minutes after the build
 
 The last line is "N passed, N failed". A test that exceeds its time limit is killed, and its stacks are printed.
 TEXT
@@ -57,7 +57,7 @@ while [[ $# -gt 0 ]]; do
   esac
 done
 [[ -z $all$since || -z $only$chosen$gpu ]] || usage_error "--all and --since cannot be combined with --only, --preset or --gpu"
-[[ -z $all || -z $since ]] || usage_error "--all needs no --since"
+[[ -z $all || -z $since ]] || usage_error "--all cannot be combined with --since, because it runs everything"
 
 if [[ -n $gpu ]]; then
   [[ -z $chosen$only ]] || usage_error "--gpu cannot be combined with --preset or --only"

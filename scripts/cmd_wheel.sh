@@ -9,10 +9,10 @@ show_help() {
   cat <<'TEXT'
 usage: ./dev wheel
 
-Makes dist/ckptengine-VERSION-py3-none-manylinux_GLIBC_ARCHITECTURE.whl: the Python package with libckptengine, ckptd,
-ckptctl, UCX and all other shared libraries except glibc's and, for the library, libstdc++. `pip install` it where
-CPython is 3.10 or newer, and glibc at least as new as here (2.36 on Debian 12). It needs no compiler. The last line is
-its path.
+Makes dist/ckptengine-VERSION-py3-none-manylinux_GLIBC_ARCHITECTURE.whl. The wheel has the Python package,
+libckptengine, ckptd, ckptctl, UCX, and all other shared libraries that these need, except glibc. (libckptengine uses
+the system's libstdc++.) `pip install` it on machines with CPython 3.10 or newer, and a glibc that is not older than this machine's
+(2.36 on Debian 12). They need no compiler. The last line of the output is the path of the wheel.
 TEXT
 }
 

@@ -26,10 +26,10 @@ Outcomes = dict[str, str]  # by case: "" if it passed, else why not
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="test/distributed/checkpoint of a checkout of torch")
-    parser.add_argument("--file", action="append", help="these alone; default: all that save or load")
+    parser.add_argument("--file", action="append", help="only these test files (default: all that save or load)")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release", help="build folder of this project")
-    parser.add_argument("--timeout", type=int, default=120, metavar="S", help="of one case")
-    parser.add_argument("-k", metavar="EXPRESSION", help="cases, as pytest selects them")
+    parser.add_argument("--timeout", type=int, default=120, metavar="S", help="time limit of one case, in seconds")
+    parser.add_argument("-k", metavar="EXPRESSION", help="only cases that match, as with pytest")
     arguments = parser.parse_args()
     files = [arguments.folder / name for name in arguments.file or ()] or files_of_interest(arguments.folder)
     passed, failed, others = 0, [], []

@@ -144,7 +144,7 @@ add_users() {
 
 # They are run: whoever could write them would run what they like.
 read_settings() {
-  [[ -O $folder && -O $folder/settings ]] || die "$folder belongs to somebody else"
+  [[ -O $folder && -O $folder/settings ]] || die "$folder belongs to another user, so it is not used"
   # shellcheck source=/dev/null
   source "$folder/settings"
 }
@@ -182,7 +182,7 @@ stop() {
     pid=$(pid_of "$i")
     if runs "$i"; then
       kill -KILL "$pid" # what it has acknowledged is on disk
-      wait_until 5 is_gone "$pid" || die "member $i of the etcd in $folder does not end"
+      wait_until 5 is_gone "$pid" || die "member $i of the etcd in $folder did not end within 5 s"
     fi
     rm -f "$folder/$i/pid"
   done
@@ -195,7 +195,7 @@ fill() {
   for bytes in 1000000 1000; do
     while head -c "$bytes" /dev/zero | tr '\0' x | administer put hog; do :; done
   done
-  grep -q 'database space exceeded' "$folder/etcdctl.log" || die "etcd does not get full (log: $folder/etcdctl.log)"
+  grep -q 'database space exceeded' "$folder/etcdctl.log" || die "etcd took all data and did not become full (log: $folder/etcdctl.log)"
 }
 
 free() {
@@ -206,14 +206,14 @@ free() {
   revision=$(sed -n 's/.*"revision":\([0-9]*\).*/\1/p' "$folder/etcdctl.log" | tail -n 1)
   administer compact --physical "$revision" || true # a second time at the same revision
   { administer defrag && administer alarm disarm; } ||
-    die "no room could be made in etcd (log: $folder/etcdctl.log)"
+    die "etcd could not be emptied (log: $folder/etcdctl.log)"
 }
 
-[[ $# -ge 1 ]] || usage_error "say start, stop, fill, free or control"
+[[ $# -ge 1 ]] || usage_error "give a command: start, stop, fill, free or control"
 case "$1" in
   --help | -h) show_help; exit ;;
 esac
-[[ $# -ge 2 ]] || usage_error "say which folder"
+[[ $# -ge 2 ]] || usage_error "give a folder"
 command=$1
 folder=$(mkdir -p "$2" && cd "$2" && pwd)
 shift 2

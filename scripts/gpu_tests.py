@@ -73,7 +73,7 @@ def count(report: Path) -> tuple[int, int, int]:
 
 def run_programs(build: Path, environment: dict[str, str], folder: Path) -> list[Path]:
     if not nccl_file():
-        print("tests of the way from GPU to GPU are left out, as there is no NCCL here")
+        print("tests of GPU replication are left out, because this machine has no NCCL")
     reports = []
     for name in PROGRAMS + (NCCL_PROGRAMS if nccl_file() else []):
         reports.append(folder / f"{name}.xml")
@@ -84,7 +84,7 @@ def run_programs(build: Path, environment: dict[str, str], folder: Path) -> list
 def run_trainers(build: Path, folder: Path) -> list[Path]:
     missing = [module for module in ("pytest", "torch") if importlib.util.find_spec(module) is None]
     if missing:
-        print(f"tests of real trainers and agents are left out, as these are not here: {', '.join(missing)}")
+        print(f"tests of real trainers and agents are left out, because these are missing: {', '.join(missing)}")
         return []
     environment = os.environ | {
         "PYTHONPATH": str(ROOT / "python"),
@@ -103,7 +103,7 @@ def test(build: Path, environment: dict[str, str]) -> int:
         reports = run_programs(build, environment, folder) + run_trainers(build, folder)
         counts = [count(report) for report in reports]
     passed, failed, left_out = (sum(column) for column in zip(*counts, strict=True))
-    print(f"{left_out} need a driver that fails on command, or what is not here, and were left out")
+    print(f"{left_out} tests were left out: they need the test double of a driver, or something that is missing here")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 
@@ -134,14 +134,14 @@ def accepts(program: Path, option: str, environment: dict[str, str]) -> bool:
 def sanitize(build: Path, environment: dict[str, str]) -> int:
     checker = sanitizer()
     if not checker:
-        print("nothing was tested: there is no compute-sanitizer; put that of the CUDA toolkit on the PATH")
+        print("nothing was tested: compute-sanitizer is not on the PATH; it is a part of the CUDA toolkit")
         return NOTHING_TESTED
     commands = [[build / "tests" / "cuda_device_test"]]
     parity = build / "bench" / "bench_parity_cuda"
     if accepts(parity, "--check", environment):
         commands.append([parity, "--check"])
     else:
-        print("the parity and digest kernels alone are left out, as this bench_parity_cuda has no --check")
+        print("the parity and digest kernels are left out, because this bench_parity_cuda has no option --check")
     passed = [
         run(f"{command[0].name} under {tool}", [*checker, "--tool", tool, *command], environment, SANITIZER_DEADLINE_S)
         for tool in ("memcheck", "racecheck")
@@ -160,7 +160,7 @@ def main() -> int:
     build = arguments.build.resolve()
     name, why_not = gpu_name()
     if why_not:
-        print(f"no GPU here, nothing was tested: {why_not}")
+        print(f"nothing was tested, because there is no usable GPU: {why_not}")
         return NOTHING_TESTED
     print(f"GPU: {name}")
     if why_not := why_unusable(build):
@@ -169,7 +169,7 @@ def main() -> int:
     with program_libraries(build) as library_path:
         loaded = driver_of(build / "tests" / PROGRAMS[0], library_path)
         if loaded != driver_file().resolve():
-            print(f"nothing was tested: the tests would load {loaded}, and not the driver {driver_file()}")
+            print(f"nothing was tested: the tests would load {loaded} instead of the driver {driver_file()}")
             return NOTHING_TESTED
         environment = os.environ | {"LD_LIBRARY_PATH": library_path}
         return sanitize(build, environment) if arguments.sanitize else test(build, environment)

@@ -35,7 +35,7 @@ def assembled(ptxas: str, architecture: str, file: str) -> dict[str, dict[str, i
             re.DOTALL,
         )
         if figures is None:
-            raise SystemExit(f"ptxas says something that this script does not understand:\n{part}")
+            raise SystemExit(f"this script does not understand this output of ptxas:\n{part}")
         name, stack, stores, loads, registers = figures.groups()
         kernels[name] = {"stack": int(stack), "spills": int(stores) + int(loads), "registers": int(registers)}
     return kernels

@@ -34,7 +34,10 @@ def needed_libraries(file: Path) -> list[Path]:
     for line in output_of("ldd", file).splitlines():
         words = line.split()
         if "not found" in line:
-            sys.exit(f"dev: {file.name} needs {words[0]}, which this machine lacks; install it and run this again")
+            sys.exit(
+                f"dev: {file.name} needs the library {words[0]}, which this machine does not have; install it and run "
+                "this again"
+            )
         if len(words) > 2 and words[1] == "=>" and not GLIBC.search(words[0]):
             found.append(Path(words[2]))
     return found
@@ -65,7 +68,10 @@ def make_relative(package: Path) -> None:
                 subprocess.run(["patchelf", "--remove-rpath", file], check=True)
                 foreign = [one.name for one in needed_libraries(file) if not FROM_THE_SYSTEM.search(one.name)]
                 if foreign:
-                    sys.exit(f"dev: {file.name} must need nothing but libstdc++, and needs {', '.join(foreign)}")
+                    sys.exit(
+                        f"dev: {file.name} may need no library besides glibc and libstdc++, but needs "
+                        f"{', '.join(foreign)}"
+                    )
             else:
                 subprocess.run(["patchelf", "--force-rpath", "--set-rpath", path, file], check=True)
             file.chmod(0o755)
@@ -117,7 +123,10 @@ def main() -> None:
     wheel = folder / f"{info.name.removesuffix('.dist-info')}-{tag}.whl"
     size = wheel.stat().st_size
     if size > LIMIT_BYTES:
-        sys.exit(f"dev: {wheel} has {size >> 20} MiB, and {LIMIT_BYTES >> 20} are the limit; see what grew in its lib/")
+        sys.exit(
+            f"dev: {wheel} has {size >> 20} MiB, but at most {LIMIT_BYTES >> 20} MiB are allowed; see what grew in "
+            "its lib/"
+        )
     print(os.path.relpath(wheel))
 
 

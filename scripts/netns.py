@@ -154,7 +154,7 @@ class Network:
         while ("state UP" not in _must("ip", "-n", self._namespace(node), "link", "show", INTERFACE)
                or "state forwarding" not in _must(*port)):
             if time.monotonic() > deadline:
-                raise NetworkFailure(f"the link of {node} does not come up")
+                raise NetworkFailure(f"the network link of node {node} did not come up")
             time.sleep(0.02)
 
 

@@ -82,11 +82,11 @@ start() {
   [[ -z $size ]] || mountpoint -q "$folder/export" || mount -t tmpfs -o "size=$size" tmpfs "$folder/export"
   [[ -f $folder/ports ]] || free_ports >"$folder/ports"
   read -r nfs_port mount_port <"$folder/ports"
-  wait_until 5 is_gone "$(server_pid)" || die "a server of $folder runs already" # one that was killed takes a moment
+  wait_until 5 is_gone "$(server_pid)" || die "a server of $folder already runs; stop it first" # one that was killed takes a moment
   rm -f "$folder/pid" # the next one writes over it without making it shorter
   write_config
   exec 9>/run/lock/ckptengine-nfs.lock
-  flock -w 60 9 || die "another server takes too long to start"
+  flock -w 60 9 || die "another NFS server has been starting for more than 60 s; try again later"
   portmapper=
   trap end_portmapper EXIT
   start_portmapper
@@ -103,20 +103,20 @@ stop() {
     kill "$pid"
     kill -CONT "$pid"
     wait_until 5 is_gone "$pid" || kill -KILL "$pid"
-    wait_until 5 is_gone "$pid" || die "the server of $folder does not end"
+    wait_until 5 is_gone "$pid" || die "the server of $folder did not end within 5 s"
   fi
   rm -f "$folder/pid"
   ! mountpoint -q "$folder/export" || umount "$folder/export"
 }
 
-[[ $# -ge 1 ]] || usage_error "say start or stop"
+[[ $# -ge 1 ]] || usage_error "give a command: start or stop"
 case "$1" in
   --help | -h) show_help; exit ;;
 esac
-[[ $# -ge 2 ]] || usage_error "say which folder"
+[[ $# -ge 2 ]] || usage_error "give a folder"
 folder=$(mkdir -p "$2" && cd "$2" && pwd)
 size=${3:-}
-[[ $EUID -eq 0 ]] || die "an NFS server needs root"
+[[ $EUID -eq 0 ]] || die "only root can run an NFS server; run this as root"
 case "$1" in
   start) start ;;
   stop) stop ;;

@@ -36,7 +36,7 @@ def await_end(number, process, deadline):
     try:
         return process.wait(max(0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        print(f"pauses: part {number} is ended: it took more than {DEADLINE_S} s", flush=True)
+        print(f"pauses: part {number} was killed, because it took more than {DEADLINE_S} s", flush=True)
         process.send_signal(signal.SIGINT)  # it ends what it has started
         return process.wait()
 
@@ -56,7 +56,7 @@ def main():
         statuses.append(await_end(number, process, begin + DEADLINE_S))
         if statuses[-1] != 0:
             (arguments.results / f"pauses-{number}-broken.txt").write_text(f"pauses: part {number} of {FILE}\n")
-        print(f"pauses: part {number} of {len(running)} has ended after {time.monotonic() - begin:.0f} s", flush=True)
+        print(f"pauses: part {number} of {len(running)} ended after {time.monotonic() - begin:.0f} s", flush=True)
     return 1 if any(statuses) else 0
 
 

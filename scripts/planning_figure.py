@@ -112,9 +112,9 @@ def draw(curves: dict[str, list], rows: list, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", type=Path, default=ROOT / "build" / "release" / "bin" / "ckptctl")
-    parser.add_argument("--days", type=float, default=3650, help="that each case simulates")
+    parser.add_argument("--days", type=float, default=3650, help="how many days each case simulates")
     parser.add_argument("--plot", type=Path, default=ROOT / "docs" / "planning.png", metavar="PATH")
-    parser.add_argument("--trace", type=Path, help="print the strategies of this fault trace instead")
+    parser.add_argument("--trace", type=Path, help="print the table of strategies for this fault trace instead")
     parser.add_argument("--trace-nodes", type=int, default=400)
     parser.add_argument("--standby", type=int, nargs="+", default=[0])
     parser.add_argument("--gpus", type=int, nargs="+", default=[3200, 10000])

@@ -100,15 +100,15 @@ def write_report(path, crashes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, required=True)
-    parser.add_argument("--seconds", type=int, default=60, help="for all targets together")
-    parser.add_argument("--only", default="", help="the name of one target")
-    parser.add_argument("--keep", action="store_true", help=f"add what they learned to {CORPUS}")
+    parser.add_argument("--seconds", type=int, default=60, help="time for all fuzzers together")
+    parser.add_argument("--only", default="", help="run only this fuzzer")
+    parser.add_argument("--keep", action="store_true", help=f"add inputs that reach new code to {CORPUS}")
     parser.add_argument("--junit", type=Path, help="where to write the outcomes as JUnit XML")
     arguments = parser.parse_args()
     targets = find_targets(arguments.build, arguments.only)
     if not targets:
         names = " ".join(program.name for program in find_targets(arguments.build, ""))
-        sys.exit(f"dev: there is no fuzzer '{arguments.only}' (fuzzers: {names})")
+        sys.exit(f"dev: there is no fuzzer '{arguments.only}'; the fuzzers are: {names}")
     crashes = {}
     for program in targets:
         seconds = max(1, arguments.seconds // len(targets))

@@ -253,7 +253,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", required=True)
     parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--only", default="", help="what the name of a test contains")
+    parser.add_argument("--only", default="", help="only tests whose name contains this text")
     parser.add_argument("--scope", choices=SCOPES, default="preset")
     parser.add_argument("--parts", nargs="+", choices=["ctest", "pytest"], default=["ctest"])
     arguments = parser.parse_args()

@@ -80,8 +80,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", type=Path, default=ROOT / "build" / "release" / "bin" / "ckpt_sim")
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 300, 1000, 3000, 10000, 30000, 100000])
-    parser.add_argument("--rows", type=Path, help="draw what this file has instead")
-    parser.add_argument("--record", type=Path, help="append what is measured to this file")
+    parser.add_argument("--rows", type=Path, help="draw the rows of this file, and measure nothing")
+    parser.add_argument("--record", type=Path, help="append the measured rows to this file")
     parser.add_argument("--plot", type=Path, default=ROOT / "docs" / "scale.png", metavar="PATH")
     arguments = parser.parse_args()
     if arguments.rows:

@@ -15,7 +15,7 @@ missing_packages() {
 # ensure_packages GROUP...: the Debian packages of scripts/packages/GROUP.txt.
 ensure_packages() {
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-    say "no apt-get on this machine: install by hand what scripts/packages/ lists"
+    say "this machine has no apt-get: install the packages that scripts/packages/ lists yourself"
     return
   fi
   local missing as_root=()
@@ -23,16 +23,16 @@ ensure_packages() {
   [[ -n "$missing" ]] || return 0
   if [[ $EUID -ne 0 ]]; then
     command -v sudo >/dev/null ||
-      die "these Debian packages are missing, and you are neither root nor is there sudo; as root, run: apt-get install $missing"
+      die "Debian packages are missing, and only root can install them; as root, run: apt-get install $missing"
     as_root=(sudo)
   fi
   say "installing Debian packages: $missing"
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
   quietly build/setup-update.log "${apt[@]}" update ||
-    say "apt-get update failed (log: build/setup-update.log); trying with the package lists that are there"
+    say "apt-get update failed (log: build/setup-update.log); trying with the older package lists"
   # shellcheck disable=SC2086
   patiently build/setup-install.log "installing Debian packages" "${apt[@]}" install -y --no-install-recommends $missing ||
-    die "apt-get could not install: $missing (log: build/setup-install.log); repair that, then run this again"
+    die "apt-get could not install: $missing (log: build/setup-install.log); install these packages, then run this again"
 }
 
 # ensure_venv: the virtual environment, as scripts/requirements.txt wants it.
@@ -42,6 +42,8 @@ ensure_venv() {
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
     die "$python is $("$python" --version), and ckptengine needs Python 3.10 or newer; put one first on the PATH"
   ! is_installed requirements || return 0
+  # --clear would empty what the link points to.
+  [[ ! -L $venv ]] || die "$venv links to an environment that lacks something or was made for another folder; remove the link"
   quietly build/setup-venv.log "$python" -m venv --clear $venv ||
     die "'$python -m venv' failed (log: build/setup-venv.log); on Debian its package is python3-venv"
   install_python requirements "PyPI; some minutes, and 1.2 GB of disk"

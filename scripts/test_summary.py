@@ -40,15 +40,16 @@ def main(folder):
         print(f"---- FAILED {name}\n{output[-OUTPUT_SHOWN:].rstrip()}")
     for unsteady in sorted(folder.glob("*-unsteady.txt")):
         text = unsteady.read_text()[-OUTPUT_SHOWN:].rstrip()
-        print(f"---- failed beside other tests and passed alone ({unsteady})\n{text}")
+        print(f"---- failed while other tests ran, and passed when run alone ({unsteady})\n{text}")
     for stacks in sorted(folder.glob("*-stacks.txt")):
-        print(f"---- stacks of what ran out of time ({stacks})\n{stacks.read_text()[-OUTPUT_SHOWN * 3:].rstrip()}")
+        text = stacks.read_text()[-OUTPUT_SHOWN * 3:].rstrip()
+        print(f"---- stacks of tests that exceeded their time limit ({stacks})\n{text}")
     for outcome in ("skipped", "failed"):
         if outcomes[outcome]:
             print(f"{outcome}:")
             print("\n".join(f"  {name}" for name, _ in outcomes[outcome]))
     if not outcomes["passed"] and not outcomes["failed"]:
-        print("dev: no test ran: nothing has that name, or there are no tests")
+        print("dev: no test ran, because no test has a matching name")
     print(f"{len(outcomes['passed'])} passed, {len(outcomes['failed'])} failed", flush=True)
     return 0 if outcomes["passed"] and not outcomes["failed"] else 1
 

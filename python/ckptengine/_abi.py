@@ -273,7 +273,7 @@ class Library:
             setattr(self, name, function)
 
     def last_error(self) -> str:
-        """Why the last call on this thread did not return OK, or "" if it did."""
+        """Returns why the last call on this thread failed or was skipped. "" if that call returned OK."""
         return (self.ckpt_last_error() or b"").decode("utf-8", "replace")
 
     def version(self) -> str:
@@ -303,8 +303,8 @@ def load_library(path: str | os.PathLike | None = None) -> Library:
         return _load(f"{FILE_NAME}.{SO_VERSION}")
     except OSError as error:
         raise OSError(
-            f"{FILE_NAME} is neither in the package nor in build/release nor known to the system's loader ({error}); "
-            f"{REMEDY}, or give library=PATH"
+            f"{FILE_NAME} was not found. It is neither in the package nor in build/release nor known to the system's "
+            f"loader ({error}). To get it, {REMEDY}, or give library=PATH"
         ) from None
 
 
@@ -314,6 +314,6 @@ def _load(path: str) -> Library:
         return Library(path)
     except AttributeError as error:
         raise OSError(
-            f"{path} is not the library that this package is for ({error}); rebuild it, or install package and library "
-            "of one version"
+            f"{path} is not the library that this Python package is for ({error}); rebuild it, or install package and "
+            "library of the same version"
         ) from None

@@ -37,12 +37,13 @@ class Error(RuntimeError):
 
 
 class Halted(Error):
-    """The job was halted, because a rank holds it up (docs/jit.md). No update may begin: the state is captured as it
-    is. Close the engine, end the process, and start all ranks again."""
+    """The job was halted, because some rank died or makes no progress (docs/jit.md). No update may begin any more: the
+    engine captures the state as it is. Close the engine, end the process, and start all ranks again."""
 
 
 class NotProtected(RuntimeError):
-    """The job is not protected, and the engine was made with `require_protected`. `health` is the verdict."""
+    """snapshot() raises it if the job is not protected and the engine has `require_protected`. `health` is the
+    verdict."""
 
     def __init__(self, health: Health) -> None:
         super().__init__(str(health))
@@ -77,7 +78,7 @@ class Restored:
                 f"restored iteration {self.iteration} from {' and '.join(_PLACES[tier] for tier in tiers)}: "
                 f"{self.bytes / 2**20:.1f} MiB in {self.fetch_ms + self.load_ms:.0f} ms"
             )
-        return f"{text}. {self.message}" if self.message else text
+        return f"{text}. {self.message[0].upper()}{self.message[1:]}" if self.message else text
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,10 @@ class Engine:
         array.array. The engine holds the object, so a bytearray cannot be resized while it is registered."""
         view = memoryview(buffer)
         if view.readonly or not view.c_contiguous:
-            raise Error(Status.INVALID, f"buffer '{name}' is {'read-only' if view.readonly else 'not contiguous'}")
+            raise Error(
+                Status.INVALID,
+                f"buffer '{name}' cannot be registered: it is {'read-only' if view.readonly else 'not contiguous'}",
+            )
         dtype = _dtype_of(view)
         address = ctypes.addressof(ctypes.c_char.from_buffer(view)) if view.nbytes else 0
         self.register_pointer(name, address, dtype, view.shape, capture=capture, owner=view)
@@ -398,7 +402,8 @@ class Engine:
         self._check(self._library.ckpt_capture_next(self._open()))
 
     def discard(self) -> None:
-        """Discards the pending capture, for state that changed too early. Does nothing if none is pending."""
+        """Discards the pending capture. Call it if the state changed before before_update(). Does nothing if no capture
+        is pending."""
         self._check(self._library.ckpt_discard(self._open()))
 
     # ---- communication ----
@@ -490,9 +495,10 @@ class Engine:
         return status, "" if status is Status.OK else self._library.last_error()
 
     def _report(self, status: Status, message: str) -> None:
-        """Logs a failed snapshot, unless the one before failed in the same way. So failures do not fill the log."""
+        """Logs a failed snapshot, unless the snapshot before it failed with the same status. So failures do not fill
+        the log."""
         if status not in (Status.OK, Status.SKIPPED) and status is not self._last_status:
-            log.warning("snapshot failed (%s): %s", status.name, message)
+            log.warning("a snapshot failed (%s): %s. Training is not affected", status.name, message)
         self._last_status = status
 
 
@@ -540,9 +546,11 @@ def _c_text(text: str) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
-        raise Error(Status.INVALID, f"{text!r} cannot be written as UTF-8 ({error.reason}); use another text") from None
+        raise Error(
+            Status.INVALID, f"the text {text!r} cannot be written as UTF-8 ({error.reason}); use another text"
+        ) from None
     if 0 in data:
-        raise Error(Status.INVALID, f"{text!r} holds a null character; leave it out")
+        raise Error(Status.INVALID, f"the text {text!r} contains a null character; leave it out")
     return data
 
 
@@ -579,4 +587,4 @@ def _dtype_of(view: memoryview) -> DType:
         return _FORMATS[code]
     if code in ("i", "l", "q", "n", "I", "L", "Q", "N"):
         return _INTEGERS[view.itemsize][code.isupper()]
-    raise Error(Status.INVALID, f"a buffer of format '{view.format}' has no element type that can be stored")
+    raise Error(Status.INVALID, f"a buffer of format '{view.format}' has an element type that the engine cannot store")

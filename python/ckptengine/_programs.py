@@ -1,4 +1,4 @@
-"""The commands `ckptd` and `ckptctl` of an installed package. Each is replaced by the program of its name (exec)."""
+"""The commands `ckptd` and `ckptctl` of an installed package. Each runs the program of its name (exec)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ ROOT = PACKAGE.parent.parent
 
 # How to get a program or library that is missing.
 REMEDY = (
-    "install a wheel that has it (./dev wheel makes one; pip install WHEEL) or, in a clone, run ./dev build product"
+    "install a wheel that has it (./dev wheel makes one, pip install WHEEL installs it) or, in a clone, run "
+    "./dev build product"
 )
 
 
 def find_program(name: str) -> Path | None:
-    """Finds the program `name`: in the package, in the bundle around it, or in the clone's release build. Else None."""
+    """Finds the program `name` in the package, in the bundle around the package, or in the clone's release build.
+    Returns None if it is in none of these."""
     places = [PACKAGE / "bin"]
     if PACKAGE.parent.name == "python":  # in other places, bin/ may hold this very command
         places += [ROOT / "bin", ROOT / "build" / "release" / "bin"]
@@ -27,7 +29,10 @@ def find_program(name: str) -> Path | None:
 def _become(name: str) -> NoReturn:
     program = find_program(name)
     if program is None:
-        sys.exit(f"{name}: this installation of ckptengine ({PACKAGE}) has no {name}; {REMEDY}")
+        sys.exit(
+            f"{name}: this installation of ckptengine ({PACKAGE}) does not contain the program {name}. To get it, "
+            f"{REMEDY}"
+        )
     os.execv(program, [str(program), *sys.argv[1:]])
 
 

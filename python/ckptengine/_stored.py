@@ -17,7 +17,7 @@ from typing import Any
 from ._abi import Library
 
 LEAF_BYTES = 64 << 10
-_AHEAD_BYTES = 1 << 20  # least size of a read, since tensors are read in the order of the file
+_AHEAD_BYTES = 1 << 20  # smallest read, because the bytes that follow are usually wanted next
 _FORMAT = 1
 _RECORD_HEAD = b'{"xxh3":"'
 _RECORD_HEAD_BYTES = 28
@@ -46,12 +46,12 @@ class Shard:
         self._recent: tuple[int, memoryview] = (0, memoryview(b""))
 
     def mapped(self) -> memoryview:
-        """Returns all packed bytes without checking them, as a private mapping of the file."""
+        """Returns all bytes of the tensors without checking them, as a private mapping of the file."""
         with open(self.path, "rb") as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))[self.header_bytes :]
 
     def read(self, begin: int, end: int) -> memoryview:
-        """Returns the packed bytes from `begin` up to, without, `end`. Raises StorageError if they are damaged."""
+        """Returns the tensors' bytes from `begin` up to, without, `end`. Raises StorageError if they are damaged."""
         assert self._library is not None
         at, recent = self._recent
         if not (at <= begin and end <= at + len(recent)):
@@ -96,7 +96,10 @@ class Checkpoint:
         manifest = _record(library, folder / "manifest.json")
         try:
             if manifest["format"] != _FORMAT:
-                raise StorageError(f"{folder} has format {manifest['format']}, which this version does not know")
+                raise StorageError(
+                    f"{folder} has format {manifest['format']}, but this version of ckptengine only reads format "
+                    f"{_FORMAT}; read it with the version that wrote it"
+                )
             self.folder = folder
             self.job: str = manifest["job"]
             self.iteration: int = manifest["iteration"]
@@ -107,7 +110,7 @@ class Checkpoint:
                 pieces.setdefault(piece["file"], []).append(piece)
             for name, of in pieces.items():
                 if (folder / name).stat().st_size != of[0]["file_bytes"]:
-                    raise damaged(folder / name, "the manifest has another size for it")
+                    raise damaged(folder / name, "its size is not the one in the manifest")
             end = f".{self.incarnation}.safetensors"
             self._pieces = {name.removesuffix(end): of for name, of in pieces.items()}
         except (KeyError, TypeError) as error:
@@ -136,7 +139,7 @@ def open_checkpoint(library: Library, storage: Path, job: str, iteration: int | 
     folder = Path(storage) / job
     if iteration is not None:
         if not (folder / f"step-{iteration:08}" / "manifest.json").exists():
-            raise StorageError(f"{folder} has no checkpoint {iteration}; ckptctl ls lists them")
+            raise StorageError(f"{folder} has no checkpoint of iteration {iteration}; `ckptctl ls` lists what it has")
         return _in_its_place(Checkpoint(library, folder / f"step-{iteration:08}"), job)
     found, why = [], ""
     for manifest in folder.glob("step-*/manifest.json"):
@@ -145,7 +148,10 @@ def open_checkpoint(library: Library, storage: Path, job: str, iteration: int | 
         except (OSError, StorageError) as error:  # this checkpoint does not count; the next older one is tried
             why = f" ({error})"
     if not found:
-        raise StorageError(f"{folder} has no whole checkpoint{why}; give the storage and the job that stored one")
+        raise StorageError(
+            f"{folder} has no whole checkpoint{why}; check that this is the job's storage, and that the job's name is "
+            "right"
+        )
     return max(found, key=lambda one: (one.incarnation, one.iteration))
 
 
@@ -153,14 +159,15 @@ def _in_its_place(checkpoint: Checkpoint, job: str) -> Checkpoint:
     if checkpoint.job != job or checkpoint.folder.name != f"step-{checkpoint.iteration:08}":
         raise StorageError(
             f"{checkpoint.folder / 'manifest.json'} is of iteration {checkpoint.iteration} of job '{checkpoint.job}', "
-            "so somebody moved or renamed this folder; undo that, or remove the folder"
+            "which is not what its path says, so somebody moved or renamed this folder; undo that, or remove the folder"
         )
     return checkpoint
 
 
 def damaged(path: Path, where: str) -> StorageError:
     return StorageError(
-        f"{path} is damaged ({where}); ckptctl verify says what is whole, and `iteration` selects an older checkpoint"
+        f"{path} is damaged ({where}); `ckptctl verify` says which checkpoints are whole, and the argument `iteration` "
+        "selects one of them"
     )
 
 
@@ -170,7 +177,7 @@ def _record(library: Library | None, path: Path) -> dict[str, Any]:
         return json.loads(data)
     head, rest = data[:_RECORD_HEAD_BYTES], data[_RECORD_HEAD_BYTES:]
     if head != _RECORD_HEAD + _digest(library, rest).encode() + b'",\n':
-        raise damaged(path, "its digest differs")
+        raise damaged(path, "its digest is wrong")
     return json.loads(b"{" + rest)
 
 
@@ -179,7 +186,7 @@ def _leaves(library: Library, folder: Path, piece: dict) -> bytes:
     leaves, length = path.read_bytes(), piece["data_bytes"]
     right = len(leaves) == -(-length // LEAF_BYTES) * 8
     if not right or _digest(library, leaves + struct.pack("<Q", length)) != piece["root_xxh3"]:
-        raise damaged(path, "its digest differs")
+        raise damaged(path, "its digest is wrong")
     return leaves
 
 

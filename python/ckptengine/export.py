@@ -35,12 +35,13 @@ def read_step(folder: Path, only: str | None = None) -> dict[str, dict[str, Any]
         checkpoint = Checkpoint(None, folder)
         shards = {shard.name: shard for shard in map(checkpoint.shard, checkpoint.names())}
         if only is not None and only not in shards:
-            raise ExportError(f"{folder} has no shard '{only}'")
+            few = ", ".join(sorted(shards)[:8]) + (", ..." if len(shards) > 8 else "")
+            raise ExportError(f"{folder} has no shard '{only}'; it has {few}")
         return {name: tensors_in(shards[name].layout, shards[name].mapped()) for name in ([only] if only else shards)}
     except StorageError as error:
         raise ExportError(str(error)) from None
     except (KeyError, TypeError, ValueError) as error:
-        raise ExportError(f"{folder} is damaged ({error}); ckptctl verify says where") from None
+        raise ExportError(f"{folder} is damaged ({error}); `ckptctl verify` says which files") from None
 
 
 def tensors_in(header: dict[str, dict], data: memoryview) -> dict[str, Any]:
@@ -108,7 +109,8 @@ def bytes_of(value: Any) -> int:
 
 
 def write_file(state: dict, path: Path) -> None:
-    """Writes the file under its name only when all of it is on the medium. So there is never half a file."""
+    """Writes a temporary file, and renames it to `path` once all of it is on the medium. So no half-written file has
+    this name."""
     import torch
 
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
@@ -171,11 +173,13 @@ def progress(target: Path, total_bytes: int) -> Iterator[None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m ckptengine.export", description=__doc__.split("\n\n")[0])
-    parser.add_argument("folder", type=Path, help="of a checkpoint, as JOB/step-00000123")
+    parser.add_argument("folder", type=Path, help="folder of the checkpoint, e.g. JOB/step-00000123")
     target = parser.add_mutually_exclusive_group(required=True)
-    target.add_argument("--to", type=Path, metavar="FILE", help="for torch.load")
-    target.add_argument("--dcp", type=Path, metavar="DIRECTORY", help="for torch.distributed.checkpoint")
-    parser.add_argument("--shard", help="this shard alone")
+    target.add_argument("--to", type=Path, metavar="FILE", help="file to write, for torch.load")
+    target.add_argument(
+        "--dcp", type=Path, metavar="DIRECTORY", help="directory to write, for torch.distributed.checkpoint"
+    )
+    parser.add_argument("--shard", help="export only this shard")
     arguments = parser.parse_args()
     try:
         shards = read_step(arguments.folder, arguments.shard)
@@ -185,7 +189,7 @@ def main() -> int:
         else:
             write_dcp(state, arguments.dcp)
     except ImportError as error:
-        return refuse(f"{sys.executable} cannot import {error.name}; install it (pip install torch)")
+        return refuse(f"{sys.executable} cannot import {error.name}; install it for this Python (pip install torch)")
     except (ExportError, OSError) as error:
         return refuse(str(error))
     return 0

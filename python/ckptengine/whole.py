@@ -31,11 +31,17 @@ def read(folder: Path) -> dict[str, torch.Tensor]:
     for record, private in _records(shards):
         main = shards.get(record.main)
         if main is None:
-            raise ExportError(f"{folder} lacks the shard '{record.main}' of rank {record.rank}")
+            raise ExportError(
+                f"{folder} does not have the main shard '{record.main}' of rank {record.rank}; `ckptctl verify` says "
+                "what is damaged"
+            )
         for name, split in record.splits.items():
             local = main.get(name, private.get(name))
             if local is None or tuple(local.shape) != split.local_shape():
-                raise ExportError(f"{folder} does not have what rank {record.rank} stored of tensor '{name}'")
+                raise ExportError(
+                    f"{folder} does not have the piece of tensor '{name}' that rank {record.rank} captured; `ckptctl "
+                    "verify` says what is damaged"
+                )
             found.setdefault(name, {}).setdefault(split.mesh.ranks, []).append((split, local))
     whole: dict[str, torch.Tensor] = {}
     for name, by_mesh in found.items():
@@ -65,7 +71,7 @@ def _put_together(name: str, parts: list[tuple[Split, torch.Tensor]]) -> torch.T
 
     shape = parts[0][0].shape
     if any(split.shape != shape for split, _ in parts):
-        raise ExportError(f"tensor '{name}' has different shapes on different ranks")
+        raise ExportError(f"tensor '{name}' has different shapes on different ranks, so it cannot be put together")
     whole = torch.empty(shape, dtype=parts[0][1].dtype)
     there = torch.zeros(shape, dtype=torch.bool)
     for split, local in parts:
@@ -73,7 +79,10 @@ def _put_together(name: str, parts: list[tuple[Split, torch.Tensor]]) -> torch.T
             whole[box.slices()] = local[Box(begin, box.size).slices()]
             there[box.slices()] = True
     if not there.all():
-        raise ExportError(f"tensor '{name}' lacks {int((~there).sum())} of its {there.numel()} elements")
+        raise ExportError(
+            f"tensor '{name}' cannot be put together: the ranks stored only {int(there.sum())} of its {there.numel()} "
+            "elements"
+        )
     return whole
 
 

@@ -30,7 +30,7 @@ def test_the_library_tells_its_version(library):
 def test_a_library_that_is_not_there_is_named():
     with pytest.raises(OSError, match=r"/nowhere/libckptengine.so"):
         load_library("/nowhere/libckptengine.so")
-    with pytest.raises(OSError, match=r"libc.so.6 is not the library that this package is for .*; rebuild it"):
+    with pytest.raises(OSError, match=r"libc.so.6 is not the library that this Python package is for .*; rebuild it"):
         load_library("libc.so.6")
 
 

@@ -408,8 +408,8 @@ TEST(Agent, ASourceThatRottedIsQuarantinedAndTheNextOneTaken) {
 }
 
 TEST(Agent, APeerThatNeverAnswersIsLeftBehind) {
+  std::atomic<bool> silent = false;  // outlives the agents that read it
   AgentCluster cluster(2);
-  std::atomic<bool> silent = false;
   cluster.start("a");
   cluster.start("b", {}, testing::silenced_by(silent));
   auto trainers = start_trainers(cluster, {"a", "b"});

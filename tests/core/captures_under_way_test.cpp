@@ -3,7 +3,7 @@
 
 #include "lone_node.hpp"
 
-namespace ckpt::core {
+namespace ckpt::core::captures_under_way_test {
 namespace {
 
 constexpr Rank ranks = 2;
@@ -48,4 +48,4 @@ TEST(CapturesUnderWay, AreNotGivenUpByALeaderThatHasNotHeardEveryMember) {
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::captures_under_way_test

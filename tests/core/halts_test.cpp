@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace ckpt::core {
+namespace ckpt::core::halts_test {
 namespace {
 
 constexpr std::uint64_t number = 7;
@@ -111,4 +111,4 @@ TEST(Halts, OfManyRanksAFewAreNamedAndTheRestCounted) {
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::halts_test

@@ -4,7 +4,7 @@
 
 #include "lone_node.hpp"
 
-namespace ckpt::core {
+namespace ckpt::core::instances_test {
 namespace {
 
 constexpr Rank rank = 0;
@@ -99,4 +99,4 @@ TEST_F(TwoTrainersOfARank, NoneIsGrantedAnythingBeforeItHasRestored) {
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::instances_test

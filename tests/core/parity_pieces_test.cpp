@@ -9,7 +9,7 @@
 #include "core/job_placement.hpp"
 #include "placement/parity_groups.hpp"
 
-namespace ckpt::core {
+namespace ckpt::core::parity_pieces_test {
 namespace {
 
 using placement::Protection;
@@ -487,4 +487,4 @@ TEST(ParityChange, NodesOfSeveralRanksProtectEachOfThem) {
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::parity_pieces_test

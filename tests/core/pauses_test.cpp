@@ -4,7 +4,7 @@
 
 #include "cluster.hpp"
 
-namespace ckpt::core {
+namespace ckpt::core::pauses {
 namespace {
 
 enum class Stage { before_roll_call, roll_call_out, decision_pending, swap_pending, fetching };
@@ -220,4 +220,4 @@ TEST(Pauses, DoNotCountAsWaitingForASourceThatIsGone) {
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::pauses

@@ -6,7 +6,7 @@
 
 #include "coord/store.hpp"
 
-namespace ckpt::core {
+namespace ckpt::core::record_codec {
 namespace {
 
 IncarnationRecord some_record() {
@@ -140,4 +140,4 @@ TEST(RecordCodec, AnIncarnationThatBeganHasAnAssignmentForEveryRankAndAPlacement
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::record_codec

@@ -4,7 +4,7 @@
 
 #include <set>
 
-namespace ckpt::core {
+namespace ckpt::core::suspicions_test {
 namespace {
 
 constexpr std::uint32_t ranks = 4;
@@ -175,4 +175,4 @@ TEST(Stragglers, NobodyIsNamedForSmallDifferencesOrWhileATimeIsNotKnown) {
 }
 
 }  // namespace
-}  // namespace ckpt::core
+}  // namespace ckpt::core::suspicions_test

@@ -7,7 +7,7 @@
 
 #include "placement/odds/survival.hpp"
 
-namespace ckpt::placement {
+namespace ckpt::placement::bounds {
 namespace {
 
 TEST(Bounds, Corollary1IsExactBelowTwiceTheCopiesAndBelowTheOddsBeyond) {
@@ -104,4 +104,4 @@ TEST(Bounds, RefuseArgumentsOutsideTheirDomain) {
 }
 
 }  // namespace
-}  // namespace ckpt::placement
+}  // namespace ckpt::placement::bounds

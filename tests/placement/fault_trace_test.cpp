@@ -9,7 +9,7 @@
 
 #include "tests/placement/support.hpp"
 
-namespace ckpt::placement {
+namespace ckpt::placement::fault_trace {
 namespace {
 
 constexpr double until_end = std::numeric_limits<double>::infinity();
@@ -169,4 +169,4 @@ TEST(FaultTrace, WithMoreNodesThanThePlacementIsRefused) {
 }
 
 }  // namespace
-}  // namespace ckpt::placement
+}  // namespace ckpt::placement::fault_trace

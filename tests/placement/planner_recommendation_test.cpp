@@ -57,10 +57,10 @@ std::vector<Scheme> rivals() {
 }
 
 double simulated_effective_time(const Inputs& in, const Planner& planner, const Candidate& candidate,
-                                double failures_simulated) {
+                                double simulated_failures) {
   const auto failures = exponential_failures(in, 7);
   return simulate(in, planner.holdings(candidate.setting.scheme), candidate.behavior, *failures,
-                  failures_simulated / candidate.appraisal.failures_per_s)
+                  simulated_failures / candidate.appraisal.failures_per_s)
       .effective_time;
 }
 

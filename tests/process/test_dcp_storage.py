@@ -295,14 +295,14 @@ def test_a_manifest_that_was_moved_is_refused_and_does_not_count_as_the_newest(t
 
 def test_a_file_that_is_cut_off_and_a_storage_without_the_job_are_told(tmp_path):
     folder = write_checkpoint(tmp_path / "storage", 3, {"model": {"weight": torch.randn(100, 100)}})
-    with pytest.raises(CheckpointException, match=r"has no whole checkpoint; give the storage and the job"):
+    with pytest.raises(CheckpointException, match=r"has no whole checkpoint; check that this is the job's storage"):
         dcp.load({}, storage_reader=reader(tmp_path / "storage", job="other"))
-    with pytest.raises(CheckpointException, match=r"has no checkpoint 4"):
+    with pytest.raises(CheckpointException, match=r"has no checkpoint of iteration 4"):
         dcp.load({}, storage_reader=reader(tmp_path / "storage", iteration=4))
     with open(folder / "model.1.safetensors", "r+b") as file:
         file.truncate(10_000)
     for given in ({}, {"iteration": 3}):
-        with pytest.raises(CheckpointException, match=r"is damaged \(the manifest has another size"):
+        with pytest.raises(CheckpointException, match=r"is damaged \(its size is not the one in the manifest"):
             dcp.load({"weight": torch.zeros(100, 100)}, storage_reader=reader(tmp_path / "storage", **given))
     with pytest.raises(ValueError, match="reads a directory"):
         Reader("nfs://server/export", job="job")

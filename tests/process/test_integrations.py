@@ -90,6 +90,11 @@ def undisturbed(ranks, tmp_path_factory):
     return get
 
 
+def position(updates: int) -> str:
+    """The begin of the line that an adapter logs when training begins."""
+    return f"{'resumed' if updates else 'started'}: {updates} updates done; in epoch "
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", [*KINDS, "lightning_fsdp2"])
 def test_a_job_goes_on_bit_for_bit_after_the_loss_of_a_rank_and_then_of_a_node(
@@ -106,7 +111,7 @@ def test_a_job_goes_on_bit_for_bit_after_the_loss_of_a_rank_and_then_of_a_node(
         for told, begin, end in zip(lives, (0, first, second), (first, second, UPDATES + 1), strict=True):
             assert not [event for event in told[rank] if event.get("committed") is False]
             assert [event["first"] for event in told[rank] if "found" in event] == [begin]
-            assert sum(f"goes on after {begin} updates" in event.get("said", "") for event in told[rank]) == 1
+            assert sum(position(begin) in event.get("said", "") for event in told[rank]) == 1
             result += [event for event in computed(told[rank]) if event[0] < end]  # a survivor may have computed more
         assert result == undisturbed(kind)[rank], (rank, first, second)
 
@@ -117,31 +122,31 @@ def test_the_example_runs_and_a_finished_run_says_so(cluster, ranks, tmp_path, k
     job = Job(ranks, tmp_path, "example", cluster, world_size=1, example=str(script))
     for done in (0, updates):
         [told] = job.start()
-        assert sum(f"goes on after {done} updates" in event.get("said", "") for event in told) == 1, told
+        assert sum(position(done) in event.get("said", "") for event in told) == 1, told
 
 
 REFUSED = {
     "accelerate": {
         "nothing prepared": "was not given a model",
         "no optimizer": "was not given an optimizer",
-        "no scheduler": "a scheduler that would not be captured",
+        "no scheduler": "a scheduler that this adapter does not know",
         "DEEPSPEED": "deepspeed.initialize() with ckptengine.integrations.deepspeed",
         "MEGATRON_LM": "Megatron-Core with ckptengine.integrations.megatron",
         "FSDP": "set fsdp_version to 2",
         "XLA": "train on CPU or CUDA devices",
         "no epochs": "for epoch in checkpointer.epochs(n)",
-        "late prepare": "create it after that",
+        "late prepare": "Create the Checkpointer after that call",
     },
     "transformers": {
         "{'optim': 'lomo'}": "use another optimizer",
-        "{'auto_find_batch_size': True}": "set per_device_train_batch_size",
+        "{'auto_find_batch_size': True}": "Set per_device_train_batch_size",
         "not added": "call trainer.add_callback(callback)",
         "a second train()": "protects one trainer.train()",
-        "other version": "install transformers 5.24",
+        "other version": "Install transformers 5.24",
     },
     "lightning": {
         "no scheduler": "return it from configure_optimizers()",
-        "no optimizer": "configure_optimizers() returns no optimizer",
+        "no optimizer": "configure_optimizers() returned no optimizer",
         "FSDP1": "use DDPStrategy, or ModelParallelStrategy",
     },
 }

@@ -17,6 +17,7 @@ import time
 import pytest
 from ckptengine import Engine
 from conftest import ROOT, build_file_of
+from launched import RANK, Job, until
 from processes import agent_pids, kill_agents, kill_process
 
 DEADLINE_S = 100
@@ -103,6 +104,27 @@ def test_torchrun_starts_again_from_memory(torchrun, program):
     told = "".join(run.lines)
     assert sorted(rank for rank, _ in begins) == ["0", "1"] and len({first for _, first in begins}) == 1, told
     assert int(begins[0][1]) > 0, told
+
+
+def test_one_torchrun_for_each_rank_restarts_only_the_rank_that_died(tmp_path):
+    job, port = Job(tmp_path), free_port()
+    words = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "static",
+             "--master-addr", "localhost", "--master-port", str(port)]
+    launchers = [subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *words, "--node-rank", str(rank),
+                                   RANK, tmp_path], env=job.environment, stderr=subprocess.DEVNULL)
+                 for rank in range(2)]
+    try:
+        before = job.pids(2)
+        kill_process(before[0])  # its torchrun hosts the store
+        anew = until(lambda: len(job.started(0)) == 2 and job.started(0)[1])
+        assert anew["TORCHELASTIC_RESTART_COUNT"] == "1" and anew["MASTER_PORT"] == str(port)
+        job.do("end")
+        assert [launcher.wait(DEADLINE_S) for launcher in launchers] == [0, 0]
+        assert job.pids(2) == before and len(job.started(1)) == 1
+    finally:
+        for launcher in launchers:
+            launcher.terminate()
+            launcher.wait(DEADLINE_S)
 
 
 # ---- Kubernetes ----

@@ -84,11 +84,11 @@ def test_a_function_that_only_its_definition_mentions_is_uncalled(tree):
     )
     result = check(tree, "check_callers.py")
     assert (result.returncode, result.stdout) == (1, "uncalled=1\n")
-    assert "src/base/error.cpp:3: nothing calls unused()" in result.stderr
+    assert "src/base/error.cpp:3: nothing in the product calls unused()" in result.stderr
 
 
 def test_an_exception_that_is_called_after_all_is_refused(tree):
     write(tree, "scripts/uncalled_allowed.txt", "error_number  for a reason\n")
     result = check(tree, "check_callers.py")
     assert result.returncode == 1
-    assert "error_number is called, or is gone" in result.stderr
+    assert "error_number() is called now, or no longer exists" in result.stderr

@@ -1,4 +1,4 @@
-"""ckptengine for torch.distributed.checkpoint. docs/dcp.md explains it."""
+"""Writer and Reader for torch.distributed.checkpoint (DCP). docs/dcp.md explains them."""
 
 from .._stored import StorageError
 from ._reader import Reader

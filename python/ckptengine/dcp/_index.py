@@ -289,7 +289,10 @@ def _own_first(versions: dict[Any, Version], own: RankState | None) -> list[Vers
 
 def _places(split: Split, shard: str, tensor: Stored) -> list[Place]:
     if split.local_shape() != tensor.shape:
-        raise ValueError(f"tensor '{tensor.name}' of shard '{shard}' does not have the shape of its split")
+        raise ValueError(
+            f"tensor '{tensor.name}' of shard '{shard}' has the shape {tensor.shape}, but its split says "
+            f"{split.local_shape()}; load another checkpoint"
+        )
     return [Place(box, shard, tensor, Box(local, box.size)) for box, local in pieces(split.at)]
 
 
@@ -297,7 +300,10 @@ def _tensor_metadata(key: str, version: Version) -> TensorStorageMetadata:
     boxes = version.boxes()
     there, all_of_it = sum(box.elements() for box in boxes), math.prod(version.shape)
     if there != all_of_it:
-        raise ValueError(f"of tensor '{key}', only {there} of {all_of_it} elements are stored")
+        raise ValueError(
+            f"tensor '{key}' cannot be loaded: the ranks stored {there} of its {all_of_it} elements; load another "
+            "checkpoint"
+        )
     chunks = [ChunkStorageMetadata(torch.Size(box.begin), torch.Size(box.size)) for box in boxes]
     return TensorStorageMetadata(TensorProperties(dtype=version.dtype), torch.Size(version.shape), chunks)
 

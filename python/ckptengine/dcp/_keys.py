@@ -32,7 +32,8 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Members:
-    """Stands for the parameters of an optimizer's group. `stored`: their names; None if they were not stored."""
+    """A placeholder for the names of the parameters in an optimizer's group. `stored`: these names; None if they were
+    not stored."""
 
     stored: list[str] | None
 
@@ -42,7 +43,8 @@ class Members:
             return state[key]
         if self.stored is None:
             raise StorageError(
-                f"'{key}' is not stored, since the optimizer has several groups; load into the optimizer's state dict"
+                f"'{key}' is not stored, because the optimizer has several parameter groups; load into a state dict "
+                "that already has this key, as get_optimizer_state_dict() returns it"
             )
         return self.stored
 
@@ -53,7 +55,7 @@ class Keys:
     def __init__(self, state: Mapping[str, Any] | None, at: Mapping[str, str]) -> None:
         unknown = [word for word in at if word not in KINDS]
         if unknown:
-            raise ValueError(f"`at` has the unknown key '{unknown[0]}'; its keys can be {', '.join(KINDS)}")
+            raise ValueError(f"the argument `at` has the unknown key '{unknown[0]}'; it can have {', '.join(KINDS)}")
         self._state = state
         self._at = at
         self._optimizers = [key for key in (state or {}).get("groups", {}) if key]

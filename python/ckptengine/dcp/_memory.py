@@ -111,18 +111,21 @@ class Memory:
     def _own(self, iteration: int | None) -> tuple[str | None, dict, dict[str, bytes]]:
         self._held = held = held_by(self._engine)
         if not held.start.found:
-            raise Error(Status.LOST, "memory holds no checkpoint of this job: this is a fresh start, so do not load")
+            raise Error(
+                Status.LOST,
+                "memory holds no checkpoint of this job: this is a fresh start. Begin training without a load",
+            )
         if not held.buffers:
             raise Error(
                 Status.INVALID,
-                "this engine has already saved, so the memory with the restored checkpoint is gone; load before the "
-                "first save, or close the engine and make another",
+                "a checkpoint can be loaded only before the first save, because a save frees the memory of the "
+                "restored checkpoint. This engine has already saved. To load again, close it and make another",
             )
         if iteration not in (None, held.start.iteration):
             raise Error(
                 Status.INVALID,
-                f"memory holds iteration {held.start.iteration}, not {iteration}; leave the iteration out, or load "
-                "from storage",
+                f"memory holds iteration {held.start.iteration}, not {iteration}; leave the iteration out to load this "
+                "one, or load from storage",
             )
         self.iteration = held.start.iteration
         private = held.layouts["private"]

@@ -95,7 +95,8 @@ class Reader(StorageReader):
         chosen = {plan.storage_data for plan in plans}
         if len(chosen) > 1:
             raise StorageError(
-                f"ranks found different newest checkpoints: {', '.join(sorted(chosen))}; choose one with `iteration`"
+                f"the ranks found different newest checkpoints on storage: {', '.join(sorted(chosen))}; choose one "
+                "with the argument `iteration`"
             )
         return plans
 
@@ -166,9 +167,9 @@ class Reader(StorageReader):
 
 def _storage(source: str | os.PathLike, job: str | None, library: str | os.PathLike | None) -> Storage:
     if job is None:
-        raise ValueError("a Reader of a storage needs the job's name: give job=NAME")
+        raise ValueError("to load from storage, a Reader needs the job's name: give job=NAME")
     if "://" in str(source):
-        raise ValueError(f"a Reader reads a directory, not {source}; mount that and give the directory")
+        raise ValueError(f"a Reader reads a directory, but got {source}; mount that storage, and give the directory")
     return Storage(load_library(library), Path(source), job)
 
 
@@ -204,8 +205,8 @@ def _distinct(places: list[Place]) -> list[Place]:
 def _refuse_difference(key: str, one: torch.Tensor, other: torch.Tensor) -> None:
     if not torch.equal(_raw(one), _raw(other)):
         raise StorageError(
-            f"'{key}' differs between ranks that stored it, so it is not known which one this rank needs; load with as "
-            "many ranks as stored it"
+            f"'{key}' differs between ranks that stored it, and this rank does not know which one to load, because "
+            "another number of ranks loads; load with as many ranks as stored it"
         )
 
 
@@ -224,5 +225,8 @@ def iteration_in(checkpoint_id: str | os.PathLike) -> int:
     """Returns the last number in the name of a checkpoint: 12 for "runs/7/step-00000012"."""
     found = _NUMBER.search(os.path.basename(os.fspath(checkpoint_id).rstrip("/")))
     if found is None:
-        raise ValueError(f"checkpoint_id {os.fspath(checkpoint_id)!r} has no number in its name; name it as step-12")
+        raise ValueError(
+            f"checkpoint_id {os.fspath(checkpoint_id)!r} names no iteration: it has no number; give a name such as "
+            "step-12"
+        )
     return int(found[1])

@@ -89,7 +89,8 @@ class Writer(StorageWriter):
         if not ticket.wait(Stage.COMMITTED, self._timeout_ms):
             raise Error(
                 ticket.status if ticket.status is not Status.OK else Status.TIMEOUT,
-                f"the save of iteration {ticket.iteration} is not committed: {ticket.message}",
+                f"the save of iteration {ticket.iteration} is not committed: {ticket.message}. Earlier checkpoints are "
+                "kept",
             )
 
     @classmethod
@@ -117,7 +118,8 @@ class Writer(StorageWriter):
         self._engine.register_pointer(name, tensor.data_ptr(), dtype, tensor.shape, capture=capture, owner=tensor)
 
     def _capture(self) -> Ticket:
-        """Takes the snapshot. Afterwards the registered memory is not needed any more."""
+        """Takes the snapshot and waits until it is captured. Then the registered memory may be freed. Raises Error if
+        it was not captured."""
         held = self._held
         if self._iteration is None:
             self._iteration = held.start.next_iteration if held.last is None else held.last.iteration + 1
@@ -129,7 +131,7 @@ class Writer(StorageWriter):
         self._forget()
         if not captured:
             why = self.ticket.message or "its capture failed"
-            raise Error(self.ticket.status, f"iteration {self.ticket.iteration} was not captured: {why}")
+            raise Error(self.ticket.status, f"the save of iteration {self.ticket.iteration} was not captured: {why}")
         return self.ticket
 
     def _forget(self) -> None:
@@ -144,7 +146,11 @@ def as_tensor(data: bytes) -> torch.Tensor:
 def _in_host_memory(key: str, tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor itself if it can be registered as it is, otherwise a copy in host memory."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise Error(Status.INVALID, f"'{key}' has layout {tensor.layout}: only dense, unquantized tensors are stored")
+        raise Error(
+            Status.INVALID,
+            f"'{key}' cannot be saved: its layout is {tensor.layout}, but only dense, unquantized tensors can be "
+            "stored",
+        )
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     if plain.dtype in _DTYPES:
         return plain

@@ -1,4 +1,4 @@
-"""What several adapters need."""
+"""Helpers that several adapters share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..torch._replicas import is_distributed, this_rank
 
 log = logging.getLogger("ckptengine")
 
-SLOT_MS = 1_000  # how long the last snapshot of an epoch or a run may wait for its slot
+SLOT_MS = 1_000  # how long the last snapshot of an epoch, or of the whole training, may wait for a free slot
 
-# Accelerate's ways to spread state that no adapter captures, and what to use instead.
+# Ways in which Accelerate spreads state over ranks and that the adapters cannot capture: what to use instead.
 INSTEAD = {
     "DEEPSPEED": "use DDP or FSDP2, or deepspeed.initialize() with ckptengine.integrations.deepspeed",
     "MEGATRON_LM": "use DDP or FSDP2, or Megatron-Core with ckptengine.integrations.megatron",
@@ -23,13 +23,15 @@ INSTEAD = {
 
 
 def with_rank(more: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
-    """Returns the options. Without torch.distributed, as in a job of one process, adds the framework's rank."""
+    """Returns the options `more`. If torch.distributed is not initialized, as in a job of one process, adds the
+    framework's rank and world size, unless the caller gave them."""
     given = {} if more.get("options") is None else more["options"].given()
     of_framework = {} if is_distributed() else {"rank": rank, "world_size": world_size}
     return {key: value for key, value in of_framework.items() if key not in given} | more
 
 
 def refuse(sentence: str) -> NoReturn:
+    """Raises Error (INVALID)."""
     raise Error(Status.INVALID, sentence)
 
 
@@ -44,32 +46,33 @@ def torch_optimizer(optimizer: Any) -> Any:
 
 
 def refuse_distribution(accelerator: Any) -> None:
-    """Raises Error if the Accelerator spreads state in a way that is not captured."""
+    """Raises Error if the Accelerator spreads state over ranks in a way that the adapters cannot capture."""
     kind = str(getattr(accelerator.distributed_type, "name", accelerator.distributed_type))
     if kind == "FSDP" and getattr(accelerator.state.fsdp_plugin, "fsdp_version", 1) == 2:
         return
     if kind in INSTEAD:
         name = "FSDP1" if kind == "FSDP" else kind
-        refuse(f"{name} under Accelerate keeps state where this adapter cannot capture it: {INSTEAD[kind]}")
+        refuse(f"Accelerate uses {name}, which keeps state where this adapter cannot capture it: {INSTEAD[kind]}")
 
 
 def refuse_forgotten_scheduler(optimizer: Any, schedulers: list[Any], advice: str) -> None:
-    """Raises Error if the optimizer has a scheduler that is not in `schedulers`. torch then marks its step()."""
+    """Raises Error if the optimizer has a scheduler that is not in `schedulers`. torch marks the step() of an optimizer
+    that has a scheduler. `advice` is the end of the error's text: where to give the scheduler."""
     inner = torch_optimizer(optimizer)
     marked = any(getattr(one.step, "_wrapped_by_lr_sched", False) for one in (optimizer, inner))
     known = [getattr(getattr(one, "scheduler", one), "optimizer", None) for one in schedulers]
     if marked and not any(torch_optimizer(one) is inner for one in known):
-        refuse(f"an optimizer has a scheduler that would not be captured: {advice}")
+        refuse(f"an optimizer has a scheduler that this adapter does not know and would not capture: {advice}")
 
 
 class Wrapped:
-    """Replaces methods of objects by wrappers. undo() puts the original methods back."""
+    """Puts wrappers in place of methods of objects. undo() puts all original methods back."""
 
     def __init__(self) -> None:
         self._originals: list[tuple[Any, str, Any]] = []
 
     def around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
-        """Replaces the method, so that owner.name(...) becomes call(original, ...)."""
+        """From now on, owner.name(...) calls call(original, ...) instead."""
         original = getattr(owner, name)
         self._originals.append((owner, name, vars(owner).get(name)))
         setattr(owner, name, lambda *arguments, **options: call(original, *arguments, **options))
@@ -84,12 +87,15 @@ class Wrapped:
 
 
 def finish_capture(checkpointer: Any) -> None:
-    """Calls before_update(). It skips a snapshot that still waits for a slot, so first waits a while for the slot."""
+    """Finishes the pending capture. before_update() skips a snapshot that still waits for a slot. So this function
+    first waits for the slot, at most SLOT_MS."""
     if checkpointer.ticket is not None:
         checkpointer.ticket.wait(Stage.CAPTURING, SLOT_MS)
     checkpointer.before_update()
 
 
 def say_where(found: bool, where: str) -> None:
-    """Logs where training goes on. After a restore, rank 0 logs it as a warning, which people see by default."""
-    log.log(logging.WARNING if found and this_rank() == 0 else logging.INFO, "%s", where)
+    """Logs the position `where` at which training begins. If a checkpoint was found, rank 0 logs it as a warning,
+    because Python shows warnings by default."""
+    level = logging.WARNING if found and this_rank() == 0 else logging.INFO
+    log.log(level, "%s: %s", "resumed" if found else "started", where)

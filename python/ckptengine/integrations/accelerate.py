@@ -1,18 +1,18 @@
-"""Accelerate: captures what accelerator.prepare() has prepared, and the position in the data.
+"""Adapter for Accelerate: captures what accelerator.prepare() has prepared, and the position in the data.
 
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     with Checkpointer(accelerator, job="run1") as checkpointer:
-        for epoch in checkpointer.epochs(3):            # goes on in the epoch where training was
-            for batch in checkpointer.batches(loader):  # goes on after the batches that training had
+        for epoch in checkpointer.epochs(3):            # continues in the restored epoch
+            for batch in checkpointer.batches(loader):  # continues after the restored position
                 with accelerator.accumulate(model):
                     accelerator.backward(loss(model, batch))
                     optimizer.step()
                     scheduler.step()
                     optimizer.zero_grad()
 
-After each real step of an optimizer, a snapshot is taken when the loop asks for the next batch. There is none after a
-step that only accumulates gradients. After a restart the loop repeats no update that was committed. Code after the
-batches of an epoch, such as an evaluation, runs again if no later update was committed.
+After each update, a snapshot is taken when the loop asks for the next batch. A step that only accumulates gradients is
+no update. After a restart the loop repeats no update that was committed. Code after the inner loop, such as an
+evaluation, runs again if the restored checkpoint is the last of its epoch.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from ._common import (
 
 
 class Checkpointer:
-    """Captures the state of an Accelerator after each update. The constructor restores, so create it after all
-    accelerator.prepare() and before the loop.
+    """Captures the state of an Accelerator after each update. The constructor restores. So create it after the last
+    accelerator.prepare() and register_for_checkpointing(), and before the loop. `restored` says what was restored.
 
-    model       Models that you did not give to accelerator.prepare(), because they are spread by other means.
+    model       A model that you did not give to accelerator.prepare(), because other code spreads it over the ranks.
     schedulers  Schedulers that you did not give to accelerator.prepare().
     extra       As in ckptengine.torch.Checkpointer. Objects given to accelerator.register_for_checkpointing() are
                 captured, too.
     more        Options, and arguments of ckptengine.torch.Checkpointer.
 
-    If your own code changes weights in another way than optimizer.step(), call before_update() first.
+    If your own code changes weights in another way than by optimizer.step(), call before_update() before each change.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Checkpointer:
         say_where(self.restored.found, str(self._position))
 
     def epochs(self, count: int | None) -> Iterator[int]:
-        """Yields the epochs that are left of `count`. If `count` is None, yields epochs without end."""
+        """Yields the numbers of the epochs from the restored one up to count - 1, without end if `count` is None."""
         position = self._position
         for epoch in itertools.count(position.epoch) if count is None else range(position.epoch, count):
             position.begin_epoch(epoch)
@@ -93,10 +93,14 @@ class Checkpointer:
             self._snapshot()
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        """Yields the batches that are left of the epoch. Call it once in each epoch of epochs(), with one loader."""
+        """Yields the batches that the epoch has not used yet. Call it once in each epoch of epochs(), with one
+        loader."""
         position = self._position
         if not position.in_epoch or position.has_iterated:
-            refuse("batches() is called once in each epoch: use `for epoch in checkpointer.epochs(n)` around it")
+            refuse(
+                "batches() was called twice in one epoch, or outside epochs(). Call it once in each epoch, within "
+                "`for epoch in checkpointer.epochs(n)`"
+            )
         for batch in position.iterate(loader):
             yield batch
             self._snapshot()
@@ -107,7 +111,7 @@ class Checkpointer:
         return self.inner.before_update()
 
     def close(self) -> None:
-        """Closes the engine. First captures the last update, if the loop ended right after it."""
+        """Closes the engine. If the loop ended right after an update, first captures that update."""
         if self._updated:
             self._snapshot()
         self._close()
@@ -133,7 +137,10 @@ class Checkpointer:
 
     def _snapshot(self) -> None:
         if _prepared(self.accelerator) != self._prepared:
-            refuse("accelerator.prepare() was called after the Checkpointer was created: create it after that")
+            refuse(
+                "accelerator.prepare() or register_for_checkpointing() was called after the Checkpointer was created, "
+                "so what it was given is not captured. Create the Checkpointer after that call"
+            )
         if not self._updated:
             return
         self._updated = False
@@ -150,27 +157,28 @@ def _refuse(accelerator: accelerate.Accelerator, models: list[Any], schedulers: 
     refuse_distribution(accelerator)
     for what, found in (("a model", models), ("an optimizer", accelerator._optimizers)):
         if not found:
-            refuse(f"accelerator.prepare() was not given {what}, so none would be captured: give it to prepare() first")
+            refuse(f"accelerator.prepare() was not given {what}, so none would be captured. Give it to prepare() first")
     for optimizer in accelerator._optimizers:
         refuse_forgotten_scheduler(optimizer, schedulers, "give it to accelerator.prepare(), or as `schedulers`")
 
 
 class _Position:
-    """The position of training in the data, with the random number generators. Part of each snapshot."""
+    """The position of training in the data, and the random number generators. Each snapshot captures it."""
 
     def __init__(self, accelerator: accelerate.Accelerator) -> None:
         self._accelerator = accelerator
         self.updates = 0
         self.epoch = 0
-        self.batches = 0  # how many batches of the epoch the loop has had
+        self.batches = 0  # how many batches of the epoch the loop has used
         self.in_epoch = False
         self.has_iterated = False
         self._rng_of_epoch: dict[str, Any] = {}  # the generators when the loop over the loader began
         self._loaders_of_epoch: list[dict[str, Any]] = []
-        self._restored: dict[str, Any] | None = None  # what was restored; None once the loop goes on
+        self._restored: dict[str, Any] | None = None  # what was restored; None once the loop has continued there
 
     def __str__(self) -> str:
-        return f"training goes on after {self.updates} updates, in epoch {self.epoch} after {self.batches} batches"
+        where = f"in epoch {self.epoch} (counted from 0), {self.batches} batches done"
+        return f"{self.updates} updates done; {where}"
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch, self.in_epoch, self.has_iterated = epoch, True, False
@@ -193,7 +201,7 @@ class _Position:
         iteration = getattr(loader, "iteration", None)
         skipped = self.batches
         if skipped and iteration is not None:
-            loader.set_epoch(iteration)  # the loader that skips batches does not tell the sampler its epoch
+            loader.set_epoch(iteration)  # the loader that skips batches does not set the sampler's epoch
         batches = iter(accelerate.skip_first_batches(loader, skipped) if skipped else loader)
         first = list(itertools.islice(batches, 1))
         if restored is not None:  # the next batch had been loaded when the snapshot was taken

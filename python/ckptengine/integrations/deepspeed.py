@@ -1,4 +1,4 @@
-"""ckptengine for DeepSpeed, with ZeRO stages 1 and 2. docs/integrations_training_systems.md has an example.
+"""Adapter for DeepSpeed with ZeRO stages 1 and 2. docs/integrations_training_systems.md has an example.
 
 Each rank captures its module, its partition of the master weights and of the optimizer's state, the loss scaler, the
 learning rate scheduler and the engine's counters.
@@ -31,13 +31,13 @@ class Checkpointer(_torch.Checkpointer):
                 engine.backward(engine(next(data)))
                 ckpt.step()                 # in place of engine.step()
 
-    engine   The engine that deepspeed.initialize() returned, with ZeRO stage 1 or 2. The constructor raises Error for
-             engines that it cannot capture: stage 3, offloaded optimizers, the pipeline engine, DeepCompile, data
-             efficiency.
+    engine   The engine that deepspeed.initialize() returned, with ZeRO stage 1 or 2. The constructor raises Error if
+             the engine has something that this class cannot capture: ZeRO stage 0 or 3, an offloaded optimizer, a
+             pipeline, DeepCompile, data efficiency.
 
     All other arguments and methods are those of ckptengine.torch.Checkpointer. If you gave `training_data` to
-    initialize(), put Batches(loader) into `extra`, and iterate over it: DeepSpeed's own loader does not tell its
-    position.
+    initialize(), put Batches(loader) into `extra`, and iterate over that object: DeepSpeed's own loader cannot say
+    which batches it has yielded.
     """
 
     def __init__(self, engine: deepspeed.DeepSpeedEngine, *, extra: Mapping[str, Any] | None = None, **more: Any):
@@ -50,8 +50,8 @@ class Checkpointer(_torch.Checkpointer):
         super().__init__(engine.module, engine.optimizer, schedulers=engine.lr_scheduler, extra=extra, **more)
 
     def step(self, *arguments: Any, **named: Any) -> None:
-        """Calls engine.step(), and takes a snapshot if that updated the weights. Takes none while DeepSpeed accumulates
-        gradients. The snapshot's iteration is engine.global_steps - 1, after the step."""
+        """Calls engine.step(), and takes a snapshot if engine.step() updated the weights. Takes none while DeepSpeed
+        only accumulates gradients. The snapshot's iteration is the value of engine.global_steps before the step."""
         before = self._trained.global_steps
         self.before_update()
         self._trained.step(*arguments, **named)
@@ -60,10 +60,10 @@ class Checkpointer(_torch.Checkpointer):
 
 
 class Batches:
-    """Yields the batches of DeepSpeed's data loader, epoch after epoch, as RepeatingLoader does. Knows its position.
+    """Yields the batches of DeepSpeed's data loader, epoch after epoch, as RepeatingLoader does, and counts them.
 
-    Give it to a Checkpointer in `extra`. After a restore it draws the epoch's first batches again and drops them, so
-    that the random number generators are in the same state as before.
+    Give this object to a Checkpointer in `extra`. After a restore, it loads the batches that the epoch has already used
+    again and drops them. So the next batch is the one that was not used yet.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -109,7 +109,7 @@ class Batches:
 
 
 class _Progress:
-    """The counters of the engine and its optimizer, and the loss scale."""
+    """The counters of DeepSpeed's engine and its optimizer, and the loss scale."""
 
     def __init__(self, engine: deepspeed.DeepSpeedEngine) -> None:
         self._engine = engine
@@ -137,7 +137,7 @@ class _Progress:
 
 
 def _why_not(engine: deepspeed.DeepSpeedEngine, extra: Iterable[Any]) -> str:
-    """Returns why this engine cannot be captured. "" if it can."""
+    """Returns why DeepSpeed's engine cannot be captured, and what to change. "" if it can be captured."""
     if isinstance(engine, PipelineEngine):
         return "DeepSpeed's pipeline engine is not captured. Train without PipelineModule"
     stage = int(engine.zero_optimization_stage())

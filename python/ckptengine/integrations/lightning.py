@@ -1,13 +1,13 @@
-"""Lightning: a callback that captures the whole state of trainer.fit() after each update.
+"""Adapter for Lightning: a callback that captures the whole state of trainer.fit() after each update.
 
     trainer = lightning.Trainer(max_epochs=3, callbacks=[CheckpointCallback(job="run1")])
-    trainer.fit(model, loader)            # after a restart, goes on where it was
+    trainer.fit(model, loader)            # after a restart, continues after the newest committed update
 
 To restart, start the same script again, without `ckpt_path`. The callback captures the model, optimizers, schedulers
 and GradScaler, the progress of all loops, callbacks and the data module by their state_dict(), what the module's
 on_save_checkpoint() gives, logged metrics and torchmetrics of the epoch, the random number generators, and the position
-in the data. It takes a snapshot after each update and the validation that follows it. After the last update of an
-epoch, it takes the snapshot when the epoch has ended.
+in the data. It takes a snapshot after each update, once the validation that follows the update is done. For the last
+update of an epoch, it takes the snapshot when the epoch has ended.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy")
 
 
 class CheckpointCallback(framework.Callback):
-    """Protects one trainer.fit(). Restores when fit() begins.
+    """Captures one trainer.fit(), and restores when fit() begins.
 
     extra   As in ckptengine.torch.Checkpointer: objects with state of your own code.
     more    Options, and arguments of ckptengine.torch.Checkpointer.
 
-    `checkpointer` is the Checkpointer while fit() runs, and `restored` what it restored.
+    Attributes: `checkpointer` is the Checkpointer, None before fit(). `restored` is what its restore() returned.
     """
 
     def __init__(self, *, extra: Mapping[str, Any] | None = None, **more: Any) -> None:
@@ -57,18 +57,21 @@ class CheckpointCallback(framework.Callback):
         strategy = type(trainer.strategy).__name__
         if strategy not in _STRATEGIES:
             refuse(
-                f"Lightning's {strategy} keeps state where this callback cannot capture it: use DDPStrategy, or "
-                "ModelParallelStrategy (FSDP2, tensor parallelism)"
+                f"Lightning's {strategy} keeps state where the CheckpointCallback cannot capture it: use DDPStrategy, "
+                "or ModelParallelStrategy (FSDP2, tensor parallelism)"
             )
         if self.restored is not None:
-            refuse("a CheckpointCallback protects one trainer.fit(): use another one, with another job name, for more")
+            refuse(
+                "this CheckpointCallback has already been used: it protects one trainer.fit(). For another fit(), use "
+                "a new CheckpointCallback with another job name"
+            )
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         if all(type(optimizer).__name__ == "_MockOptimizer" for optimizer in trainer.optimizers):
             refuse(
-                "configure_optimizers() returns no optimizer. The state of one made elsewhere would not be captured: "
-                "return it there"
+                "configure_optimizers() returned no optimizer. An optimizer that is made elsewhere would not be "
+                "captured: return it from configure_optimizers()"
             )
         for optimizer in trainer.optimizers:
             refuse_forgotten_scheduler(optimizer, schedulers, "return it from configure_optimizers()")
@@ -143,14 +146,15 @@ class CheckpointCallback(framework.Callback):
         connector = trainer._checkpoint_connector
         if connector._loaded_checkpoint.get("global_step", sys.maxsize) > stored["iteration"] + 1:
             refuse(
-                f"ckpt_path={trainer.ckpt_path!r} may be newer than the checkpoints of this job, which end after "
-                f"{stored['iteration'] + 1} updates: leave it out, or use another job name to begin from the file"
+                f"ckpt_path={trainer.ckpt_path!r} may be newer than the engine's newest checkpoint of this job, which "
+                f"ends after {stored['iteration'] + 1} updates. To continue from the engine's checkpoint, leave out "
+                "ckpt_path. To begin from the file, use another job name"
             )
         connector._loaded_checkpoint = {}  # the checkpoint in memory is newer
 
 
 class _Position:
-    """The position of trainer.fit(). Part of each snapshot."""
+    """The position of trainer.fit(): loops, callbacks, metrics, generators. Each snapshot captures it."""
 
     def __init__(self, callback: CheckpointCallback, trainer: Any) -> None:
         self._callback = callback
@@ -158,14 +162,14 @@ class _Position:
         self.fit_loop = trainer.fit_loop
         self.epoch_loop = trainer.fit_loop.epoch_loop
         self.in_epoch = False
-        self._restored: dict[str, Any] | None = None  # what was restored; None once the loop goes on
+        self._restored: dict[str, Any] | None = None  # what was restored; None once the loop has continued there
         # The random number generators when Lightning made its DataLoaders, made their iterators, and began to iterate.
         self._generators: dict[str, Any] = {}
 
     def __str__(self) -> str:
         batches = self.epoch_loop.batch_progress.current.completed if self.in_epoch else 0
-        where = f"in epoch {self.trainer.current_epoch} after {batches} batches"
-        return f"training goes on after {self.trainer.global_step} updates, {where}"
+        where = f"in epoch {self.trainer.current_epoch} (counted from 0), {batches} batches done"
+        return f"{self.trainer.global_step} updates done; {where}"
 
     # ---- wrappers of the loops' methods ----
 
@@ -182,7 +186,7 @@ class _Position:
         original()
 
     def around_batches_start(self, original: Any, fetcher: Any) -> None:
-        """Runs before the first batch of an epoch, or before the first batch that is left of it."""
+        """Runs before the first batch of an epoch. In the epoch of a restart: before the first batch not used yet."""
         if self._restored is None:
             self._generators["iterate"] = _rng.read()
             original(fetcher)
@@ -265,7 +269,8 @@ class _Position:
 
 
 def _skip(fetcher: Any, loaders: list[Any], batches: int) -> None:
-    """Skips the first `batches` batches. If possible, does so without loading them."""
+    """Skips the first `batches` batches, without loading them if possible: with one DataLoader that has a map-style
+    dataset and no workers."""
     inner = getattr(fetcher.combined_loader._iterator, "iterators", [])
     loader = loaders[0]
     is_plain = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)

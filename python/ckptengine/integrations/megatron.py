@@ -1,8 +1,8 @@
-"""ckptengine for Megatron-Core's local checkpointing: a manager that replaces the one of NVRx (nvidia-resiliency-ext).
+"""Adapter for Megatron-Core's local checkpointing: a manager that replaces the one of NVRx (nvidia-resiliency-ext).
 docs/integrations_training_systems.md has an example.
 
-Megatron gives its manager a "tensor-aware" state dict. The manager captures the tensors in it as they are. It pickles
-the rest of the state dict, as NVRx does, and captures the pickle, too.
+Megatron gives its manager a "tensor-aware" state dict, which can give its tensors away and get them back. The manager
+captures the tensors as they are. It pickles the rest of the state dict, as NVRx does, and captures the pickle, too.
 """
 
 from __future__ import annotations
@@ -43,15 +43,19 @@ def install(**options: Any) -> None:
 def _in_place_of_nvrx(options: dict, _root: Any = None, _session_id: str = "", repl_strategy: Any = None):
     if repl_strategy is not None:
         raise Error(
-            Status.INVALID, "the engine itself replicates checkpoints. Leave out --replication, and give copies=2"
+            Status.INVALID,
+            "--replication is not supported: the engine itself replicates checkpoints. Leave out --replication, and "
+            "give install() the option copies=2",
         )
     return LocalCheckpointManager(**options)
 
 
 class LocalCheckpointManager(BaseCheckpointManager):
-    """Local checkpoints in memory tiers. Megatron takes it as checkpointing_context["local_checkpoint_manager"].
+    """Saves and loads Megatron's local checkpoints. Megatron takes it as
+    checkpointing_context["local_checkpoint_manager"].
 
-    commit_timeout_ms   How long a save may take until the checkpoint is committed.
+    commit_timeout_ms   How long a save may wait until the checkpoint is committed. After that time it raises
+                        CheckpointingException.
     options             An Options object, or give its fields as further arguments. Rank and world size come from
                         torch.distributed.
 
@@ -97,7 +101,7 @@ class LocalCheckpointManager(BaseCheckpointManager):
     def _load(self, ckpt_id: CkptID) -> TensorAwareStateDict:
         if self._restored or not self._stored_layout()["found"]:
             raise CheckpointingException(
-                "a checkpoint is loaded once, before the first save(). Restart the job to load again"
+                "a process can load a checkpoint only once, before its first save(). Restart the job to load again"
             )
         tensors = self._restore()
         (length,) = _LENGTH.unpack_from(self._hollow)
@@ -129,7 +133,7 @@ class LocalCheckpointManager(BaseCheckpointManager):
         self.engine.close()
 
     def _save(self, state_dict: TensorAwareStateDict, ckpt_id: CkptID) -> None:
-        raise NotImplementedError("save() does it")
+        raise NotImplementedError("call save(), which replaces _save()")
 
     def _cleanup(self, iteration: int) -> None:
         """Does nothing: the agents free checkpoints that are older than the newest commit."""
@@ -160,7 +164,9 @@ class LocalCheckpointManager(BaseCheckpointManager):
     def _register(self, all_shown: list[Shown], tensors: list[torch.Tensor]) -> None:
         for shown, tensor in zip(all_shown, tensors, strict=True):
             if shown.memory.dtype != tensor.dtype:
-                raise Error(Status.INVALID, f"tensor {shown.name} is of type {tensor.dtype}, which is not captured")
+                raise Error(
+                    Status.INVALID, f"tensor {shown.name} has the type {tensor.dtype}, which the engine cannot capture"
+                )
         wanted = {shown.name: shown for shown in all_shown}
         for name, old in list(self._shown.items()):
             if name not in wanted or not wanted[name].fits(old):
@@ -206,9 +212,9 @@ def _name(index: int | str) -> str:
 
 
 def _finish(ticket: Ticket, timeout_ms: int) -> None:
-    """Ends an asynchronous save. It is no error if the ranks have skipped the iteration."""
+    """Ends an asynchronous save: waits for the commit. If the ranks skipped the iteration, only logs a warning."""
     if ticket.skipped:
-        log.warning("iteration %d was skipped. Earlier ones are still being stored. Save less often", ticket.iteration)
+        log.warning("the save of iteration %d was skipped: %s. Training goes on", ticket.iteration, ticket.message)
     else:
         _await_commit(ticket, timeout_ms)
 
@@ -216,5 +222,5 @@ def _finish(ticket: Ticket, timeout_ms: int) -> None:
 def _await_commit(ticket: Ticket, timeout_ms: int) -> None:
     if not ticket.wait(Stage.COMMITTED, timeout_ms):
         raise CheckpointingException(
-            f"iteration {ticket.iteration} is not committed: {ticket.message or 'the commit took too long'}"
+            f"the save of iteration {ticket.iteration} is not committed: {ticket.message or 'the commit took too long'}"
         )

@@ -1,4 +1,4 @@
-"""ckptengine for torchtitan: a checkpoint manager for its configuration. docs/integrations_training_systems.md has an
+"""Adapter for torchtitan: a checkpoint manager for its configuration. docs/integrations_training_systems.md has an
 example.
 
 torchtitan still writes its own checkpoints to its folder, every `interval` steps.
@@ -22,7 +22,7 @@ class CheckpointManager(DcpCheckpointManager):
 
         config.checkpoint = CheckpointManager.Config(job="run1", interval=500)
 
-    load() takes the newest checkpoint, from the engine or from torchtitan's folder. All options of the engine except
+    load() restores the newest checkpoint that the engine or torchtitan's folder has. All options of the engine except
     `job` come from the environment (CKPTENGINE_<OPTION>), or from the file that CKPTENGINE_CONFIG names.
     """
 
@@ -34,7 +34,7 @@ class CheckpointManager(DcpCheckpointManager):
         """Name of the training run, by which a restart finds its checkpoints. None: the value of CKPTENGINE_JOB."""
 
         communication: Literal["hooks", "patch"] = "hooks"
-        """How the engine learns when training communicates. "patch" also sees FSDP."""
+        """How the engine learns when training communicates. Only "patch" sees the communication of FSDP2."""
 
     def __init__(
         self,
@@ -56,7 +56,8 @@ class CheckpointManager(DcpCheckpointManager):
             if getattr(config, option):
                 raise Error(
                     Status.INVALID,
-                    f"checkpoint.{option} is not possible here. Use torchtitan's own CheckpointManager for it",
+                    f"the engine's CheckpointManager cannot do checkpoint.{option}. Use torchtitan's own "
+                    "CheckpointManager",
                 )
         extra = {name: state for name, state in self.states.items() if state is not None}
         for known in (MODEL, OPTIMIZER, LR_SCHEDULER):
@@ -77,8 +78,8 @@ class CheckpointManager(DcpCheckpointManager):
         if start.found and step != -1:
             raise Error(
                 Status.INVALID,
-                f"checkpoint.load_step is {step}, but this job has step {start.iteration} "
-                "already. Leave out load_step, or start under another job name",
+                f"checkpoint.load_step is {step}, but the engine already has step {start.iteration} of this job. To "
+                "continue from there, leave out load_step. To load that step from the folder, use another job name",
             )
         if start.found and start.iteration >= self._find_load_step():
             return True
@@ -90,7 +91,7 @@ class CheckpointManager(DcpCheckpointManager):
         return super()._save(curr_step, last_step)
 
     def _maybe_wait_for_staging(self) -> None:
-        """torchtitan calls it before each update."""
+        """torchtitan calls this method before each update."""
         super()._maybe_wait_for_staging()
         if self.checkpointer is not None:
             self.checkpointer.before_update()

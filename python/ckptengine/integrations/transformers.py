@@ -1,8 +1,8 @@
-"""transformers: a callback that captures the whole state of a Trainer after each update.
+"""Adapter for transformers: a callback that captures the whole state of a Trainer after each update.
 
     trainer = Trainer(model=model, args=args, train_dataset=dataset)
     trainer.add_callback(CheckpointCallback(trainer, job="run1"))
-    trainer.train()                       # after a restart, goes on where it was
+    trainer.train()                       # after a restart, continues after the newest committed update
 
 To restart, start the same script again, without `resume_from_checkpoint`. The callback captures the model, optimizer,
 scheduler and GradScaler, the TrainerState with its logs, sums of losses that are not logged yet, callbacks that are
@@ -40,12 +40,12 @@ _METHODS = (
 
 
 class CheckpointCallback(TrainerCallback):
-    """Protects one trainer.train(). Restores before its first step.
+    """Captures one trainer.train(), and restores before its first step.
 
     extra   As in ckptengine.torch.Checkpointer: objects with state of your own code.
     more    Options, and arguments of ckptengine.torch.Checkpointer.
 
-    `checkpointer` is the Checkpointer while train() runs, and `restored` what it restored.
+    Attributes: `checkpointer` is the Checkpointer, None before train(). `restored` is what its restore() returned.
     """
 
     def __init__(self, trainer: transformers.Trainer, *, extra: Mapping[str, Any] | None = None, **more: Any) -> None:
@@ -64,7 +64,10 @@ class CheckpointCallback(TrainerCallback):
 
     def _around_inner_training_loop(self, original: Any, *arguments: Any, **options: Any) -> Any:
         if self not in self.trainer.callback_handler.callbacks:
-            refuse("the CheckpointCallback was not added: call trainer.add_callback(callback) before trainer.train()")
+            refuse(
+                "the Trainer does not have the CheckpointCallback that was made for it: call "
+                "trainer.add_callback(callback) before trainer.train()"
+            )
         try:
             return original(*arguments, **options)
         finally:
@@ -78,7 +81,10 @@ class CheckpointCallback(TrainerCallback):
         prepared = original(*arguments, **options)
         trainer = self.trainer
         if trainer.state.is_hyper_param_search:
-            refuse("hyperparameter_search() runs many trainings under one job name: protect a single train()")
+            refuse(
+                "hyperparameter_search() runs many trainings, and a job name stands for one. Search without the "
+                "CheckpointCallback, and use it in a single train() afterwards"
+            )
         optimizer = torch_optimizer(trainer.optimizer)
         self.checkpointer = Checkpointer(
             trainer.model_wrapped,
@@ -96,7 +102,10 @@ class CheckpointCallback(TrainerCallback):
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         if self._is_over:
-            refuse("a CheckpointCallback protects one trainer.train(): add another one, with another job name")
+            refuse(
+                "this CheckpointCallback has already been used: it protects one trainer.train(). For another train(), "
+                "add a new CheckpointCallback with another job name"
+            )
         self._position.put_sums()
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
@@ -145,13 +154,14 @@ class CheckpointCallback(TrainerCallback):
             self.checkpointer.close()
 
     def _refuse_older_than(self, step: int) -> None:
-        """Raises Error if the folder of resume_from_checkpoint is newer than the checkpoint in memory."""
+        """Raises Error if the folder of resume_from_checkpoint, which begins at `step`, is newer than the checkpoint
+        that the engine would restore."""
         stored = self.checkpointer.engine.stored_layout()
         if stored["found"] and stored["iteration"] + 1 < step:
             refuse(
-                f"resume_from_checkpoint begins at step {step}, and the checkpoints of this job end at "
-                f"{stored['iteration'] + 1}: use another job name to begin from the folder, or leave "
-                "resume_from_checkpoint out"
+                f"the folder of resume_from_checkpoint begins at step {step}, but the engine's newest checkpoint of "
+                f"this job ends at step {stored['iteration'] + 1}. To continue from the engine's checkpoint, leave out "
+                "resume_from_checkpoint. To begin from the folder, use another job name"
             )
 
 
@@ -159,22 +169,27 @@ def _refuse(trainer: transformers.Trainer) -> None:
     missing = [name for name in _METHODS if not hasattr(trainer, name)]
     if missing:
         refuse(
-            f"transformers {transformers.__version__} has a Trainer without {missing[0]}, which the CheckpointCallback "
-            "needs: install transformers 5.24, or use ckptengine.torch.Checkpointer"
+            f"the CheckpointCallback does not work with transformers {transformers.__version__}, because its Trainer "
+            f"has no method {missing[0]}. Install transformers 5.24, or use ckptengine.torch.Checkpointer"
         )
     refuse_distribution(trainer.accelerator)
     arguments = trainer.args
     if arguments.auto_find_batch_size:
-        refuse("auto_find_batch_size begins training again within a process: set per_device_train_batch_size instead")
+        refuse(
+            "auto_find_batch_size starts training again in the same process, which the engine does not support. Set "
+            "per_device_train_batch_size instead"
+        )
     optim = str(getattr(arguments.optim, "value", arguments.optim))
     if "layerwise" in optim or "lomo" in optim:
         refuse(
-            f"optim={optim!r} updates weights during the backward pass, while they are captured: use another optimizer"
+            f"optim={optim!r} updates weights during the backward pass, while the engine still captures them: use "
+            "another optimizer"
         )
 
 
 class _FirstEpoch:
-    """Stands for the number of the first epoch. The Trainer reads the number after restore() has decided it."""
+    """Behaves like the number of the first epoch. The Trainer gets this object before restore(), and reads the number
+    after it. `without`: the number if nothing is restored."""
 
     def __init__(self, position: _Position, without: int) -> None:
         self._position, self._without = position, without
@@ -194,7 +209,7 @@ class _FirstEpoch:
 
 
 class _Position:
-    """The position of a Trainer. Part of each snapshot."""
+    """The position of a Trainer: counters, logs, callbacks, generators. Each snapshot captures it."""
 
     def __init__(self, callback: CheckpointCallback) -> None:
         self._callback = callback
@@ -204,20 +219,21 @@ class _Position:
         self._epoch = 0
         self._updates = 0  # number of updates in this epoch
         self._rng_of_epoch: dict[str, Any] = {}  # the generators when the loop over the data began
-        self._restored: dict[str, Any] | None = None  # what was restored; None once the loop goes on
+        self._restored: dict[str, Any] | None = None  # what was restored; None once the loop has continued there
         self._logs = bytearray()  # log_history as lines of JSON
         self._logged = 0
 
     def __str__(self) -> str:
         step = self._trainer.state.global_step
-        return f"training goes on after {step} updates, in epoch {self._epoch} after {self._updates} updates of it"
+        return f"{step} updates done; in epoch {self._epoch} (counted from 0), {self._updates} updates done"
 
     def begin_epoch(self) -> None:
         if self._restored is not None and self._updates == 0:
             self.put_generators()
 
     def iterate(self, how: dict[str, Any]) -> dict[str, Any]:
-        """Returns arguments with which the Trainer goes on in the epoch. They replace its arguments for a folder."""
+        """Returns arguments of _run_epoch() with which the Trainer skips the updates of this epoch that are done. They
+        replace the arguments that the Trainer would use for resume_from_checkpoint."""
         restored, self._restored = self._restored, None
         if restored is None or self._updates == 0:
             self._epoch, self._updates, self._rng_of_epoch = int(how["epoch"]), 0, _rng.read()
@@ -282,7 +298,11 @@ class _Position:
         for name, value in saved["state"].items():
             setattr(state, name, value)
         if state.best_model_checkpoint is not None and not os.path.isdir(state.best_model_checkpoint):
-            log.warning("the best model's folder %s is gone. Training goes on without it", state.best_model_checkpoint)
+            log.warning(
+                "the folder %s of the best model is gone. Training goes on. load_best_model_at_end loads a model only "
+                "if a better one is saved from now on",
+                state.best_model_checkpoint,
+            )
             state.best_model_checkpoint = None
         state.log_history = [json.loads(line) for line in saved["logs"].splitlines()]
         self._put_callbacks(saved["callbacks"])
@@ -292,7 +312,8 @@ class _Position:
         self.first_epoch = state.num_train_epochs if is_done else self._epoch
 
     def _write_logs(self, history: list[dict]) -> None:
-        """Appends new logs. To encode all logs at each snapshot would take longer and longer."""
+        """Encodes the logs that are new since the last snapshot. Encoding all of them each time would take ever
+        longer."""
         if len(history) < self._logged:
             self._logs, self._logged = bytearray(), 0
         for entry in history[self._logged :]:
