@@ -105,9 +105,13 @@ std::optional<double> LearnedDeadline::due_s() const {
 std::optional<double> LearnedDeadline::computing_s() const {
   if (learned_ < options_.iterations) return std::nullopt;
   const std::size_t count = std::min(learned_, averaged);
-  double sum_s = 0;
-  for (std::size_t i = 1; i <= count; ++i) sum_s += last_[(learned_ - i) % kept].computed_s;
-  return sum_s / static_cast<double>(count);
+  double sum_s = 0, longest_s = 0;
+  for (std::size_t i = 1; i <= count; ++i) {
+    const double computed_s = last_[(learned_ - i) % kept].computed_s;
+    sum_s += computed_s;
+    longest_s = std::max(longest_s, computed_s);
+  }
+  return (sum_s - longest_s) / static_cast<double>(count - 1);
 }
 
 }  // namespace ckpt::schedule

@@ -51,7 +51,8 @@ class LearnedDeadline {
   // The time of the deadline. None during a pause, in an iteration whose beginning was not seen, and until enough
   // iterations are known.
   std::optional<double> due_s() const;
-  // How long the rank computes in an iteration: the mean over the last 8. None until enough iterations are known.
+  // How long the rank computes in an iteration: the mean over the last 8 without the longest of them, which may be an
+  // exception. None until enough iterations are known.
   std::optional<double> computing_s() const;
 
  private:

@@ -21,7 +21,9 @@ constexpr std::chrono::milliseconds connect_pause{10};
 
 // The agent's own options count. It warns if they differ from these.
 nlohmann::json asked_for(const Options& options) {
-  nlohmann::json asked = {{"claim_timeout_ms", options.claim_timeout_ms}};
+  nlohmann::json asked = {{"claim_timeout_ms", options.claim_timeout_ms},
+                          {"capture_every", options.capture_every},
+                          {"halts", options.on_suspicion == OnSuspicion::halt}};
   if (options.chosen_protection() != placement::Protection())
     asked["protection"] = placement::name(options.chosen_protection());
   if (options.placement) asked["placement"] = placement::name(*options.placement);

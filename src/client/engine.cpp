@@ -90,10 +90,7 @@ void Engine::check_no_capture(const char* call) const {
 }
 
 void Engine::register_tensor(const ckpt_tensor& tensor) {
-  leave_rest();
-  check_no_capture("register_tensor()");
-  is_registered_anew_ = true;
-  registry_.add(tensor, *device_);
+  change_registered("register_tensor()", [&] { registry_.add(tensor, *device_); });
   const std::uint64_t before = staging_bytes_.exchange(device_->staging_bytes(), std::memory_order_relaxed);
   if (before == staging_bytes_.load(std::memory_order_relaxed)) return;
   if (const std::string shortage = device_->shortage(); !shortage.empty())
@@ -101,17 +98,11 @@ void Engine::register_tensor(const ckpt_tensor& tensor) {
 }
 
 void Engine::move_tensor(const std::string& name, void* data) {
-  leave_rest();
-  check_no_capture("move_tensor()");
-  is_registered_anew_ = true;
-  registry_.move(name, data, *device_);
+  change_registered("move_tensor()", [&] { registry_.move(name, data, *device_); });
 }
 
 void Engine::unregister_tensor(const std::string& name) {
-  leave_rest();
-  check_no_capture("unregister_tensor()");
-  is_registered_anew_ = true;
-  registry_.remove(name);
+  change_registered("unregister_tensor()", [&] { registry_.remove(name); });
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,6 +25,7 @@
 #include "client/tensor_registry.hpp"
 #include "client/tickets.hpp"
 #include "client/update_gate.hpp"
+#include "client/update_habit.hpp"
 #include "client/warnings.hpp"
 #include "device/device.hpp"
 #include "gpu_replication/gpu_replication.hpp"
@@ -123,6 +125,8 @@ class Engine {
   bool await_deferred(Deadline deadline);
   void not_taken(std::int64_t iteration, ckpt_status why);
   void mark_iteration(Clock::time_point now, device::Stream stream) const;
+  void warn_of_habit();
+  void rest(std::int64_t iteration, bool is_taken);
   bool follow_session(Deadline deadline);
   bool loses_replication(const AgentSession& next) const;
   void discard_forgotten();
@@ -138,13 +142,15 @@ class Engine {
 
   // late_capture.cpp
   bool pass_gate();
+  void settle_small();
   void take_back_small();
   void leave_rest();
   std::string halt_text() const;
+  void change_registered(const char* call, const std::function<void()>& change);
   Outcome halted();
   bool has_late_captures() const { return options_.on_suspicion == OnSuspicion::halt || options_.capture_every > 1; }
   bool capture_late(Deadline slot_deadline, bool is_closing);
-  bool await_slot(Deadline deadline);
+  bool await_slot(Deadline deadline, bool is_closing);
   bool capture_at_close();
 
   // rejoin.cpp
@@ -179,7 +185,7 @@ class Engine {
   std::atomic<std::uint64_t> restored_word_{0};  // the checkpoint that was restored
   std::int64_t last_iteration_ = -1;
   UpdateGate gate_;
-  bool has_asked_ = false;  // before_update() was called since the last snapshot
+  UpdateHabit habit_;
   bool captures_next_ = false;
   // Why the tensors were not captured late. Belongs to whoever has frozen the gate. Once the gate is over, any thread
   // may read it under the mutex, and rejoin() opens the gate under it.

@@ -35,9 +35,9 @@ void HaltWatch::run() {
     const auto control = source_.control();
     const std::uint32_t seen = control->agent_doorbell();
     look(*control, Clock::now());
-    if (gate_.state() == UpdateGate::over) return;
     if (stop_.load(std::memory_order_acquire)) return;
-    control->wait_agent_doorbell(seen, Deadline::in_ms(give_up_at_ ? settings_.look_every_ms : idle_look_ms));
+    const bool awaits_training = give_up_at_ && gate_.state() != UpdateGate::over;
+    control->wait_agent_doorbell(seen, Deadline::in_ms(awaits_training ? settings_.look_every_ms : idle_look_ms));
   }
 }
 
@@ -48,8 +48,9 @@ bool HaltWatch::may_pass(const arena::HaltWords& halt, Clock::time_point now) co
 
 void HaltWatch::look(arena::Control& control, Clock::time_point now) {
   const auto halt = control.halt();
-  if (!halt) return;
+  if (!halt) return gate_.hold_from(INT64_MAX);
   if (!give_up_at_) give_up_at_ = now + std::chrono::milliseconds(settings_.hold_timeout_ms);
+  gate_.hold_from(now < *give_up_at_ ? halt->iteration.value_or(INT64_MIN) : INT64_MIN);
   if (may_pass(*halt, now)) {
     gate_.pass();
     if (!gate_.is_closed()) return answer(control, halt->number, FreezeState::updating);
@@ -58,17 +59,22 @@ void HaltWatch::look(arena::Control& control, Clock::time_point now) {
   if (gate_.state() == UpdateGate::updating) return answer(control, halt->number, FreezeState::updating);
   if (gate_.state() == UpdateGate::held && !halt->iteration && now < *give_up_at_)
     return answer(control, halt->number, FreezeState::held);
-  if (!gate_.freeze()) return;
-  answer(control, halt->number, FreezeState::capturing);
-  const bool is_captured = source_.capture();
-  answer(control, halt->number, is_captured ? FreezeState::captured : FreezeState::refused);
-  gate_.end();
+  if (gate_.freeze()) {
+    answer(control, halt->number, FreezeState::capturing);
+    gate_.end(source_.capture());
+  }
+  answer(control, halt->number, end_state());
+}
+
+// Closing the engine may have frozen the gate, before or during the halt.
+FreezeState HaltWatch::end_state() const {
+  if (gate_.state() != UpdateGate::over) return FreezeState::capturing;
+  return gate_.is_captured() ? FreezeState::captured : FreezeState::refused;
 }
 
 void HaltWatch::answer(arena::Control& control, std::uint64_t halt, FreezeState state) {
   const arena::FreezeWords words{halt, static_cast<std::uint8_t>(state), gate_.iteration()};
-  if (answered_ == words) return;
-  answered_ = words;
+  if (control.freeze() == words) return;
   control.freeze(words);
   control.ring_agent();
 }

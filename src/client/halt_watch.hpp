@@ -7,7 +7,9 @@
 //   again.
 // - The thread holds the gate as soon as the rank is at rest, and answers `held` with the iteration.
 // - The leader decides the iteration that ranks freeze at: the newest that any of them has reached. A rank that is
-//   behind passes the gate once more. All others freeze, and are captured.
+//   behind passes the gate once more. All others freeze, and are captured. A rank comes to rest while held, so none
+//   overtakes that iteration.
+// - Closing the engine freezes the gate, too. The thread then answers what came of that.
 // - Nobody waits for ever: without a decision, the rank freezes at its own iteration after hold_timeout_ms.
 #pragma once
 
@@ -54,13 +56,13 @@ class HaltWatch {
  private:
   void run();
   bool may_pass(const arena::HaltWords& halt, Clock::time_point now) const;
+  FreezeState end_state() const;
   void answer(arena::Control& control, std::uint64_t halt, FreezeState state);
 
   UpdateGate& gate_;
   const Settings settings_;
   const Source source_;
   std::optional<Clock::time_point> give_up_at_;  // once it has heard of the halt
-  std::optional<arena::FreezeWords> answered_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

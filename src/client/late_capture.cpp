@@ -11,40 +11,68 @@
 namespace ckpt::client {
 namespace {
 
-constexpr std::int64_t late_copy_timeout_ms = 60'000;  // far longer than any copy in memory
-constexpr std::int64_t gate_timeout_ms = 75'000;       // longer than HaltWatch waits for a decision, and copies
-constexpr std::int64_t session_timeout_ms = 1'000;     // while the link is busy with a request
-constexpr std::int64_t slot_look_ms = 50;              // only bounds the wait: the doorbell wakes it
+// Each of these ends before the next does (docs/jit.md): HaltWatch's wait for the decision and the late capture before
+// the gate's, and both before the leader's halt.
+constexpr std::int64_t late_capture_timeout_ms = 45'000;  // the slot, the copy and the seal together
+constexpr std::int64_t gate_timeout_ms = 60'000;
+constexpr std::int64_t session_timeout_ms = 1'000;  // while the link is busy with a request
+constexpr std::int64_t slot_look_ms = 50;           // only bounds the wait: the doorbell wakes it
 
-constexpr auto not_asked_for = "training changes its tensors without before_update()";
+constexpr auto not_asked_for = "training was not seen to call before_update() before each change of its tensors";
+constexpr auto too_long = "its capture did not end within 45 s";
 
 }  // namespace
 
-// Waits while the gate is held. Returns false if the incarnation is halted, so that no update may begin.
+// Waits while the gate is held. Returns false if the incarnation is halted, so that no update may begin. A rank that
+// waits here obeys, so no deadline applies to it, and nobody takes it for one that hangs.
 bool Engine::pass_gate() {
+  if (gate_.begin_update()) return true;
   const Deadline deadline = Deadline::in_ms(gate_timeout_ms);
-  while (!gate_.begin_update()) {
+  link_.comm().pause("halt");
+  bool has_passed = false;
+  while (!(has_passed = gate_.begin_update())) {
     const UpdateGate::State state = gate_.state();
-    if (state == UpdateGate::over || deadline.passed()) return false;
+    if (state == UpdateGate::over || deadline.passed()) break;
     if (state >= UpdateGate::held) gate_.wait(state, deadline);
   }
-  return true;
+  link_.comm().resume();
+  return has_passed;
+}
+
+// From now on no other thread begins a small snapshot.
+void Engine::settle_small() {
+  if (deferred_.is_open() && deferred_.snapshot().is_small_only) deferred_.take_back();
 }
 
 // A small snapshot can no longer become whole, because the tensors change now.
 void Engine::take_back_small() {
-  if (deferred_.is_open() && deferred_.snapshot().is_small_only) deferred_.take_back();
+  settle_small();
   capture_.forget_small();
 }
 
-// The training thread is about to change what is registered.
 void Engine::leave_rest() {
   if (!has_late_captures()) return;
   if (!pass_gate()) {
     const Outcome outcome = halted();
     throw Failure(outcome.status, outcome.text);
   }
-  take_back_small();
+}
+
+// If the change fails, what was at rest stays so.
+void Engine::change_registered(const char* call, const std::function<void()>& change) {
+  const bool was_at_rest = has_late_captures() && gate_.state() != UpdateGate::updating;
+  leave_rest();
+  settle_small();
+  try {
+    check_no_capture(call);
+    is_registered_anew_ = true;
+    change();
+  } catch (...) {
+    if (was_at_rest) gate_.rest_again();
+    throw;
+  }
+  capture_.forget_small();
+  habit_.left_rest();
 }
 
 std::string Engine::halt_text() const {
@@ -66,9 +94,10 @@ Outcome Engine::halted() {
   return {CKPT_ERR_HALTED, failure_.c_str()};
 }
 
-// Waits for the slots of a snapshot that had none. Returns false if it was given up.
-bool Engine::await_slot(Deadline deadline) {
-  while (deferred_.waits()) {
+// Waits for the slots of a snapshot that had none. Returns false if it was given up. In a halted job a commit that is
+// under way may free one, although the job is not protected.
+bool Engine::await_slot(Deadline deadline, bool is_closing) {
+  while (deferred_.waits() && !(is_closing && is_hopeless())) {
     const auto control = link_.control();
     const std::uint32_t seen = control->agent_doorbell();
     deferred_.try_begin([this] { return begin_deferred(); });
@@ -82,17 +111,20 @@ bool Engine::await_slot(Deadline deadline) {
 // says why.
 bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
   late_failure_.clear();
+  const Deadline deadline = Deadline::in_ms(late_capture_timeout_ms);
   const auto fail = [this](const std::string& why) {
     late_failure_ = why;
     return false;
   };
   // On a GPU the snapshot before may still be copied.
-  if (!sealing_.wait(Deadline::in_ms(late_copy_timeout_ms))) return fail("the copy did not end within a minute");
+  if (!sealing_.wait(deadline)) return fail(too_long);
   if (tickets_.newest_captured() == gate_.iteration()) return true;
-  if (deferred_.is_open() && !await_slot(slot_deadline))
+  if (deferred_.is_open() && !await_slot(slot_deadline, is_closing))
     return fail("no slot was free, as earlier snapshots do not have all their copies yet");
-  if (!gate_.is_kept() && (!is_closing || capture_.can_begin_late())) {
-    if (!is_closing) capture_.cancel();
+  // Closing finishes a snapshot that was taken, as it always did.
+  const bool finishes = is_closing && !capture_.can_begin_late() && !habit_.has_forgotten_after_taken();
+  if (!gate_.is_kept() && !finishes) {
+    capture_.cancel();
     return fail(not_asked_for);
   }
   if (!capture_.active()) {
@@ -102,22 +134,21 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
                                               : "its snapshot was skipped or failed");
     capture_.begin_late();
   }
-  if (!release({}, late_copy_timeout_ms)) {
+  if (!release({}, deadline.remaining_ms())) {
     capture_.cancel();
     const std::string why = device_->failure();
-    return fail(why.empty() ? "the copy did not end within a minute" : why);
+    return fail(why.empty() ? too_long : why);
   }
-  if (!sealing_.wait(Deadline::in_ms(late_copy_timeout_ms))) return fail("the copy did not end within a minute");
+  if (!sealing_.wait(deadline)) return fail(too_long);
   if (tickets_.newest_captured() == gate_.iteration()) return true;
   return fail(capture_.failure().empty() ? not_asked_for : capture_.failure());
 }
 
 // Captures what is at rest. Returns false if a capture did not end in time.
 bool Engine::capture_at_close() {
-  if (gate_.state() == UpdateGate::updating) return true;
+  if (gate_.abandon()) return true;
   if (gate_.freeze()) {
-    capture_late(Deadline::in_ms(options_.close_timeout_ms), true);
-    gate_.end();
+    gate_.end(capture_late(Deadline::in_ms(options_.close_timeout_ms), true));
     return true;
   }
   const Deadline deadline = Deadline::in_ms(gate_timeout_ms);

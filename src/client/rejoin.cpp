@@ -102,7 +102,7 @@ void Engine::forget_incarnation() {
   stored_layout_.clear();
   restored_word_.store(0);
   last_iteration_ = -1;
-  has_asked_ = false;
+  habit_.left_rest();
   captures_next_ = false;
   granted_after_ = {};
   reserve_failure_.reset();

@@ -161,6 +161,8 @@ void Engine::discard_forgotten() {
 
 void Engine::discard() {
   leave_rest();
+  if (has_late_captures()) take_back_small();
+  habit_.left_rest();
   if (!open_capture() || give_up_deferred(CKPT_DISCARDED)) return;
   tickets_.discarded(last_iteration_);
   capture_.session().control->not_taken(last_iteration_, CKPT_DISCARDED);
@@ -364,12 +366,24 @@ void Engine::mark_iteration(Clock::time_point now, device::Stream stream) const 
     link_.comm().iteration(now);
 }
 
+void Engine::warn_of_habit() {
+  warnings_.add(CKPT_WARNING_FORGOTTEN_UPDATE,
+                "before_update() was not called after the snapshot of iteration " + std::to_string(last_iteration_) +
+                    ". So this rank is captured neither after a failure nor at its end. Call before_update() before "
+                    "each change of the registered tensors, also after a snapshot that was skipped");
+}
+
+void Engine::rest(std::int64_t iteration, bool is_taken) {
+  habit_.ended_snapshot(is_taken);
+  gate_.rest(iteration, habit_.is_kept());
+}
+
 Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
   const auto called_at = Clock::now();
   check_order(iteration);
-  const bool is_kept = std::exchange(has_asked_, false);
-  if (!is_kept && gate_.is_closed()) capture_.tear();
+  if (habit_.rests() && gate_.is_closed()) capture_.tear();
   if (!pass_gate()) return halted();
+  if (habit_.began_snapshot(incarnation_.load(std::memory_order_relaxed)) && has_late_captures()) warn_of_habit();
   take_back_small();
   link_.comm().offered(iteration);
   mark_iteration(called_at, stream);
@@ -379,11 +393,11 @@ Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
     outcome = try_snapshot(iteration, called_at, stream);
   } catch (const Failure& failure) {
     not_taken(iteration, failure.status());
-    gate_.rest(iteration, is_kept);
+    rest(iteration, false);
     throw;
   }
   if (outcome.status != CKPT_OK) not_taken(iteration, outcome.status);
-  gate_.rest(iteration, is_kept);
+  rest(iteration, outcome.status == CKPT_OK);
   snapshot_stall_ms_ = milliseconds_between(called_at, Clock::now());
   tickets_.stalled(snapshot_stall_ms_);
   return outcome;
@@ -414,8 +428,8 @@ bool Engine::release(std::span<const device::Stream> streams, std::int64_t timeo
 
 Outcome Engine::before_update(std::span<const device::Stream> streams) {
   device_->check_streams("before_update()", streams);
-  has_asked_ = true;
   if (!pass_gate()) return halted();
+  habit_.asked();
   take_back_small();
   if (!open_capture()) return {};
   const auto called_at = Clock::now();

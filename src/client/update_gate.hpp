@@ -3,10 +3,12 @@
 //
 // - updating to resting: snapshot() has ended. The tensors stay as they are until the next update.
 // - resting to updating: before_update(). The tensors may change.
-// - resting to held: the incarnation is halted, so no update begins. The iteration to freeze at is not decided yet.
+// - resting to held: the incarnation is halted, so no update begins. Once hold_from() was called, rest() does this
+//   itself: no update begins between a rest and the next look of whoever called it.
 // - held to resting: this rank is behind, and may do one more update.
 // - resting or held to frozen: whoever does this captures the tensors, unless they are captured, and then calls end().
 // - frozen to over: end(). No update begins any more in this incarnation.
+// - updating to over: abandon(). The engine is closed within an update, so these tensors are no iteration's.
 // - over to updating: reopen(). The engine has rejoined the job, and will restore.
 //
 // While the gate is held, frozen or over, the training thread does not use the engine's capture. From freeze() to end()
@@ -37,11 +39,16 @@ class UpdateGate {
     iteration_.store(iteration, std::memory_order_relaxed);
     is_kept_.store(is_kept, std::memory_order_relaxed);
     state_.store(resting);
+    // Sequentially consistent: either this thread sees the limit, or who has set it sees that the tensors rest.
+    if (iteration >= hold_from_.load()) hold();
   }
+  // Training thread, while updating: an update that was allowed did not take place.
+  void rest_again() { rest(iteration(), is_kept()); }
   // Training thread. Nobody else may freeze it at the same time.
   void reopen() {
     iteration_.store(-1, std::memory_order_relaxed);
     is_kept_.store(false, std::memory_order_relaxed);
+    hold_from_.store(INT64_MAX);
     change(over, updating);
   }
   // Any thread. Waits until the gate closes or goes on from `seen`, or the deadline passes. It may return early. Nobody
@@ -52,12 +59,25 @@ class UpdateGate {
   bool hold() { return change(resting, held); }
   bool pass() { return change(held, resting); }
   bool freeze() { return change(held, frozen) || change(resting, frozen); }
-  void end() { change(frozen, over); }
+  // Whoever froze it. `is_captured`: the state of iteration() is whole in its slots.
+  void end(bool is_captured) {
+    is_captured_.store(is_captured, std::memory_order_relaxed);
+    change(frozen, over);
+  }
+  // Training thread.
+  bool abandon() {
+    is_captured_.store(false, std::memory_order_relaxed);
+    return change(updating, over);
+  }
+  // From now on a rank that comes to rest at this iteration or a newer one is held at once. A rank that rests already
+  // is not: call hold() afterwards.
+  void hold_from(std::int64_t iteration) { hold_from_.store(iteration); }
 
   State state() const { return static_cast<State>(state_.load()); }
   bool is_closed() const { return state() >= held; }
   std::int64_t iteration() const { return iteration_.load(std::memory_order_relaxed); }
   bool is_kept() const { return is_kept_.load(std::memory_order_relaxed); }
+  bool is_captured() const { return is_captured_.load(std::memory_order_relaxed); }
 
  private:
   bool change(State from, State to) {
@@ -70,6 +90,8 @@ class UpdateGate {
   std::atomic<std::uint32_t> state_{updating};  // a State; futex of the training thread
   std::atomic<std::int64_t> iteration_{-1};
   std::atomic<bool> is_kept_{false};
+  std::atomic<bool> is_captured_{false};
+  std::atomic<std::int64_t> hold_from_{INT64_MAX};
 };
 
 }  // namespace ckpt::client

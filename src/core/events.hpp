@@ -49,6 +49,8 @@ struct TrainerHello {
   std::uint32_t world_size = 0;   // how many ranks the job has
   std::string main_shard;
   std::string private_shard;
+  std::uint32_t capture_every = 1;  // its options of these names: all ranks need the same
+  bool halts = false;
 };
 // A trainer's process has ended. The driver knows that from its pidfd.
 struct TrainerExited {

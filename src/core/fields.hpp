@@ -93,6 +93,8 @@ void visit_fields(auto& v, Is<RankReport> auto& rank) {
   v.field("freeze", rank.freeze);
   v.field("freeze_at", rank.freeze_at);
   v.field("reports_trouble", rank.reports_trouble);
+  v.field("capture_every", rank.capture_every);
+  v.field("halts", rank.halts);
 }
 
 void visit_fields(auto& v, Is<FreezeAnswer> auto& answer) {

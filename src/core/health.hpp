@@ -50,8 +50,9 @@ enum class Cause : std::uint8_t {
   agent_silent = 28,      // set by the library: the node's agent does not answer
   agent_gone = 29,        // set by the library: the node has no agent
   superseded = 30,        // set by the library: this trainer belongs to an earlier incarnation
+  other_options = 31,     // a rank has another option `on_suspicion` or `capture_every`
 };
-inline constexpr Cause last_cause = Cause::superseded;
+inline constexpr Cause last_cause = Cause::other_options;
 
 struct Health {
   Standing standing = Standing::unprotected;

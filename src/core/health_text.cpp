@@ -115,6 +115,8 @@ const char* cause_name(Cause cause) {
       return "coordination_fails";
     case Cause::other_protection:
       return "other_protection";
+    case Cause::other_options:
+      return "other_options";
     case Cause::stalled:
       return "stalled";
     case Cause::agent_silent:
@@ -184,6 +186,8 @@ std::string explain(const Health& health, const NameOf& name_of) {
       return node + " cannot use the coordination store" + with_detail(health);
     case Cause::other_protection:
       return node + " was started with another option protection" + with_detail(health);
+    case Cause::other_options:
+      return rank + " was started with another option on_suspicion or capture_every" + with_detail(health);
     case Cause::stalled:
       return "ranks take snapshots, but no checkpoint is committed";
     case Cause::agent_silent:
@@ -247,6 +251,9 @@ std::string advice(const Health& health, const NameOf& name_of) {
       return "repair the coordination store; without it, the job cannot decide a restore";
     case Cause::other_protection:
       return "give all agents of the job one option protection, and restart that agent";
+    case Cause::other_options:
+      return "give all ranks and agents of the job the same on_suspicion and capture_every; an agent that runs keeps "
+             "its own, so restart it";
     case Cause::stalled:
       return "see ckptctl status and the agents' logs";
     case Cause::agent_silent:

@@ -11,7 +11,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "integers are copied as they lie in memory");
 
-constexpr std::uint8_t format = 12;
+constexpr std::uint8_t format = 13;
 constexpr std::size_t text_bytes_max = 64u << 10;
 
 class BinaryWriter {

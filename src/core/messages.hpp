@@ -38,6 +38,8 @@ struct RankReport {
   FreezeAnswer freeze = {};            // what it answers to a halt
   std::optional<std::int64_t> freeze_at = {};  // the iteration that it was told to freeze at
   bool reports_trouble = false;                // a communication of this incarnation has failed by itself
+  std::uint32_t capture_every = 1;             // its options of these names
+  bool halts = false;
   bool operator==(const RankReport&) const = default;
 };
 

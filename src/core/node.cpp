@@ -71,6 +71,7 @@ struct Node::Parts {
   Relay relay;
   std::optional<Leader> leader;  // while elected
   std::optional<IncarnationRecordRead> newest_read;
+  bool store_is_older = false;        // the store had an older record when it was last read
   std::optional<TimeMs> lower_since;  // since then, reads have had a lower revision
   std::string incarnation_record_trouble;
   std::string reported_trouble;
@@ -145,7 +146,7 @@ void Node::Parts::receive(const IncarnationRecordRead& read) {
   worker.on_decided_incarnation(newest_read->record.incarnation -
                                 (is_undecided && newest_read->record.incarnation != 0 ? 1 : 0));
   worker.on_first_commit(newest_read->record.first_commit);
-  if (leader) leader->on(leader->in_charge() ? read : *newest_read);
+  if (leader) leader->in_charge() ? leader->on(read, true) : leader->on(*newest_read, !store_is_older);
 }
 
 // The store may lose a record or be set back. The newest record that this node has seen counts; from the store it takes
@@ -155,7 +156,8 @@ void Node::Parts::learn(const IncarnationRecordRead& read) {
   if (!newest_read) return void(newest_read = read);
   const bool is_lower = read.revision < newest_read->revision;
   if (!is_lower) lower_since.reset();
-  if (is_older(read.record, newest_read->record)) {
+  store_is_older = is_older(read.record, newest_read->record);
+  if (store_is_older) {
     newest_read->revision = read.revision;
   } else if (!is_lower || read.record == newest_read->record || is_older(newest_read->record, read.record)) {
     newest_read = read;
@@ -241,7 +243,7 @@ void Node::Parts::reconcile_role() {
   } else if (!leader || leader->epoch() != election.epoch()) {
     leader.emplace(config, election.epoch(), election.predecessor(), now, health.known(worker.directive()));
     leader->distrust(observed.distrusted);
-    if (newest_read) leader->on(*newest_read);
+    if (newest_read) leader->on(*newest_read, !store_is_older);
   }
 }
 

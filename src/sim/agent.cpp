@@ -207,13 +207,36 @@ void Agent::greet(std::uint64_t instance, TimeMs waited_ms) {
   watch_.add(rank, trainer->incarnation());
   world_.watch_check.watched(instance);
   trainer->attached(id_);
-  handle(TrainerHello{rank, instance, trainer->incarnation(), trainer->world_size, main_shard, private_shard});
+  handle(TrainerHello{rank, instance, trainer->incarnation(), trainer->world_size, main_shard, private_shard,
+                      world_.settings.core.capture_every, world_.settings.core.halts});
   if (trainer->incarnation() == 0) return;
   if (!control.reserved.empty()) handle(segments_of(rank, control.reserved));
   read_words(rank);
 }
 
+// What a trainer that has ended sealed in the slots of its grant. `is_whole`: it had sealed all of them.
+void Agent::take_left_behind(Rank rank, bool is_whole) {
+  const Control& control = machine_.arena.controls.at(rank);
+  LeftBehind left{rank, {}};
+  for (const SlotRef& ref : control.slots) {
+    Slot* const found = machine_.arena.find(ref);
+    if (found == nullptr) continue;
+    Slot& slot = *found;
+    if (slot.counted || !slot.sealed || !(is_whole || slot.header.checkpoint == control.sealing)) continue;
+    slot.counted = true;
+    slot.counted_since = world_.event_queue.now();
+    world_.invariants.counted(machine_, slot.header);
+    left.pieces.emplace_back(ref, slot.header);
+  }
+  if (!left.pieces.empty()) handle(left);
+}
+
 void Agent::end_session(Rank rank) {
+  if (world_.settings.can_halt()) {
+    read_words(rank);  // what it did last
+    if (open_grants_.contains(rank)) take_left_behind(rank, false);
+    if (world_.agent(machine_.id, id_) != this) return;  // this agent died meanwhile
+  }
   const TrainerSession session = sessions_.at(rank);
   sessions_.erase(rank);
   open_grants_.erase(rank);
@@ -222,12 +245,12 @@ void Agent::end_session(Rank rank) {
   handle(TrainerExited{rank, session.instance});
 }
 
-void Agent::trainer_died(std::uint64_t instance) {
+void Agent::trainer_ended(std::uint64_t instance, bool died) {
   for (const auto& [rank, session] : sessions_) {
     if (session.instance != instance) continue;
     const Rank its_rank = rank;
     see_rank(its_rank);  // its last marks
-    watch_.died(its_rank, local_s());
+    died ? watch_.died(its_rank, local_s()) : watch_.remove(its_rank);
     end_session(its_rank);
     look_at_ranks();
     return;
@@ -236,6 +259,8 @@ void Agent::trainer_died(std::uint64_t instance) {
   for (const auto& [rank, control] : machine_.arena.controls) {
     if (control.instance != instance) continue;
     const Rank its_rank = rank;
+    if (world_.settings.can_halt() && open_grants_.contains(its_rank))
+      take_left_behind(its_rank, !control.grant_is_open());
     open_grants_.erase(its_rank);
     machine_.arena.controls.erase(its_rank);
     handle(TrainerExited{its_rank, instance});
@@ -308,10 +333,15 @@ void Agent::read_words(Rank rank) {
   }
   TrainerSession* session = session_of(control.instance);
   if (session == nullptr) return;
-  if (session->notified_attempted == control.attempted && session->notified_capturing == control.capturing) return;
-  session->notified_attempted = control.attempted;
-  session->notified_capturing = control.capturing;
-  handle(Progress{rank, control.attempted, control.capturing});
+  if (session->notified_attempted != control.attempted || session->notified_capturing != control.capturing) {
+    session->notified_attempted = control.attempted;
+    session->notified_capturing = control.capturing;
+    handle(Progress{rank, control.attempted, control.capturing});
+    session = session_of(control.instance);
+  }
+  if (session == nullptr || session->notified_freeze == control.freeze) return;
+  session->notified_freeze = control.freeze;
+  handle(FreezeAnswered{rank, control.freeze});
 }
 
 // ---- Watching ----

@@ -47,8 +47,9 @@ class Agent {
   void end_restore(std::uint64_t instance, const std::vector<SlotRef>& corrupt);  // corrupt is empty: it has restored
   void reserve(std::uint64_t instance);
   core::SegmentsReady segments_of(Rank rank, const std::vector<std::string>& shards) const;
-  void read_words(Rank rank);                 // the trainer has rung the doorbell
-  void trainer_died(std::uint64_t instance);  // the trainer's pidfd says so
+  void read_words(Rank rank);  // the trainer has rung the doorbell
+  // The trainer's pidfd says so, or, if it did not die, its engine did.
+  void trainer_ended(std::uint64_t instance, bool died);
 
   // Results of transfers.
   void fetch_ended(std::uint64_t fetch, const SlotRef& slot, core::FetchResult result, const PieceInfo& made);
@@ -64,6 +65,7 @@ class Agent {
     std::vector<SlotRef> reads;  // slots that it restores from, pinned meanwhile
     std::int64_t notified_attempted = -1;
     std::int64_t notified_capturing = -1;
+    core::FreezeAnswer notified_freeze;
     std::uint64_t marks_read = 0;
   };
 
@@ -80,6 +82,7 @@ class Agent {
   void poll();
   TrainerSession* session_of(std::uint64_t instance);
   void end_session(Rank rank);
+  void take_left_behind(Rank rank, bool is_whole);
   std::function<void(const core::Event&)> store_answer();
   void release_if_idle(const SlotRef& ref);
 
@@ -99,7 +102,7 @@ class Agent {
   void on(const core::NotifyStored& notify);
   void on(const core::NotifyResume& notify);
   void on(const core::NotifyReplicationGroup&) {}  // simulated trainers do not copy from GPU to GPU
-  void on(const core::NotifyHalt&) {}              // no simulated leader halts
+  void on(const core::NotifyHalt& notify);
   void on(const core::Fence& fence);
   void on(const core::RestoreReady& ready);
   void on(const core::RestoreFailed& failed);

@@ -127,6 +127,13 @@ void Agent::on(const NotifyStored& notify) { world_.invariants.stored_notified(m
 
 void Agent::on(const NotifyResume& notify) { machine_.arena.controls[notify.rank].resume_at = notify.resume_at; }
 
+void Agent::on(const NotifyHalt& notify) {
+  Control& control = machine_.arena.controls[notify.rank];
+  control.halt = notify.halt;
+  control.halt_at = notify.iteration;
+  if (Trainer* trainer = world_.trainer(control.instance)) trainer->hear_of_halt();
+}
+
 void Agent::on(const Fence& fence) {
   Control& control = machine_.arena.controls[fence.rank];
   if (control.instance == fence.instance) control.fenced = true;

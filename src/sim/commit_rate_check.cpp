@@ -37,14 +37,16 @@ void CommitRateCheck::after_step() {
 TimeMs CommitRateCheck::bound_ms() const {
   const Settings& settings = world_.settings;
   const TimeMs transfers = settings.core.protection.has_parity() ? 4 : 2;
-  return iterations_max * (settings.iteration_ms + settings.update_ms) + 2 * transfers * 2 * settings.transfer_ms +
-         notified_within_ms;
+  const TimeMs every = settings.can_halt() ? settings.core.capture_every : 1;
+  return iterations_max * every * (settings.iteration_ms + settings.update_ms) +
+         2 * transfers * 2 * settings.transfer_ms + notified_within_ms;
 }
 
 // All is well if every rank trains on a node that is as it was when the incarnation began, no fault is at work, and the
 // network can carry the traffic.
 bool CommitRateCheck::is_well() const {
   const TimeMs now = world_.event_queue.now();
+  if (world_.halt_check.is_halted()) return false;
   if (!world_.faults.is_mended() || world_.faults.struck_at() >= waits_since_) return false;
   if (!world_.launcher.everyone_trains() || world_.launcher.is_between_launches() || world_.awaits_replacement())
     return false;

@@ -10,7 +10,7 @@ namespace {
 constexpr TimeMs aim_ms = 5000;        // how long a fault waits for its phase; then it strikes in any phase
 constexpr TimeMs give_up_ms = 9000;    // how long a fault waits for something to strike; then it is left out
 constexpr TimeMs learning_ms = 25000;  // likewise, of a fault for which agents must know all ranks
-bool is_watched(Fault fault) { return static_cast<std::size_t>(fault) >= fault_count - watched_faults; }
+bool is_watched(Fault fault) { return static_cast<std::size_t>(fault) >= first_watched_fault; }
 bool needs_training(Fault fault) { return fault == Fault::update_unannounced || fault == Fault::silent_corruption; }
 
 // The phases from the loss of a leader until all copies exist again.
@@ -25,7 +25,7 @@ bool is_possible(Fault fault, Phase phase) {
   // By the time when agents know all ranks again, what follows a restore is over.
   if (is_watched(fault))
     return phase >= Phase::capturing && phase != Phase::gathering && phase != Phase::announcing &&
-           phase != Phase::reprotecting && phase != Phase::decoding;
+           phase != Phase::reprotecting && phase != Phase::decoding && phase != Phase::halting;
   switch (fault) {
     // These faults need a trainer, or one that trains.
     case Fault::trainer_crash:
@@ -51,6 +51,7 @@ void Faults::start() {
   if (world_.settings.is_hard) plan_rare();
   if (world_.settings.elastic) plan_elastic();
   if (world_.settings.watches) plan_watched();
+  if (world_.settings.can_halt()) plan_halts();
   leave_out();
   armed_at_ = world_.event_queue.now() + world_.random.between(0, world_.settings.fault_gap_ms);
 }
@@ -70,7 +71,7 @@ Faults::Plan Faults::draw() {
   const bool is_replacing = world_.settings.core.standby && world_.random.chance(300);
   do {
     plan.fault = is_leader_loss ? Fault::leader_crash : static_cast<Fault>(world_.random.below(first_faults));
-    plan.phase = is_replacing ? Phase::replacing : static_cast<Phase>(world_.random.below(phase_count));
+    plan.phase = is_replacing ? Phase::replacing : static_cast<Phase>(world_.random.below(first_phases));
   } while (!can_come(plan.phase) || !is_possible(plan.fault, plan.phase) ||
            (is_leader_loss && !is_of_recovery(plan.phase)));
   return plan;
@@ -111,7 +112,7 @@ void Faults::plan_harder() {
     const bool in_recovery = random.chance(600);
     do {
       plan.fault = static_cast<Fault>(first_faults + random.below(hard_faults));
-      plan.phase = static_cast<Phase>(random.below(phase_count));
+      plan.phase = static_cast<Phase>(random.below(first_phases));
     } while (!can_come(plan.phase) || (in_recovery && !is_of_recovery(plan.phase)));
     std::vector<std::size_t> places = {0};  // where a fault may be inserted: not between a fault and its prelude
     for (std::size_t i = 0; i < plan_.size(); ++i)
@@ -134,12 +135,12 @@ void Faults::plan_rare() {
 void Faults::plan_elastic() {
   Random random(mix(world_.settings.seed, hash_of("world size")));
   for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
-    const auto phase = static_cast<Phase>(random.below(phase_count));
+    const auto phase = static_cast<Phase>(random.below(first_phases));
     if (can_come(phase)) plan_.push_back({Fault::world_size_changed, phase});
     Plan plan;
     do {
       plan.fault = static_cast<Fault>(random.below(first_faults));
-      plan.phase = static_cast<Phase>(random.below(phase_count));
+      plan.phase = static_cast<Phase>(random.below(first_phases));
     } while (!can_come(plan.phase) || !is_of_recovery(plan.phase) || !is_possible(plan.fault, plan.phase));
     if (random.chance(700)) plan_.push_back(plan);
   }
@@ -153,8 +154,8 @@ void Faults::plan_watched() {
     Plan plan;
     const bool is_replacing = world_.settings.core.standby && random.chance(600);
     do {
-      plan.fault = static_cast<Fault>(fault_count - watched_faults + random.below(watched_faults));
-      plan.phase = is_replacing ? Phase::replacing : static_cast<Phase>(random.below(phase_count));
+      plan.fault = static_cast<Fault>(first_watched_fault + random.below(watched_faults));
+      plan.phase = is_replacing ? Phase::replacing : static_cast<Phase>(random.below(first_phases));
     } while (!can_come(plan.phase) || !is_possible(plan.fault, plan.phase));
     std::vector<std::size_t> places = {0};  // not between a fault and its prelude
     for (std::size_t i = 0; i < plan_.size(); ++i)
@@ -165,6 +166,34 @@ void Faults::plan_watched() {
       plans.push_back({Fault::leader_crash, Phase::idle});
     }
     plan_.insert(plan_.begin() + static_cast<std::ptrdiff_t>(random.pick(places)), plans.begin(), plans.end());
+  }
+}
+
+// Not between a fault and its prelude.
+void Faults::plan_anywhere(const std::vector<Plan>& plans, Random& random) {
+  std::vector<std::size_t> places = {0};
+  for (std::size_t i = 0; i < plan_.size(); ++i)
+    if (plan_[i].is_last) places.push_back(i + 1);
+  plan_.insert(plan_.begin() + static_cast<std::ptrdiff_t>(random.pick(places)), plans.begin(), plans.end());
+}
+
+// Among the others, which stay the same: faults that halt the job, and any fault while it is halted.
+void Faults::plan_halts() {
+  Random random(mix(world_.settings.seed, hash_of("halts")));
+  for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
+    Plan plan;
+    const bool is_replacing = world_.settings.core.standby && random.chance(600);
+    do {
+      plan.fault = static_cast<Fault>(first_halting_fault + random.below(halting_faults));
+      plan.phase = is_replacing ? Phase::replacing : static_cast<Phase>(random.below(first_phases));
+    } while (!can_come(plan.phase) || !is_possible(plan.fault, plan.phase));
+    plan_anywhere(with_prelude(plan, random), random);
+  }
+  constexpr std::array<Fault, 3> causes = {Fault::rank_dies, Fault::rank_stops, Fault::rank_spins};
+  for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
+    const Plan cause{causes[random.below(causes.size())], Phase::idle, false};
+    const std::size_t drawn = first_faults + hard_faults + (world_.settings.elastic ? 1 : 0);
+    plan_anywhere({cause, {static_cast<Fault>(random.below(drawn)), Phase::halting}}, random);
   }
 }
 
@@ -292,6 +321,11 @@ bool Faults::strike(const Plan& plan) {
     case Fault::communication_hangs:
     case Fault::rank_slow:
     case Fault::rank_pauses:
+    case Fault::rank_dies_in_update:
+    case Fault::rank_thaws:
+    case Fault::false_suspicion:
+    case Fault::late_capture_torn:
+    case Fault::halt_lost:
       return strike_rank(fault);
     case Fault::node_suspended:
       return suspend_node();

@@ -69,21 +69,33 @@ enum class Fault : std::uint8_t {
   rank_slow,            // it computes several times as long as the others
   rank_pauses,          // as for an evaluation
   node_suspended,       // agent and ranks, which notice nothing
+  // Only in runs in which a suspicion halts the job. Likewise.
+  rank_dies_in_update,
+  rank_thaws,         // it is stopped, and goes on while the others freeze
+  false_suspicion,    // it computes past its deadline, and goes on while the others freeze
+  late_capture_torn,  // a rank hangs, and some rank dies while it is captured late
+  halt_lost,          // a rank dies or is stopped, and messages are lost once the leader has made the halt
 };
-inline constexpr std::size_t fault_count = 43;
-inline constexpr std::size_t first_faults = 28;   // how many are drawn first
-inline constexpr std::size_t hard_faults = 7;     // how many harder ones are drawn then
-inline constexpr std::size_t watched_faults = 7;  // the last ones
+inline constexpr std::size_t fault_count = 48;
+inline constexpr std::size_t first_faults = 28;  // how many are drawn first
+inline constexpr std::size_t hard_faults = 7;    // how many harder ones are drawn then
+inline constexpr std::size_t first_watched_fault = 36;
+inline constexpr std::size_t watched_faults = 7;
+inline constexpr std::size_t first_halting_fault = 43;
+inline constexpr std::size_t halting_faults = 5;
 inline constexpr std::array<const char*, fault_count> fault_names = {
-    "trainer crash",      "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
-    "silent corruption",  "agent crash",        "agent crash midway",  "agent freeze",       "leader crash",
-    "node loss",          "two node losses",    "node outdated",       "torn write",         "bit flip stored",
-    "bit flip wire",      "memory full",        "partition",           "partition one way",  "messages lost",
-    "messages repeated",  "messages reordered", "store outage",        "store answer lost",  "clock jump",
-    "everything lost",    "storage outage",     "storage damaged",     "agents freeze",      "all agents freeze",
-    "all clocks jump",    "damage found",       "store record lost",   "store record old",   "effects fail",
-    "world size changed", "rank dies",          "rank stops",          "rank spins",         "communication hangs",
-    "rank slow",          "rank pauses",        "node suspended"};
+    "trainer crash",      "trainer freeze",     "trainer left behind", "rank claimed twice",
+    "update unannounced", "silent corruption",  "agent crash",         "agent crash midway",
+    "agent freeze",       "leader crash",       "node loss",           "two node losses",
+    "node outdated",      "torn write",         "bit flip stored",     "bit flip wire",
+    "memory full",        "partition",          "partition one way",   "messages lost",
+    "messages repeated",  "messages reordered", "store outage",        "store answer lost",
+    "clock jump",         "everything lost",    "storage outage",      "storage damaged",
+    "agents freeze",      "all agents freeze",  "all clocks jump",     "damage found",
+    "store record lost",  "store record old",   "effects fail",        "world size changed",
+    "rank dies",          "rank stops",         "rank spins",          "communication hangs",
+    "rank slow",          "rank pauses",        "node suspended",      "dies in update",
+    "rank thaws",         "false suspicion",    "late capture torn",   "halt lost"};
 
 // How often each fault struck in each phase.
 using FaultTable = std::array<std::array<std::uint64_t, phase_count>, fault_count>;
@@ -121,6 +133,8 @@ class Faults {
   void plan_rare();
   void plan_elastic();
   void plan_watched();
+  void plan_halts();
+  void plan_anywhere(const std::vector<Plan>& plans, Random& random);
   void leave_out();
   void count(Fault fault, Phases phases);
   bool strike(const Plan& plan);  // returns false if there is nothing to strike now
@@ -153,6 +167,11 @@ class Faults {
   bool hurt_storage(Fault fault);
   bool strike_rank(Fault fault);
   bool suspend_node();
+  bool strike_halted_rank(Fault fault, Trainer& trainer, TimeMs long_ms);
+  void once(std::function<bool()> is_so, TimeMs at_most_ms, std::function<void()> action);
+  void wake_in_halt(const Trainer& trainer, TimeMs at_most_ms);
+  void tear_late_capture(TimeMs at_most_ms);
+  void lose_halt(TimeMs at_most_ms);
   void halt(Trainer& trainer, TimeMs low_ms, TimeMs high_ms);
 
   Machine* leader_machine();  // null if it has no agent

@@ -33,6 +33,9 @@ void Tally::add(const Tally& other) {
   relayed += other.relayed;
   notified_lost += other.notified_lost;
   named += other.named;
+  halts += other.halts;
+  late_captures += other.late_captures;
+  late_restores += other.late_restores;
   slowest_commit_ms = std::max(slowest_commit_ms, other.slowest_commit_ms);
   slowest_recovery_ms = std::max(slowest_recovery_ms, other.slowest_recovery_ms);
 }
@@ -234,6 +237,7 @@ void Invariants::sending(const Machine& machine, const Message& message) {
   if (const auto* directive = std::get_if<Directive>(&message)) {
     directed(machine, *directive);
     if (directive->leader == machine.id) world_.watch_check.told(machine, *directive);
+    if (directive->leader == machine.id) world_.halt_check.told(machine, *directive);
   }
   const auto* directive_batch = std::get_if<DirectiveBatch>(&message);
   if (directive_batch == nullptr) return;
@@ -241,6 +245,7 @@ void Invariants::sending(const Machine& machine, const Message& message) {
     if (item.directive.leader != machine.id) continue;  // it only passes the batch on
     directed(machine, item.directive);
     world_.watch_check.told(machine, item.directive);
+    world_.halt_check.told(machine, item.directive);
   }
 }
 

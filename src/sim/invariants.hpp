@@ -24,7 +24,7 @@ class World;
 struct Machine;
 
 struct Violation {
-  std::string invariant;  // "I1" ... "I8", or "core" if the core threw
+  std::string invariant;  // "I1" ... "I11", or "core" if the core threw
   std::string text;
 };
 
@@ -49,6 +49,9 @@ struct Tally {
   std::uint64_t relayed = 0;        // reports that a relay passed on
   std::uint64_t notified_lost = 0;  // members that were said to be lost
   std::uint64_t named = 0;          // causes of hangs that every leader had to name
+  std::uint64_t halts = 0;          // incarnations that were halted
+  std::uint64_t late_captures = 0;  // ranks that were captured in a halted incarnation
+  std::uint64_t late_restores = 0;  // ranks that restored what was captured so
   TimeMs slowest_recovery_ms = 0;   // longest time from the last fault's end until the job had recovered
   TimeMs slowest_commit_ms = 0;     // longest time from one commit to the next while all was well
 

@@ -122,6 +122,14 @@ std::optional<Violation> Invariants::judge_loss(const Machine& leader, const Inc
       return Violation{"I2", text(what, " although the nodes have all of ", describe(whole))};
     }
   }
+  // What ranks froze at, or left behind, counts like any other checkpoint: the newest that is whole is restored. A leader
+  // need not wait for nodes that can only have state which was not committed.
+  for (const CheckpointId whole : history_.complete_checkpoints()) {
+    if (whole.incarnation() != before.assignments.incarnation || whole <= decision.checkpoint) continue;
+    if (decision.verdict != Verdict::restore || history_.ranks_disagree(whole) || history_.is_void(whole)) continue;
+    if (can_go_on_from(whole, reachable))
+      return Violation{"I11", text(what, " although all of ", describe(whole), " is there")};
+  }
   const bool has_listened = world_.event_queue.now() - leader.listens_since >= known_after_ms;
   const bool storage_tells = world_.settings.core.storage && world_.storage.is_calm(known_after_ms) && has_listened;
   if (const CheckpointId stored = world_.storage.newest_sound(known_after_ms);

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/halts.hpp"
 #include "core/types.hpp"
 #include "schedule/idle_forecast.hpp"
 
@@ -54,10 +56,14 @@ struct Control {
   std::int64_t resume_at = 0;
   CheckpointId committed;
   bool fenced = false;
+  std::uint64_t halt = 0;  // number of the halt; 0: there is none
+  std::optional<std::int64_t> halt_at;
 
   std::uint64_t used_grant = 0;  // number of the newest grant that the trainer has used
   std::int64_t attempted = -1;
   std::int64_t capturing = -1;
+  CheckpointId sealing;               // what it seals in the slots of its grant
+  core::FreezeAnswer freeze;          // its answer to the halt
   std::vector<std::string> reserved;  // the segments that the trainer has mapped
 
   // What the trainer's hooks write. An agent that does not read for long loses marks.

@@ -51,6 +51,7 @@ Phases current_phases(World& world) {
     if (!transfer.order.piece.is_parity()) set(Phase::decoding, true);
   }
   set(Phase::replacing, !world.store.incarnation_record().record.replacements.empty());
+  set(Phase::halting, world.settings.can_halt() && world.halt_check.is_under_way());
   if (all_train && phases.none()) set(Phase::idle, true);
   return phases;
 }

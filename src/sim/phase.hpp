@@ -26,11 +26,13 @@ enum class Phase : std::uint8_t {
   encoding,      // parity of a checkpoint that this incarnation captured is being made
   decoding,      // lost pieces are being decoded from parity
   replacing,     // a standby node is the replacement of a lost member
+  halting,       // the job is halted, and some rank is not frozen for good yet
 };
-inline constexpr std::size_t phase_count = 15;
+inline constexpr std::size_t phase_count = 16;
+inline constexpr std::size_t first_phases = 15;  // among these a fault's phase is drawn
 inline constexpr std::array<const char*, phase_count> phase_names = {
-    "down",     "hello", "deciding",  "restoring",  "capturing", "replicating", "committing", "reprotecting",
-    "electing", "idle",  "gathering", "announcing", "encoding",  "decoding",    "standing in"};
+    "down",     "hello", "deciding",  "restoring",  "capturing", "replicating", "committing",  "reprotecting",
+    "electing", "idle",  "gathering", "announcing", "encoding",  "decoding",    "standing in", "halting"};
 
 using Phases = std::bitset<phase_count>;
 

@@ -43,8 +43,9 @@ void Protection::judge(const Machine& machine, TimeMs now) const {
   if (quiet_ms <= least_ms) return;
   const Health health = machine.agent->node().health(now + machine.clock_offset_ms);
   // A node allows as much time as its leader says. The leader never says more than the slowest iteration asks for.
+  const TimeMs every = world_.settings.can_halt() ? world_.settings.core.capture_every : 1;
   const TimeMs allowed_ms =
-      std::min(health.allowed_ms, iterations_allowed * (longest_iteration_ms_ + verdict_told_within_ms));
+      std::min(health.allowed_ms, iterations_allowed * (every * longest_iteration_ms_ + verdict_told_within_ms));
   if (health.standing != Standing::is_protected || quiet_ms <= std::max(allowed_ms + verdict_told_within_ms, least_ms))
     return;
   throw Violation{

@@ -110,6 +110,13 @@ Settings draw_settings(std::uint64_t seed) {
   settings.exchanges = static_cast<std::uint32_t>(watching.below(3));
   settings.has_stages = settings.exchanges != 0 && watching.chance(500);
   settings.hang_floor_ms = watching.between(8, 25) * 100;
+  Random halting(mix(seed, hash_of("halting")));
+  settings.halts = settings.watches && halting.chance(600);
+  if (!settings.halts) return settings;
+  settings.core.halts = true;
+  settings.core.capture_every = static_cast<std::uint32_t>(halting.between(1, 6));
+  settings.core.halt_decision_ms = 1500;
+  settings.core.halt_ms = 8000;
   return settings;
 }
 

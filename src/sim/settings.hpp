@@ -37,6 +37,10 @@ struct Settings {
   std::uint32_t exchanges = 0;  // communications in an iteration before that of all ranks
   bool has_stages = false;      // pairs of ranks exchange, some pairs more often than others; false: all ranks alike
   TimeMs hang_floor_ms = 2500;
+  // A suspicion halts the job, and ranks capture main shards only in every core.capture_every iterations. Only in runs
+  // in which agents watch the ranks.
+  bool halts = false;
+  bool can_halt() const { return watches && halts; }
   TimeMs fault_gap_ms = 4000;  // longest time from one fault to the next
 
   std::string main_shard(Rank rank) const;

@@ -75,6 +75,9 @@ void Trainer::wake() {
   halt_ = Halt::none;
   world_.watch_check.went_on(*this);
   for (auto actions = std::exchange(postponed_, {}); !actions.empty(); actions.pop_front()) later(0, actions.front());
+  // Its threads run on in any order.
+  for (auto looks = std::exchange(postponed_looks_, {}); !looks.empty(); looks.pop_front())
+    watch_later(world_.random.between(0, 1), looks.front());
 }
 
 void Trainer::die() {
@@ -88,7 +91,15 @@ void Trainer::quit(const char* why) {
   die();
 }
 
-void Trainer::corrupt_state() { main_ ^= 1; }
+void Trainer::close(const char* why) {
+  is_closed_ = true;
+  quit(why);
+}
+
+void Trainer::corrupt_state() {
+  main_ ^= 1;
+  world_.halt_check.corrupted(*this);
+}
 
 // ---- Connecting ----
 
@@ -180,6 +191,9 @@ void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
   world_.invariants.restored(*this, ready);
   share_ = ready.share;
   stage_ = Stage::training;
+  if (ready.decision.verdict == Verdict::restore) world_.halt_check.restored(*this, ready.decision.checkpoint);
+  newest_captured_ = iteration_;
+  rest();
   world_.launcher.restored(*this);
   compute();
 }
@@ -204,11 +218,9 @@ void Trainer::heed(const std::string& refusal) {
 
 void Trainer::compute() {
   if (const TimeMs pause_ms = std::exchange(pauses_for_ms_, 0); pause_ms != 0) {
-    if (Control* words = control()) words->is_paused = true;
-    world_.watch_check.paused(*this, true);
+    set_paused(true);
     later(pause_ms, [this] {
-      if (Control* words = control()) words->is_paused = false;
-      world_.watch_check.paused(*this, false);
+      set_paused(false);
       compute();
     });
     return;
@@ -251,13 +263,21 @@ void Trainer::mark(schedule::Mark::Kind kind) {
 void Trainer::update(std::int64_t k) {
   later(world_.random.between(0, 2), [this, k] {
     mark(schedule::Mark::Kind::end);
-    TimeMs left = 0;
-    if (capture_ != 0 && !std::exchange(forgetful_, false)) {
-      left = std::max<TimeMs>(0, capture_ends_at_ - world_.event_queue.now());
-      later(left, [this, capture = capture_] { seal_next(capture, 0); });
-    }
-    later(left + world_.random.between(2, world_.settings.update_ms), [this, k] { finish_update(k); });
+    begin_update(k);
   });
+}
+
+void Trainer::begin_update(std::int64_t k) {
+  if (!passes_gate(k)) return;
+  TimeMs left = 0;
+  if (capture_ != 0 && !std::exchange(forgetful_, false)) {
+    left = std::max<TimeMs>(0, capture_ends_at_ - world_.event_queue.now());
+    later(left, [this, capture = capture_] { seal_next(capture, 0); });
+  }
+  const TimeMs takes_ms = left + world_.random.between(2, world_.settings.update_ms);
+  if (std::exchange(dies_in_update_, false))
+    later(world_.random.between(0, takes_ms), [this] { quit("it is killed within its update"); });
+  later(takes_ms, [this, k] { finish_update(k); });
 }
 
 void Trainer::finish_update(std::int64_t k) {
@@ -266,6 +286,8 @@ void Trainer::finish_update(std::int64_t k) {
   private_ = mix(private_, step);
   iteration_ = k;
   snapshot(k);
+  rest();
+  if (world_.settings.can_halt()) private_ = mix(private_, hash_of("forward"));  // as random generators do
   compute();
 }
 
@@ -286,7 +308,8 @@ void Trainer::snapshot(std::int64_t k) {
   words->attempted = k;
   words->capturing = -1;
   mark(schedule::Mark::Kind::iteration);
-  if (!words->reserved.empty() && k >= words->resume_at && words->grant_is_open()) start_capture(*words, k);
+  if (!words->reserved.empty() && k >= words->resume_at && words->grant_is_open())
+    is_due(k) ? start_capture(*words, k) : seal_small(*words, k);
   if (words->reserved.empty() && !reserving_ && agent_id_ != 0) {
     reserving_ = true;
     world_.agent_on(node)->later(0, [id = instance](Agent& a) { a.reserve(id); });
@@ -294,19 +317,39 @@ void Trainer::snapshot(std::int64_t k) {
   ring();
 }
 
+bool Trainer::is_due(std::int64_t k) const {
+  return !world_.settings.can_halt() || k % world_.settings.core.capture_every == 0;
+}
+
+// From now on the slot is half written.
+void Trainer::empty(const SlotRef& ref) {
+  world_.invariants.capturing(machine(), ref, instance);
+  Slot& slot = *machine().arena.find(ref);
+  slot.sealed = false;
+  slot.bytes = world_.random.next();
+}
+
+// The rest of the iteration may follow late.
+void Trainer::seal_small(Control& words, std::int64_t k) {
+  empty(words.slots.back());
+  captured_private_ = private_;
+  captured_iteration_ = k;
+  words.capturing = k;
+  words.sealing = CheckpointId(incarnation_, k);
+  seal(words.slots.back(), captured_private_);
+  small_grant_ = words.grant;
+}
+
 void Trainer::start_capture(Control& words, std::int64_t k) {
-  for (const SlotRef& ref : words.slots) {
-    world_.invariants.capturing(machine(), ref, instance);
-    Slot& slot = *machine().arena.find(ref);
-    slot.sealed = false;
-    slot.bytes = world_.random.next();  // from now on the slot is half written
-  }
+  for (const SlotRef& ref : words.slots) empty(ref);
   capture_ = ++captures_;
   captured_main_ = main_;
   captured_private_ = private_;
   captured_iteration_ = k;
   capture_ends_at_ = world_.event_queue.now() + world_.random.between(1, world_.settings.capture_ms);
   words.capturing = k;
+  words.sealing = CheckpointId(incarnation_, k);
+  if (world_.settings.can_halt()) seal(words.slots.back(), captured_private_);
 }
 
 // To seal a capture takes one store for each slot and one more. The trainer can die or freeze between any two of them.
@@ -316,12 +359,15 @@ void Trainer::seal_next(std::uint64_t capture, std::size_t slot) {
   const SlotRef& ref = words->slots[slot];
   const ShardPart part = parse_part(ref.shard);
   const bool is_private = ref.shard == words->private_shard;
+  const auto step = [this](TimeMs delay_ms, std::function<void()> action) {
+    captures_late() ? watch_later(delay_ms, std::move(action)) : later(delay_ms, std::move(action));
+  };
   seal(ref, is_private ? captured_private_ : part_bytes(captured_main_, part.index, part.of));
   if (slot + 1 < words->slots.size()) {
     // All of this happens within the time that before_update() takes.
-    later(slot == 0 ? world_.random.between(0, 1) : 0, [=, this] { seal_next(capture, slot + 1); });
+    step(slot == 0 ? world_.random.between(0, 1) : 0, [=, this] { seal_next(capture, slot + 1); });
   } else {
-    later(0, [this, capture] { use_grant(capture); });
+    step(0, [this, capture] { use_grant(capture); });
   }
 }
 
@@ -334,7 +380,9 @@ void Trainer::use_grant(std::uint64_t capture) {
   for (const SlotRef& ref : words->slots) {
     machine().arena.find(ref)->granted_to = 0;
   }
+  newest_captured_ = captured_iteration_;
   ring();
+  if (captures_late()) end_freeze(true);
 }
 
 void Trainer::seal(const SlotRef& ref, std::uint64_t bytes) {
@@ -349,6 +397,7 @@ void Trainer::seal(const SlotRef& ref, std::uint64_t bytes) {
   header.world_size = world_size;
   slot.bytes = bytes;
   slot.sealed = true;
+  if (world_.settings.can_halt()) world_.halt_check.sealed(*this, header);
   world_.invariants.captured(header);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 
 #include "core/events.hpp"
 #include "sim/event_queue.hpp"
@@ -39,9 +40,12 @@ class Trainer {
   void forget_next_before_update() { forgetful_ = true; }  // the next update is without before_update()
   void pause_next(TimeMs for_ms) { pauses_for_ms_ = for_ms; }  // after this iteration
   void slow_down(int factor) { slowness_ = factor; }
+  void die_in_next_update() { dies_in_update_ = true; }
+  void hear_of_halt();   // the agent has written to the control page
   void corrupt_state();  // from now on its state is wrong, and nobody notices
 
   bool is_alive() const { return alive_; }
+  bool is_closed() const { return is_closed_; }  // it has closed its engine, and then ended
   bool is_frozen() const { return halt_ == Halt::frozen || halt_ == Halt::suspended; }
   bool is_halted() const { return halt_ != Halt::none; }
   char process_state() const;  // as in /proc/PID/stat
@@ -52,6 +56,11 @@ class Trainer {
   // The incarnation that it says in its hello. 0 until it has restored.
   std::uint64_t incarnation() const { return stage_ == Stage::training ? incarnation_ : 0; }
   std::int64_t iteration() const { return iteration_; }
+  std::uint64_t main_state() const { return main_; }
+  std::uint64_t private_state() const { return private_; }
+  bool has_heard_of_a_halt();
+  bool is_frozen_for_good() const { return gate_ == Gate::over; }
+  bool captures_late() const { return gate_ == Gate::frozen; }
   const core::Share& share() const { return share_; }
 
   // The agent calls these, to answer.
@@ -74,20 +83,39 @@ class Trainer {
   void compute();
   void compute_part(std::int64_t k, std::uint32_t number, TimeMs takes_ms);
   void mark(schedule::Mark::Kind kind);
+  void begin_update(std::int64_t k);
   void finish_update(std::int64_t k);
   void snapshot(std::int64_t k);
   void start_capture(Control& words, std::int64_t k);
   void seal_next(std::uint64_t capture, std::size_t slot);
   void use_grant(std::uint64_t capture);
   void seal(const SlotRef& ref, std::uint64_t bytes);
+  void empty(const SlotRef& ref);
+  void seal_small(Control& words, std::int64_t k);
+  bool is_due(std::int64_t k) const;
+
+  // trainer_halts.cpp
+  enum class Gate : std::uint8_t { updating, resting, held, frozen, over };
+  void watch_later(TimeMs delay_ms, std::function<void()> action);
+  bool passes_gate(std::int64_t k);
+  void leave_gate();
+  void set_paused(bool is_paused);
+  void rest();
+  void look_for_halt();
+  void answer(core::Freeze state);
+  void freeze_for_good();
+  void end_freeze(bool is_captured);
+
   void heed(const std::string& refusal);
   void quit(const char* why);
+  void close(const char* why);
   void ring();
   Control* control();
   Machine& machine();
 
   World& world_;
   bool alive_ = true;
+  bool is_closed_ = false;
   Halt halt_ = Halt::none;
   TimeMs pauses_for_ms_ = 0;
   int slowness_ = 1;
@@ -95,8 +123,9 @@ class Trainer {
   bool has_asked_ = false;
   bool forgetful_ = false;
   Stage stage_ = Stage::connecting;
-  std::deque<std::function<void()>> postponed_;  // what it does when it wakes
-  std::uint64_t agent_id_ = 0;                   // the agent that it is connected to; 0: none
+  std::deque<std::function<void()>> postponed_;        // what it does when it wakes
+  std::deque<std::function<void()>> postponed_looks_;  // likewise, its watch's thread
+  std::uint64_t agent_id_ = 0;                         // the agent that it is connected to; 0: none
 
   std::uint64_t incarnation_ = 0;
   std::uint64_t main_ = 0;
@@ -111,6 +140,16 @@ class Trainer {
   std::uint64_t captured_private_ = 0;
   std::int64_t captured_iteration_ = -1;
   TimeMs capture_ends_at_ = 0;
+  std::int64_t newest_captured_ = -1;
+
+  Gate gate_ = Gate::updating;
+  std::int64_t hold_from_ = INT64_MAX;
+  std::optional<TimeMs> give_up_at_;             // once it has heard of the halt
+  std::optional<std::int64_t> waits_to_update_;  // before_update() has not returned
+  std::uint64_t small_grant_ = 0;  // where the private shard of this iteration is sealed alone; 0: nowhere
+  bool is_late_ = false;           // the running capture
+  bool is_captured_late_ = false;
+  bool dies_in_update_ = false;
 };
 
 }  // namespace ckpt::sim

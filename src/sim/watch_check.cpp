@@ -103,6 +103,7 @@ void WatchCheck::halted(const Trainer& trainer) {
 }
 
 void WatchCheck::went_on(const Trainer& trainer) {
+  went_on_at_ = world_.event_queue.now();
   Truth* truth = truth_of(trainer.instance);
   if (truth != nullptr && !truth->halts.empty())
     truth->halts.back().span.to = std::min(truth->halts.back().span.to, world_.event_queue.now());
@@ -123,9 +124,13 @@ void WatchCheck::interrupted(const Trainer& trainer) {
   if (Truth* truth = truth_of(trainer.instance)) truth->calm_iterations = 0;
 }
 
-void WatchCheck::died(const Trainer& trainer) {
+void WatchCheck::ended(const Trainer& trainer) {
   Truth* truth = truth_of(trainer.instance);
   if (truth == nullptr) return;
+  if (trainer.is_closed()) {
+    truth->calm_iterations = 0;
+    return;
+  }
   truth->died_at = world_.event_queue.now();
   truth->is_death_known = truth->is_watched && world_.agent_on(truth->node) != nullptr;
 }
@@ -194,22 +199,27 @@ bool WatchCheck::hung_in_communication(TimeMs since) const {
   });
 }
 
-// Its computing in some eight iterations was long compared with the quickest eight of some other rank.
+// Its computing in some five to eight iterations, without the longest of them, was long compared with the quickest such
+// iterations of some other rank.
 bool WatchCheck::is_slower(const Key& key) const {
-  constexpr std::size_t averaged = 8;
-  TimeMs longest_ms = 0, least_ms = INT64_MAX;
+  constexpr std::size_t least = 5, most = 8;
+  double longest_ms = 0, least_ms = -1;
   for (const auto& [each, truth] : truths_) {
     if (each.first != key.first) continue;
-    TimeMs sum_ms = 0;
-    for (std::size_t i = 0; i < truth.iterations.size(); ++i) {
-      sum_ms += truth.iterations[i].took_ms;
-      if (i >= averaged) sum_ms -= truth.iterations[i - averaged].took_ms;
-      if (i + 1 < averaged) continue;
-      if (each == key) longest_ms = std::max(longest_ms, sum_ms);
-      if (each != key) least_ms = std::min(least_ms, sum_ms);
+    for (std::size_t end = least; end <= truth.iterations.size(); ++end) {
+      for (std::size_t count = least; count <= std::min(most, end); ++count) {
+        TimeMs sum_ms = 0, slowest_ms = 0;
+        for (std::size_t i = end - count; i < end; ++i) {
+          sum_ms += truth.iterations[i].took_ms;
+          slowest_ms = std::max(slowest_ms, truth.iterations[i].took_ms);
+        }
+        const double mean_ms = static_cast<double>(sum_ms - slowest_ms) / static_cast<double>(count - 1);
+        if (each == key) longest_ms = std::max(longest_ms, mean_ms);
+        if (each != key) least_ms = least_ms < 0 ? mean_ms : std::min(least_ms, mean_ms);
+      }
     }
   }
-  return least_ms != INT64_MAX && longest_ms * 5 / 4 >= least_ms * TimeMs{world_.settings.core.hang_factor} * 4 / 5;
+  return least_ms >= 0 && longest_ms * 1.25 >= least_ms * world_.settings.core.hang_factor * 0.8;
 }
 
 TimeMs WatchCheck::believed_since(const Machine& leader, const Machine& machine) const {
@@ -325,7 +335,8 @@ void WatchCheck::check_is_named(const std::vector<const Truth*>& truths) {
   const TimeMs now = world_.event_queue.now();
   const TimeMs tick_ms = world_.settings.core.report_ms / 2;
   std::vector<Rank> gone, spinning, waiting;
-  TimeMs gone_due = agents_well_since_, spinning_due = 0, waiting_due = 0;
+  // While a rank is stopped, that one is named and no other.
+  TimeMs gone_due = agents_well_since_, spinning_due = went_on_at_, waiting_due = went_on_at_;
   bool are_deaths_known = true, are_all_calm = true;
   for (Rank rank = 0; rank < truths.size(); ++rank) {
     const Truth& truth = *truths[rank];

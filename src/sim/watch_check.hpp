@@ -32,7 +32,7 @@ class WatchCheck {
   void went_on(const Trainer& trainer);
   void paused(const Trainer& trainer, bool begins);
   void interrupted(const Trainer& trainer);
-  void died(const Trainer& trainer);
+  void ended(const Trainer& trainer);
   void agent_disturbed(NodeId node, TimeMs clock_jumped_ms);
   void agent_started(NodeId node);
   void watched(std::uint64_t instance);  // from now on, by a new agent
@@ -44,6 +44,8 @@ class WatchCheck {
 
   // True if the agents have watched every rank for long enough to have deadlines.
   bool all_are_known() const;
+  // Why this rank is not to blame, "" if it is.
+  std::string why_innocent(const Machine& leader, const core::Culprit& culprit, const core::Directive& directive) const;
   std::uint64_t named() const { return named_; }  // expected ranks that a leader named
 
  private:
@@ -89,7 +91,6 @@ class WatchCheck {
   bool hung_in_computing(const Truth& truth, TimeMs since) const;
   bool hung_in_communication(TimeMs since) const;
   bool is_slower(const Key& key) const;
-  std::string why_innocent(const Machine& leader, const core::Culprit& culprit, const core::Directive& directive) const;
   TimeMs believed_since(const Machine& leader, const Machine& machine) const;
 
   std::vector<const Truth*> truths_now() const;  // by rank; empty if somebody is missing
@@ -106,6 +107,7 @@ class WatchCheck {
   TimeMs leader_well_since_ = 0;
   std::pair<std::uint64_t, std::uint64_t> led_;  // epoch and incarnation
   TimeMs let_go_at_ = -1'000'000;
+  TimeMs went_on_at_ = 0;  // when a rank that was stopped or spun last went on
   std::uint64_t named_ = 0;
   std::pair<std::string, std::vector<Rank>> counted_;  // the newest expectation in `named_`
 };

@@ -18,6 +18,7 @@ bool Faults::strike_rank(Fault fault) {
   if (trainer.is_halted()) return false;
   const TimeMs long_ms = world_.random.between(8000, 20000);
   if (fault != Fault::rank_slow) world_.launcher.look_away(long_ms);
+  if (static_cast<std::size_t>(fault) >= first_halting_fault) return strike_halted_rank(fault, trainer, long_ms);
   switch (fault) {
     case Fault::rank_dies:
       trainer.die();

@@ -30,7 +30,8 @@ World::World(const Settings& run_settings, std::ostream* trace_to)
       liveness_check(*this),
       commit_rate_check(*this),
       protection(*this),
-      watch_check(*this) {}
+      watch_check(*this),
+      halt_check(*this) {}
 
 World::~World() = default;
 
@@ -63,6 +64,9 @@ Outcome World::run() {
   outcome.tally.restarts = launcher.launch() - 1;
   outcome.plan = faults.planned();
   outcome.tally.named = watch_check.named();
+  outcome.tally.halts = halt_check.halts();
+  outcome.tally.late_captures = halt_check.late_captures();
+  outcome.tally.late_restores = halt_check.late_restores();
   outcome.tally.given_up = launcher.give_ups();
   outcome.tally.slowest_commit_ms = commit_rate_check.slowest_ms();
   outcome.tally.slowest_recovery_ms = liveness_check.took_ms();
@@ -215,9 +219,11 @@ void World::trainer_died(const Trainer& trainer) {
     return text("node ", trainer.node, " trainer of rank ", trainer.rank, " dies, launch ", trainer.launch);
   });
   if (Agent* agent = agent_on(trainer.node)) {
-    agent->later(random.between(0, 10), [instance = trainer.instance](Agent& a) { a.trainer_died(instance); });
+    agent->later(random.between(0, 10), [instance = trainer.instance, died = !trainer.is_closed()](Agent& a) {
+      a.trainer_ended(instance, died);
+    });
   }
-  watch_check.died(trainer);
+  watch_check.ended(trainer);
   launcher.trainer_died(trainer);
 }
 
@@ -243,6 +249,7 @@ void World::give_up_job() {
   storage.clear();
   invariants.forget_everything();
   watch_check.forget_everything();
+  halt_check.forget_everything();
 }
 
 }  // namespace ckpt::sim

@@ -16,6 +16,7 @@
 #include "sim/communications.hpp"
 #include "sim/event_queue.hpp"
 #include "sim/faults.hpp"
+#include "sim/halt_check.hpp"
 #include "sim/invariants.hpp"
 #include "sim/launcher.hpp"
 #include "sim/liveness_check.hpp"
@@ -112,6 +113,7 @@ class World {
   CommitRateCheck commit_rate_check;
   Protection protection;
   WatchCheck watch_check;
+  HaltCheck halt_check;
   std::map<NodeId, Machine> machines;
 
  private:

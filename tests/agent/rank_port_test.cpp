@@ -278,5 +278,29 @@ TEST_F(RankPortTest, WordsReachTheTrainer) {
   EXPECT_NE(control_->fenced(), 0u) << "a refusal without a newer incarnation stops the trainer, too";
 }
 
+TEST_F(RankPortTest, ATrainerThatNeverCameBackLeavesTheIterationThatItWasIn) {
+  grant(0, 1);
+  const OpenGrant granted = *port_->outstanding();
+  port_.reset();
+  // An older piece is still in the slot of the main shard.
+  write_piece(segments_.find({0, "rank0"})->writable_slot(0), make_piece("rank0", {1, 4}, 10'000));
+  control_->capturing({1, 5});
+  control_->attempted(5);
+  EXPECT_TRUE(left_by_orphan(arena_.directory(), 0, granted, segments_).empty());
+  write_piece(segments_.find({0, "rank0.private"})->writable_slot(1), make_piece("rank0.private", {1, 5}, 100));
+  const auto left = left_by_orphan(arena_.directory(), 0, granted, segments_);
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].first, (core::SlotRef{0, "rank0.private", 1}));
+  EXPECT_EQ(left[0].second.checkpoint, CheckpointId(1, 5));
+}
+
+TEST_F(RankPortTest, ATrainerThatNeverCameBackLeavesAWholeCapture) {
+  grant(0, 1);
+  const OpenGrant granted = *port_->outstanding();
+  port_.reset();
+  capture(5);
+  EXPECT_EQ(left_by_orphan(arena_.directory(), 0, granted, segments_).size(), 2u);
+}
+
 }  // namespace
 }  // namespace ckpt::agent

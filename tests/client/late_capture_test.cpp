@@ -112,19 +112,19 @@ TEST_F(LateCaptureTest, AStateThatIsCapturedAlreadyIsNotCapturedAgain) {
 
 TEST_F(LateCaptureTest, ASnapshotWithoutASlotIsCapturedOnceThereIsOne) {
   auto engine = halting_engine();
-  for (int k = 0; k <= 1; ++k) {
+  for (int k = 0; k <= 2; ++k) {
     engine->before_update();
     fill(k);
     engine->snapshot(k);  // the first takes the only grant
   }
   const auto mean = tensors_[1].bytes;
   tensors_[1].fill(99);  // as the forward pass does
-  halt(1);
-  await(FreezeState::capturing, 1);
+  halt(2);
+  await(FreezeState::capturing, 2);
   agent_->grant();
-  await(FreezeState::captured, 1);
+  await(FreezeState::captured, 2);
   tensors_[1].bytes = mean;
-  expect_stored(1);
+  expect_stored(2);
 }
 
 TEST_F(LateCaptureTest, ASnapshotWithoutASlotIsForgottenAtTheNextUpdate) {
@@ -185,7 +185,93 @@ TEST_F(LateCaptureTest, ALoopThatDoesNotAskBeforeUpdatesIsNotCaptured) {
   halt(12);
   await(FreezeState::refused, 12);
   EXPECT_FALSE(is_stored("rank0", 12));
-  EXPECT_THAT(engine->before_update().text, HasSubstr("is not captured, because training changes its tensors"));
+  EXPECT_THAT(engine->before_update().text,
+              HasSubstr("is not captured, because training was not seen to call before_update()"));
+}
+
+// It looks at its tickets, and asks only after snapshots that were taken.
+class LoopThatLooksAtTicketsTest : public LateCaptureTest {
+ protected:
+  std::unique_ptr<Engine> engine_ = [this] {
+    auto engine = host_engine({{"on_suspicion", "halt"}, {"capture_every", "10"}, {"close_timeout_ms", "50"}});
+    register_all(*engine, tensors_);
+    restore(*engine);
+    return engine;
+  }();
+
+  void train_until_it_does_not_ask() {
+    ASSERT_EQ(engine_->before_update().status, CKPT_OK);
+    fill(0);
+    ASSERT_EQ(engine_->snapshot(0).status, CKPT_OK);
+    ASSERT_EQ(engine_->before_update().status, CKPT_OK);
+    agent_->grant();
+    fill(1);
+    ASSERT_EQ(engine_->snapshot(1).status, CKPT_SKIPPED);
+    fill(2);
+  }
+};
+
+TEST_F(LoopThatLooksAtTicketsTest, IsNotCapturedInAHaltedJob) {
+  train_until_it_does_not_ask();
+  halt(1);
+  await(FreezeState::refused, 1);
+  EXPECT_FALSE(is_stored("rank0", 1));
+}
+
+TEST_F(LoopThatLooksAtTicketsTest, IsNotCapturedAtItsEnd) {
+  train_until_it_does_not_ask();
+  engine_->await_last_commit();
+  engine_.reset();
+  EXPECT_FALSE(is_stored("rank0", 1));
+}
+
+TEST_F(LateCaptureTest, ALoopThatOnceForgotToAskIsNeverCapturedAndToldOnce) {
+  auto engine = halting_engine();
+  train_until(*engine, 3);
+  WarningLog warnings(*engine);
+  fill(4);
+  engine->snapshot(4);
+  EXPECT_THAT(warnings.take(CKPT_WARNING_FORGOTTEN_UPDATE),
+              HasSubstr("before_update() was not called after the snapshot of iteration 3"));
+  for (int k = 5; k <= 7; ++k) iterate(*engine, k);
+  fill(8);
+  engine->snapshot(8);
+  EXPECT_EQ(warnings.take(CKPT_WARNING_FORGOTTEN_UPDATE), "");
+  iterate(*engine, 9);
+  halt(9);
+  await(FreezeState::refused, 9);
+  EXPECT_FALSE(is_stored("rank0", 9));
+}
+
+TEST_F(LateCaptureTest, ARegistrationThatIsRefusedLeavesTheRankAtRest) {
+  auto engine = halting_engine();
+  train_until(*engine, 3);
+  EXPECT_EQ(caught([&] { engine->register_tensor(tensors_[0].abi()); }).status, CKPT_ERR_INVALID);
+  EXPECT_EQ(caught([&] { engine->move_tensor("nothing", nullptr); }).status, CKPT_ERR_INVALID);
+  halt(3);
+  await(FreezeState::captured, 3);
+  expect_stored(3);
+}
+
+TEST_F(LateCaptureTest, AClosedEngineAnswersAHaltUntilItsProcessEnds) {
+  auto engine = host_engine({{"on_suspicion", "halt"}, {"capture_every", "10"}, {"close_timeout_ms", "50"}});
+  register_all(*engine, tensors_);
+  restore(*engine);
+  train_until(*engine, 3);
+  engine->await_last_commit();
+  halt(std::nullopt);
+  await(FreezeState::captured, 3);
+}
+
+TEST_F(LateCaptureTest, AnEngineThatIsClosedWithinAnUpdateRefusesAHaltAtOnce) {
+  auto engine = host_engine({{"on_suspicion", "halt"}, {"capture_every", "10"}, {"close_timeout_ms", "50"}});
+  register_all(*engine, tensors_);
+  restore(*engine);
+  train_until(*engine, 3);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  engine->await_last_commit();
+  halt(std::nullopt);
+  await(FreezeState::refused, 3);
 }
 
 TEST_F(LateCaptureTest, ASnapshotThatComesWithoutAskingWhileHeldMeansThatNothingIsSealed) {

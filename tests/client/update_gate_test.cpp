@@ -27,10 +27,30 @@ TEST(UpdateGate, AnUpdateBeginsOnlyWhileTheGateIsOpen) {
   EXPECT_TRUE(gate.freeze());
   EXPECT_FALSE(gate.freeze()) << "one thread captures";
   EXPECT_FALSE(gate.pass()) << "a freeze is for good";
-  gate.end();
+  gate.end(true);
   EXPECT_EQ(gate.state(), State::over);
   EXPECT_FALSE(gate.begin_update());
   EXPECT_EQ(gate.iteration(), 4);
+}
+
+TEST(UpdateGate, ARankThatComesToRestIsHeldAtOnceFromTheGivenIterationOn) {
+  UpdateGate gate;
+  gate.hold_from(4);
+  gate.rest(3, true);
+  EXPECT_TRUE(gate.begin_update());
+  gate.rest(4, true);
+  EXPECT_EQ(gate.state(), State::held);
+  EXPECT_FALSE(gate.begin_update());
+}
+
+TEST(UpdateGate, AnUpdateThatDidNotTakePlaceLeavesTheRankAtRestAsItWas) {
+  UpdateGate gate;
+  gate.rest(3, true);
+  ASSERT_TRUE(gate.begin_update());
+  gate.rest_again();
+  EXPECT_EQ(gate.state(), State::resting);
+  EXPECT_EQ(gate.iteration(), 3);
+  EXPECT_TRUE(gate.is_kept());
 }
 
 // Whatever the moment of the freeze: what is frozen is one iteration, whole, and stays so.
@@ -54,7 +74,7 @@ TEST(UpdateGate, AFreezeAtAnyMomentFindsTensorsOfOneIterationThatStayAsTheyAre) 
     for (int look = 0; look < 3; ++look) {
       for (const std::int64_t element : tensor) ASSERT_EQ(element, gate.iteration());
     }
-    gate.end();
+    gate.end(true);
     training.join();
     for (const std::int64_t element : tensor) ASSERT_EQ(element, gate.iteration());
   }
@@ -131,6 +151,51 @@ TEST_F(HaltWatchTest, ARankThatLagsDoesOneMoreUpdate) {
   gate_.rest(41, true);
   look();
   expect_answer(FreezeState::captured, 41);
+}
+
+TEST_F(HaltWatchTest, ARankThatLagsDoesNotOvertakeTheDecidedIteration) {
+  gate_.rest(40, true);
+  control_.halt({7, std::nullopt});
+  look();
+  control_.halt({7, 42});
+  look();
+  ASSERT_TRUE(gate_.begin_update());
+  gate_.rest(41, true);
+  ASSERT_TRUE(gate_.begin_update()) << "it is still behind";
+  gate_.rest(42, true);
+  EXPECT_FALSE(gate_.begin_update()) << "even before the watch looks again";
+  look();
+  expect_answer(FreezeState::captured, 42);
+}
+
+TEST_F(HaltWatchTest, ARankInAnUpdateBeginsNoOtherOneInAHaltedIncarnation) {
+  gate_.rest(40, true);
+  ASSERT_TRUE(gate_.begin_update());
+  control_.halt({7, std::nullopt});
+  look();
+  gate_.rest(41, true);
+  EXPECT_FALSE(gate_.begin_update()) << "even before the watch looks again";
+}
+
+TEST_F(HaltWatchTest, WhatClosingTheEngineCapturesIsTheAnswer) {
+  gate_.rest(40, true);
+  ASSERT_TRUE(gate_.freeze());
+  control_.halt({7, std::nullopt});
+  look();
+  expect_answer(FreezeState::capturing, 40);
+  gate_.end(true);
+  look();
+  expect_answer(FreezeState::captured, 40);
+  EXPECT_EQ(captures_, 0);
+}
+
+TEST_F(HaltWatchTest, ClosingTheEngineWithinAnUpdateIsARefusal) {
+  gate_.rest(40, true);
+  ASSERT_TRUE(gate_.begin_update());
+  ASSERT_TRUE(gate_.abandon());
+  control_.halt({7, std::nullopt});
+  look();
+  expect_answer(FreezeState::refused, 40);
 }
 
 TEST_F(HaltWatchTest, ARankThatLagsForTooLongFreezesWhereItIs) {

@@ -116,7 +116,8 @@ class Cluster {
   void hello(NodeId node, Rank rank, std::uint64_t incarnation = 0) {
     instances_[rank] = ++ids_;
     homes_[rank] = node;
-    feed(node, TrainerHello{rank, instances_[rank], incarnation, world_size_, main_of(rank), private_shard(rank)});
+    feed(node, TrainerHello{rank, instances_[rank], incarnation, world_size_, main_of(rank), private_shard(rank),
+                            captures_every.contains(rank) ? captures_every.at(rank) : 1, halting.contains(rank)});
     drain();
   }
   void lose_incarnation_record() {
@@ -263,6 +264,8 @@ class Cluster {
   std::map<Rank, std::vector<NotifyHalt>> halts;
   std::map<Rank, std::vector<NotifyReplicationGroup>> replications;
   bool was_ready_before_replication = false;
+  std::map<Rank, std::uint32_t> captures_every;  // options of ranks that say hello from now on
+  std::set<Rank> halting;
   bool wants_gpu_replication = false;                                  // every rank
   std::map<AssignmentsName, std::vector<RankAssignment>> assignments;  // in the store
   bool reading_assignments = true;                                     // false: they are not told

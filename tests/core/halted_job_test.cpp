@@ -390,5 +390,46 @@ TEST(HaltedJob, WhatADeadRankLeftInSlotsThatItWasNotGrantedDoesNotCount) {
                            [](const PieceInfo& piece) { return piece.checkpoint == CheckpointId(1, 43); }));
 }
 
+// The agent of rank 2 started again just before, and the rank had not come back to it.
+TEST(HaltedJob, ADeadRanksOwnStateCountsEvenIfItsAgentHadJustStartedAgain) {
+  Job job;
+  for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
+  const SlotRef slot = job.granted().at(2).back();
+  job.restart_agent(2);
+  job.feed(2, LeftBehind{2, {{slot, piece_of(slot.shard, {1, 43}, ranks)}}});
+  job.exit_trainer(2);
+  const auto pieces = job.status(2).pieces;
+  EXPECT_EQ(std::count_if(pieces.begin(), pieces.end(),
+                          [](const PieceInfo& piece) { return piece.checkpoint == CheckpointId(1, 43); }),
+            1);
+}
+
+// A former leader's halt is at 43. The next leader was not told of it, and suspects a rank before it has heard who was.
+TEST(HaltedJob, ANewLeaderMakesNoHaltBeforeItHasListenedToAllNodes) {
+  Job job;
+  const NodeId former = *job.current_leader(), next = former == 0 ? 1 : 0;
+  const auto cut_off = [&](NodeId node) {
+    for (NodeId other = 0; other < ranks; ++other) job.cut.insert({{node, other}, {other, node}});
+  };
+  cut_off(next);
+  job.suspect(3, RankTrouble::stopped);
+  for (Rank rank = 0; rank < 3; ++rank) {
+    if (rank != next) job.answer(rank, Freeze::held, 43);
+  }
+  job.advance(6000);
+  const Halt halt = job.halt(former);
+  ASSERT_EQ(halt.iteration, 43);
+  cut_off(former);
+  job.suspect(next);
+  for (int i = 0; i < 400 && job.current_leader() != next; ++i) job.advance(50);
+  ASSERT_EQ(job.current_leader(), next);
+  job.advance(500);
+  EXPECT_EQ(job.halt(next), Halt());
+  job.cut.clear();
+  job.advance(6000);
+  EXPECT_EQ(job.halt(next).number, halt.number);
+  EXPECT_EQ(job.halt(next).iteration, 43);
+}
+
 }  // namespace
 }  // namespace ckpt::core::halted_job

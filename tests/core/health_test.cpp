@@ -320,6 +320,38 @@ TEST(Health, AnAgentWithAnotherProtectionIsNamed) {
   }
 }
 
+TEST(Health, ARankWithAnotherReactionToSuspicionsIsNamed) {
+  Cluster cluster(0, 4);
+  cluster.configure = [](Config& config) { config.halts = true; };
+  cluster.halting = {0, 1, 3};
+  for (NodeId node = 0; node < 4; ++node) cluster.boot(node);
+  cluster.start_incarnation(own_node);
+  cluster.begin_training();
+  for (std::int64_t k = 0; k < 5; ++k) {
+    cluster.snapshot_all(k);
+    cluster.advance(100);
+  }
+  const Health health = cluster.health(0);
+  EXPECT_EQ(health.standing, Standing::degraded);
+  EXPECT_EQ(health.cause, Cause::other_options);
+  EXPECT_EQ(health.rank, 2u);
+  EXPECT_THAT(explain(health, name_of), HasSubstr("on_suspicion=report capture_every=1, rank 0 has on_suspicion=halt"));
+}
+
+TEST(Health, AnAgentThatIsToCaptureAtOtherIterationsThanTheRanksIsNamed) {
+  Cluster cluster(4, 4);
+  for (Rank rank = 0; rank < 4; ++rank) cluster.captures_every[rank] = 10;
+  cluster.start_incarnation(own_node);
+  cluster.begin_training();
+  for (std::int64_t k = 0; k < 5; ++k) {
+    cluster.snapshot_all(k);
+    cluster.advance(100);
+  }
+  EXPECT_EQ(cluster.health(0).cause, Cause::other_options);
+  EXPECT_THAT(explain(cluster.health(0), name_of),
+              HasSubstr("capture_every=10, the leading agent has on_suspicion=report capture_every=1"));
+}
+
 TEST(Health, ANodeThatCannotUseTheCoordinationStoreIsNamed) {
   Job job;
   job.train(5);

@@ -177,5 +177,13 @@ TEST(LearnedDeadline, CountsTheRanksOwnComputing) {
   EXPECT_DOUBLE_EQ(*rank.deadline.computing_s(), 2);
 }
 
+TEST(LearnedDeadline, OneLongIterationDoesNotMakeARankSlow) {
+  WatchedRank rank;
+  for (int i = 0; i < 3; ++i) rank.iteration(1, 2, 1);
+  rank.iteration(1, 2, 100);  // before it has a deadline
+  for (int i = 0; i < 5; ++i) rank.iteration(1, 2, 1);
+  EXPECT_DOUBLE_EQ(*rank.deadline.computing_s(), 2);
+}
+
 }  // namespace
 }  // namespace ckpt::schedule

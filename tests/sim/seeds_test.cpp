@@ -16,6 +16,15 @@ std::string violation_in(Settings settings) {
   return violation ? violation->invariant + ": " + violation->text : "";
 }
 
+// With the harder faults and with the watch, found before a suspicion could halt the job.
+std::string watched_violation_of(std::uint64_t seed) {
+  Settings settings = draw_settings(seed);
+  settings.halts = settings.core.halts = false;
+  settings.core.capture_every = 1;
+  const auto violation = World(settings, nullptr).run().violation;
+  return violation ? violation->invariant + ": " + violation->text : "";
+}
+
 // Found before there were the harder faults.
 std::string violation_of(std::uint64_t seed) {
   Settings settings = draw_settings(seed);
@@ -206,6 +215,21 @@ TEST(Seeds, ANodeThatFailsToReportMayBeCalledLost) { EXPECT_EQ(hard_violation_of
 // The store lost a record. The one node that knew of the decision led, and waited for rank assignments that the
 // decision had removed. Then its agent was restarted, and the incarnation was decided again.
 TEST(Seeds, ALeaderThatKnowsOfADecisionDoesNotWaitForAssignments) { EXPECT_EQ(hard_violation_of(900537), ""); }
+
+// The store lost the incarnation's record. The next leader remembered that incarnation as undecided, wrote that, and
+// decided it. But it had been decided, and all who knew were lost.
+TEST(Seeds, AnIncarnationThatMayHaveBeenDecidedIsNotDecidedAnew) { EXPECT_EQ(watched_violation_of(900963), ""); }
+
+// The store lost the incarnation's record. The next leader opened another one that named no members, and was lost. The
+// leader after it took nobody for missing, and decided before it had heard the nodes that had state.
+TEST(Seeds, ALeaderThatKnowsNoMembersHearsAllNodesBeforeItStartsAnew) { EXPECT_EQ(watched_violation_of(901462), ""); }
+
+// A rank spun, and another one was stopped for a while. The checker expected the leader to name the first one again at
+// the very moment when the other one went on.
+TEST(Seeds, ARankThatSpinsIsNamedAgainSomeTimeAfterAStoppedOneGoesOn) { EXPECT_EQ(watched_violation_of(900640), ""); }
+
+// All clocks jumped, and one iteration of one rank counted as ten seconds long.
+TEST(Seeds, ARankIsNotSlowBecauseOfOneIteration) { EXPECT_EQ(watched_violation_of(900334), ""); }
 
 }  // namespace
 }  // namespace ckpt::sim

@@ -123,6 +123,7 @@ class Writer(StorageWriter):
         held = self._held
         if self._iteration is None:
             self._iteration = held.start.next_iteration if held.last is None else held.last.iteration + 1
+        self._engine.capture_next()  # a save is whole, whatever the option capture_every says
         self.ticket = held.last = self._engine.snapshot(self._iteration)
         self._iteration = None
         self.ticket.wait(Stage.CAPTURING, self._timeout_ms)  # waits until a slot is free

@@ -44,6 +44,25 @@ std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, c
   return grants;
 }
 
+// It stored `capturing` before it began, and `used_grant` after it had sealed all slots.
+LeftPieces left_by_orphan(const std::string& directory, core::Rank rank, const OpenGrant& grant,
+                          const Segments& segments) try {
+  const auto control = arena::Control::attach(directory, rank);
+  const CheckpointId capturing = control.capturing();
+  const bool is_whole = control.used_grant() == grant.sequence;
+  LeftPieces pieces;
+  for (const core::SlotRef& ref : grant.slots) {
+    const auto segment = segments.find({ref.rank, ref.shard});
+    if (segment == nullptr || ref.slot >= segment->slots()) continue;
+    auto manifest = segment->slot(ref.slot).read();
+    if (!manifest) continue;
+    if (is_whole || (capturing && manifest->checkpoint == capturing)) pieces.emplace_back(ref, std::move(*manifest));
+  }
+  return pieces;
+} catch (const Failure&) {  // without its page nobody knows what is new
+  return {};
+}
+
 RankPort::RankPort(core::TrainerHello hello, arena::Control control, std::optional<OpenGrant> outstanding,
                    std::function<void()> look)
     : hello_(std::move(hello)),
@@ -143,8 +162,8 @@ std::optional<arena::Manifest> RankPort::sealed_piece(const Segments& segments, 
   return manifest;
 }
 
-std::vector<std::pair<core::SlotRef, arena::Manifest>> RankPort::left_behind(const Segments& segments) const {
-  std::vector<std::pair<core::SlotRef, arena::Manifest>> pieces;
+LeftPieces RankPort::left_behind(const Segments& segments) const {
+  LeftPieces pieces;
   if (!outstanding_ || incarnation_ == 0) return pieces;
   for (const core::SlotRef& ref : outstanding_->slots) {
     if (auto manifest = sealed_piece(segments, ref)) pieces.emplace_back(ref, std::move(*manifest));

@@ -31,6 +31,14 @@ struct OpenGrant {
 // trainers in the arena in `directory`.
 std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, const Log& log);
 
+// Pieces in granted slots, with the slots.
+using LeftPieces = std::vector<std::pair<core::SlotRef, arena::Manifest>>;
+
+// A trainer has ended that never came back to this agent. What it sealed in the slots of the grant that an earlier
+// agent had given it: its newest iteration, and nothing older that was in these slots before.
+LeftPieces left_by_orphan(const std::string& directory, core::Rank rank, const OpenGrant& grant,
+                          const Segments& segments);
+
 class RankPort {
  public:
   // `outstanding`: a grant of an earlier agent that the trainer may still be using. When the trainer rings the
@@ -75,7 +83,7 @@ class RankPort {
   ControlChanges look(const Segments& segments);
   // The trainer has ended, and look() has taken what it captured. The sealed pieces of a later iteration that it left
   // in the slots of its grant.
-  std::vector<std::pair<core::SlotRef, arena::Manifest>> left_behind(const Segments& segments) const;
+  LeftPieces left_behind(const Segments& segments) const;
   // Call this before look(). A ring from now on causes another task.
   void looked() { pending_.store(false, std::memory_order_release); }
 

@@ -106,6 +106,9 @@ HelloRequest hello_request(const json& request) {
     wanted.claim_timeout_ms = static_cast<std::int64_t>(number(*options, "claim_timeout_ms", timeout_max_ms));
   if (options->contains("protection")) wanted.protection = sentence(*options, "protection");
   if (options->contains("placement")) wanted.placement = sentence(*options, "placement");
+  if (options->contains("capture_every"))
+    hello.capture_every = static_cast<std::uint32_t>(number(*options, "capture_every", UINT32_MAX));
+  hello.halts = flag(*options, "halts");
   return wanted;
 }
 

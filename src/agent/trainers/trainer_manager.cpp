@@ -91,9 +91,9 @@ void TrainerManager::hello(const core::TrainerHello& hello, std::int64_t pid, co
 }
 
 // Its newest private shard, or more. Peers that have the rest of that iteration can restore it.
-void TrainerManager::take_left_behind(Rank rank, const RankPort& port) {
+void TrainerManager::take_left_behind(Rank rank, LeftPieces pieces) {
   core::LeftBehind left{rank, {}};
-  for (auto& [slot, manifest] : port.left_behind(deps_.segments)) {
+  for (auto& [slot, manifest] : pieces) {
     left.pieces.emplace_back(slot, piece_info(manifest));
     deps_.index.add(slot, deps_.segments.find({slot.rank, slot.shard}), std::move(manifest));
   }
@@ -103,7 +103,7 @@ void TrainerManager::take_left_behind(Rank rank, const RankPort& port) {
 void TrainerManager::exited(Asker asker, bool died) {
   if (RankPort* port = port_of(asker); port != nullptr) {
     look(asker);  // what it did last, which no task has read yet
-    take_left_behind(asker.rank, *port);
+    take_left_behind(asker.rank, port->left_behind(deps_.segments));
     port->fence(0);  // at the latest this stops a process that goes on without its engine
     unlink_same(control_path(deps_.directory, asker.rank), port->control().fd());
     trainers_.erase(asker.rank);
@@ -113,6 +113,8 @@ void TrainerManager::exited(Asker asker, bool died) {
     served_.erase(asker.rank);
     deps_.replications.gone(asker.rank);
   } else if (port_of(asker.rank) == nullptr) {
+    if (const auto granted = granted_.find(asker.rank); granted != granted_.end())
+      take_left_behind(asker.rank, left_by_orphan(deps_.directory, asker.rank, granted->second, deps_.segments));
     ::unlink(control_path(deps_.directory, asker.rank).c_str());
     granted_.erase(asker.rank);
     deps_.replications.gone(asker.rank);

@@ -193,6 +193,11 @@ void TrainerServer::on_hello(Connection& connection, const json& request) {
   warn_of_other(hello.rank, "protection", wanted.protection, placement::name(options_.chosen_protection()));
   warn_of_other(hello.rank, "placement", wanted.placement,
                 options_.placement ? std::string(placement::name(*options_.placement)) : "auto");
+  const auto on_suspicion = [](bool halts) { return halts ? "halt" : "report"; };
+  warn_of_other(hello.rank, "on_suspicion", on_suspicion(hello.halts),
+                on_suspicion(options_.on_suspicion == OnSuspicion::halt));
+  warn_of_other(hello.rank, "capture_every", std::to_string(hello.capture_every),
+                std::to_string(options_.capture_every));
   // The kernel says which process this is; the trainer's word does not count.
   Claimant claimant{hello.rank,
                     hello.instance,

@@ -13,8 +13,8 @@ constexpr TimeMs reconcile_gap_ms_max = 1000;
 
 // ---- Reports ----
 
-void Leader::on(const IncarnationRecordRead& read) {
-  if (!record_writer_.accept(read)) return;
+void Leader::on(const IncarnationRecordRead& read, bool is_in_store) {
+  if (!record_writer_.accept(read, is_in_store)) return;
   const bool new_incarnation = view_.record && read.record.incarnation != view_.record->incarnation;
   assignments_.on_record(read.record);
   view_.record = read.record;

@@ -47,7 +47,7 @@ class Leader {
     snapshot_interval_.inherit(known.health.pace_ms);
   }
 
-  void on(const IncarnationRecordRead& read);
+  void on(const IncarnationRecordRead& read, bool is_in_store = true);  // see RecordWriter::accept()
   void on(const AssignmentsRead& read) { assignments_.on(read); }
   void on(NodeId from, const Report& report, TimeMs now);  // `from`: the node itself, or its relay
   // `other` still believes that it leads.
@@ -111,6 +111,7 @@ class Leader {
   Obstacle obstacle_of_copies() const;
   Obstacle obstacle_of_progress() const;
   Obstacle lesser_trouble(TimeMs now) const;
+  Obstacle other_options() const;
   const RankReport* report_of(Rank rank) const;
   std::optional<Lack> first_lack(CheckpointId checkpoint, const Pieces& pieces) const;
 

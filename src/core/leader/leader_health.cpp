@@ -167,6 +167,30 @@ Leader::Obstacle Leader::obstacle_of_progress() const {
   return {Cause::stalled};
 }
 
+namespace {
+
+std::string halt_options(bool halts, std::uint32_t capture_every) {
+  return std::string("on_suspicion=") + (halts ? "halt" : "report") + " capture_every=" + std::to_string(capture_every);
+}
+
+}  // namespace
+
+// A rank that reports never answers a halt, and only iterations that all ranks capture are committed. The first rank
+// counts, and an agent that may have to halt the job.
+Leader::Obstacle Leader::other_options() const {
+  if (view_.bindings.empty()) return {};
+  const auto said_by = [](const RankReport& rank) { return halt_options(rank.halts, rank.capture_every); };
+  const auto& [first, its] = *view_.bindings.begin();
+  for (const auto& [rank, binding] : view_.bindings) {
+    if (said_by(binding.rank) != said_by(its.rank))
+      return {Cause::other_options, binding.node, rank,
+              said_by(binding.rank) + ", rank " + std::to_string(first) + " has " + said_by(its.rank)};
+  }
+  const std::string own = halt_options(view_.config.halts, view_.config.capture_every);
+  if (said_by(its.rank) == own) return {};
+  return {Cause::other_options, its.node, first, said_by(its.rank) + ", the leading agent has " + own};
+}
+
 // The job commits, but its protection is less than asked for.
 Leader::Obstacle Leader::lesser_trouble(TimeMs now) const {
   for (const Report* report : view_.present) {
@@ -175,6 +199,7 @@ Leader::Obstacle Leader::lesser_trouble(TimeMs now) const {
       return {Cause::other_protection, report->node, no_rank,
               placement::name(report->protection) + ", the job has " + placement::name(view_.record->protection)};
   }
+  if (const Obstacle other = other_options(); other.cause != Cause::none) return other;
   for (const Report* report : view_.present) {
     if (report->coordination_fails) return {Cause::coordination_fails, report->node};
   }

@@ -13,13 +13,14 @@ bool RecordWriter::is_set_back(const IncarnationRecordRead& read) const {
   return in_charge() && read.record.epoch <= view_.epoch && read.record != *view_.record && !is_own;
 }
 
-bool RecordWriter::accept(const IncarnationRecordRead& read) {
+bool RecordWriter::accept(const IncarnationRecordRead& read, bool is_in_store) {
   if (is_set_back(read)) {
     revision_ = read.revision;
     is_set_back_ = true;
     return false;
   }
   is_set_back_ = false;
+  is_remembered_ = !is_in_store;
   if (view_.record && read.record != *view_.record) swapped_.clear();  // an unchanged record may have overtaken a write
   if (!view_.record || read.revision != revision_) swap_pending_ = false;
   revision_ = read.revision;
@@ -30,6 +31,9 @@ void RecordWriter::take_charge(TimeMs now, Effects& effects) {
   if (view_.record->epoch > view_.epoch || !may_swap(now)) return;  // a newer leader works, or a swap is pending
   IncarnationRecord record = *view_.record;
   record.epoch = view_.epoch;
+  // The former leader may have decided this incarnation before the store lost that, and all who knew may be gone. Two
+  // decisions must not have one number.
+  if (is_remembered_ && record.incarnation != 0 && record.decision.verdict == Verdict::undecided) ++record.incarnation;
   swap(std::move(record), now, effects);
 }
 

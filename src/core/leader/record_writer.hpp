@@ -14,7 +14,9 @@ class RecordWriter {
   explicit RecordWriter(const JobView& view) : view_(view) {}
 
   // Returns false if the record that was read is older than the view's record. The view's record then stays.
-  bool accept(const IncarnationRecordRead& read);
+  // `is_in_store`: the store has this record. False: the store has an older one of the revision that was read, and this
+  // node remembers a newer one.
+  bool accept(const IncarnationRecordRead& read, bool is_in_store);
 
   bool in_charge() const { return view_.record && view_.record->epoch == view_.epoch; }
   void take_charge(TimeMs now, Effects& effects);
@@ -31,6 +33,7 @@ class RecordWriter {
   bool swap_pending_ = false;
   std::vector<IncarnationRecord> swapped_;  // records whose writing it ordered since the view's record was read
   bool is_set_back_ = false;                // the store has an older record than the view
+  bool is_remembered_ = false;              // likewise, before this leader is in charge
   TimeMs swapped_at_ = 0;
 };
 

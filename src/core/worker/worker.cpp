@@ -152,9 +152,10 @@ void Worker::on(const TroubleReported& reported) {
 
 // They count like captured pieces. Peers may have the rest of the checkpoint.
 void Worker::on(const LeftBehind& left) {
-  const auto it = trainers_.find(left.rank);
-  if (it == trainers_.end()) return;
-  std::vector<SlotRef>& granted = it->second.granted;
+  const auto trainer = trainers_.find(left.rank);
+  const auto orphan = orphaned_grants_.find(left.rank);  // of a trainer that never came back to this agent
+  if (trainer == trainers_.end() && orphan == orphaned_grants_.end()) return;
+  std::vector<SlotRef>& granted = trainer != trainers_.end() ? trainer->second.granted : orphan->second.slots;
   for (const auto& [slot, piece] : left.pieces) {
     if (std::erase(granted, slot) == 0) continue;  // not the slots that it was granted
     slots_.captured(slot, piece);
@@ -187,6 +188,8 @@ std::vector<RankReport> Worker::rank_reports() const {
     report.freeze = trainer.freeze;
     report.freeze_at = trainer.notified_halt_iteration;
     report.reports_trouble = trainer.reports_trouble;
+    report.capture_every = trainer.hello.capture_every;
+    report.halts = trainer.hello.halts;
     reports.push_back(std::move(report));
   }
   return reports;

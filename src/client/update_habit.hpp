@@ -1,0 +1,48 @@
+// UpdateHabit judges whether tensors stay as they are after a snapshot until before_update() is called. The engine
+// cannot see a change of tensors. So it trusts only a loop that has never forgotten that call, and that was seen to
+// make it after a snapshot of the same kind: a loop may look at its ticket, and call before_update() only after
+// snapshots that were taken. Only the training thread uses it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+namespace ckpt::client {
+
+class UpdateHabit {
+ public:
+  // before_update() was called.
+  void asked() {
+    has_asked_after_[rests_after_.value_or(taken)] = true;
+    rests_after_.reset();
+  }
+  // The engine lets the tensors change for another reason, such as a registration.
+  void left_rest() { rests_after_.reset(); }
+  // snapshot() was called. Returns true if it is the first that came without before_update() after the one before.
+  bool began_snapshot(std::uint64_t incarnation) {
+    const bool is_first = !has_forgotten();
+    if (rests_after_ && incarnation == incarnation_) has_forgotten_after_[*rests_after_] = true;
+    incarnation_ = incarnation;
+    return is_first && has_forgotten();
+  }
+  // The tensors rest from now on.
+  void ended_snapshot(bool is_taken) { rests_after_ = is_taken ? taken : left_out; }
+
+  // Since a snapshot, nobody has said that the tensors change.
+  bool rests() const { return rests_after_.has_value(); }
+  // What rests can be captured later.
+  bool is_kept() const { return rests() && has_asked_after_[*rests_after_] && !has_forgotten(); }
+  bool has_forgotten_after_taken() const { return has_forgotten_after_[taken]; }
+
+ private:
+  enum Kind : std::size_t { left_out, taken };
+  bool has_forgotten() const { return has_forgotten_after_[left_out] || has_forgotten_after_[taken]; }
+
+  std::array<bool, 2> has_asked_after_{};  // by Kind
+  std::array<bool, 2> has_forgotten_after_{};
+  std::optional<Kind> rests_after_;
+  std::uint64_t incarnation_ = 0;  // of the newest snapshot
+};
+
+}  // namespace ckpt::client
