@@ -149,18 +149,18 @@ def missing_modules(*names: str) -> str:
     return f"these Python packages are not here: {', '.join(missing)}" if missing else ""
 
 
-def all_steps(build: Path, libraries: str, *, stand_in: bool) -> list[Step]:
+def all_steps(build: Path, libraries: str, *, on_double: bool) -> list[Step]:
     programs = os.environ | {"LD_LIBRARY_PATH": libraries}
     trainers = os.environ | {"PYTHONPATH": str(ROOT / "python"), "CKPTENGINE_BUILD_DIR": str(build)}
-    if not stand_in:
+    if not on_double:
         trainers["CKPTENGINE_TEST_GPU"] = "real"
-    no_nccl = "" if stand_in or nccl_file() else "there is no NCCL here"
+    no_nccl = "" if on_double or nccl_file() else "there is no NCCL here"
 
     def program(name: str, file: str, why_skipped: str = "") -> Step:
         return Step(name, [build / "tests" / file], 240, programs, why_skipped)
 
     def bench(part: str, limit_s: int, *more: object) -> Step:
-        double = ["--test-double"] if stand_in else []
+        double = ["--test-double"] if on_double else []
         script = ROOT / "bench" / "gpu.py"
         return Step(part, [sys.executable, script, "--build", build, "--only", part, *double, *more], limit_s)
 
@@ -181,13 +181,13 @@ def all_steps(build: Path, libraries: str, *, stand_in: bool) -> list[Step]:
              missing_modules("pytest", "torch")),
         bench("exchange", 180),
         bench("kills", 570, "--kills", 30),
-        Step("sanitizer", sanitize, 600, None, "the stand-in has no kernels of a GPU" if stand_in else ""),
+        Step("sanitizer", sanitize, 600, None, "the test double has no kernels of a GPU" if on_double else ""),
     ]  # fmt: skip
 
 
 @contextlib.contextmanager
-def libraries_of(build: Path, *, stand_in: bool) -> Iterator[str]:
-    if not stand_in:
+def libraries_of(build: Path, *, on_double: bool) -> Iterator[str]:
+    if not on_double:
         with program_libraries(build) as path:
             yield path
         return
@@ -197,10 +197,10 @@ def libraries_of(build: Path, *, stand_in: bool) -> Iterator[str]:
     yield os.pathsep.join(filter(None, [str(doubles), str(build / "lib"), os.environ.get("LD_LIBRARY_PATH")]))
 
 
-def device_of(build: Path, *, stand_in: bool) -> tuple[str, str]:
+def device_of(build: Path, *, on_double: bool) -> tuple[str, str]:
     """The name of what the steps run on, or why they cannot."""
-    if stand_in:
-        return "stand-in", ""
+    if on_double:
+        return "test double", ""
     name, why_not = gpu_name()
     return name, why_not or why_unusable(build)
 
@@ -211,22 +211,22 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=540, metavar="SECONDS", help="for all steps (540)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where gpu.json and gpu.log go")
     parser.add_argument("--resume", action="store_true", help="only what has no result in DIR yet")
-    parser.add_argument("--stand-in", action="store_true", help="on the test doubles of driver and NCCL")
+    parser.add_argument("--stand-in", dest="on_double", action="store_true", help="on the test doubles of driver and NCCL")
     arguments = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)
     build = arguments.build.resolve()
-    device, why_not = device_of(build, stand_in=arguments.stand_in)
+    device, why_not = device_of(build, on_double=arguments.on_double)
     if why_not:
         print(f"gpu: nothing was run: {why_not}")
         return NOTHING_TO_RUN
-    with libraries_of(build, stand_in=arguments.stand_in) as libraries:
-        loaded = None if arguments.stand_in else driver_of(build / "tests" / "cuda_device_test", libraries)
+    with libraries_of(build, on_double=arguments.on_double) as libraries:
+        loaded = None if arguments.on_double else driver_of(build / "tests" / "cuda_device_test", libraries)
         if loaded is not None and loaded != driver_file().resolve():
             print("gpu: nothing was run: the tests would load another driver than this machine's")
             return NOTHING_TO_RUN
         run = Run.begin(arguments.out, device, resume=arguments.resume)
         run.log(f"device: {device}")
-        return run_all(run, all_steps(build, libraries, stand_in=arguments.stand_in), arguments.budget)
+        return run_all(run, all_steps(build, libraries, on_double=arguments.on_double), arguments.budget)
 
 
 if __name__ == "__main__":
