@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,55 +17,116 @@ import torch.distributed as dist
 
 from .._engine import Error, Status
 from . import _alone, _internals, _sockets
-from ._group_state import state
+from ._group_state import Interrupted, state
 
 log = logging.getLogger("ckptengine")
 
 _OPENING_S = 60.0  # for ranks that are there to connect to each other
 _POLL_MAX_S = 0.05
+_STEP = timedelta(milliseconds=100)
 
 
 class _Work(dist.Work):
-    """A communication. If it fails while groups are guarded, its future is done with garbage."""
+    """A communication. If it fails while groups are guarded, its future is done with garbage.
 
-    def __init__(self, inner: Any, outputs: list[torch.Tensor]) -> None:
+    `polls`: an interruption ends wait() also if the communication goes on. gloo sometimes does not notice that a send
+    has failed because its connection was shut: then it waits until the group's timeout."""
+
+    def __init__(self, inner: Any, outputs: list[torch.Tensor], *, polls: bool = False) -> None:
         super().__init__()
         self._inner = inner  # None: it is done already
         self._outputs = outputs
+        self._polls = polls
         self._future: Any = None
+        self._lock = threading.Lock()
+        self._is_settled = False  # the future has its result, or is about to get it
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if self._inner is None:
             return True
         try:
-            return self._inner.wait() if not timeout else self._inner.wait(timeout)
+            if timeout:
+                return self._inner.wait(timeout)
+            if self._polls:
+                return self._wait_in_steps() if self._has_future() else self._wait_in_thread()
+            return self._inner.wait()
         except RuntimeError as error:
             state.fail(error)
             state.raise_or_go_on(error)
             return True
 
+    def _has_future(self) -> bool:
+        try:
+            self._inner.get_future()
+        except RuntimeError:
+            return False
+        return True
+
+    def _wait_in_thread(self) -> bool:
+        """For what gloo makes of several works, and for sends and receives: their wait() has no timeout, or one that
+        closes the connections."""
+        result: list[Any] = []
+        is_done = threading.Event()
+
+        def wait() -> None:
+            try:
+                result.append(self._inner.wait())
+            except RuntimeError as error:
+                result.append(error)
+            is_done.set()
+
+        threading.Thread(target=wait, name="ckpt-wait", daemon=True).start()
+        while not is_done.wait(_STEP.total_seconds()):
+            state.raise_if_interrupted()
+        if isinstance(result[0], RuntimeError):
+            raise result[0]
+        return result[0]
+
+    def _wait_in_steps(self) -> bool:
+        while not state.is_interrupted:
+            try:
+                return self._inner.wait(_STEP)
+            except RuntimeError:
+                if self._inner.is_completed():
+                    return self._inner.wait()
+        raise Interrupted(state.why_not())
+
     def get_future(self) -> Any:
         if self._future is None:
-            self._future = self._make_future()
+            self._future = torch.futures.Future()
+            self._settle_future()
         return self._future
 
-    def _make_future(self) -> Any:
-        if self._inner is not None:
-            try:
-                return self._inner.get_future().then(self._settle)
-            except RuntimeError:  # this communication has no future
-                self.wait()
-        future = torch.futures.Future()
-        future.set_result(self._outputs)
-        return future
+    def _settle_future(self) -> None:
+        try:
+            inner = None if self._inner is None else self._inner.get_future()
+        except RuntimeError:  # this communication has no future
+            self.wait()
+            inner = None
+        if inner is None:
+            self.settle(self._outputs)
+            return
+        state.works.add(self)
+        inner.add_done_callback(self._take)
+        if state.is_interrupted:
+            self.settle()
 
-    def _settle(self, future: Any) -> Any:
+    def _take(self, inner: Any) -> None:
         """Runs on a thread of the communication library. DDP does not survive futures that fail."""
         try:
-            return future.value()
+            value = inner.value()
         except Exception as error:
             state.fail(error)
-            return self._outputs
+            value = self._outputs
+        self.settle(value)
+
+    def settle(self, value: Any = None) -> None:
+        """Gives the future its result, once. Without a value it is garbage. Any thread may call it."""
+        with self._lock:
+            if self._is_settled:
+                return
+            self._is_settled = True
+        self._future.set_result(self._outputs if value is None else value)
 
     def is_completed(self) -> bool:
         return self._inner is None or self._inner.is_completed()
@@ -170,7 +232,9 @@ class Group(dist.ProcessGroup):
                 state.raise_or_go_on(error)
             else:
                 _note(name)
-                return _Work(work, _outputs(arguments)) if state.guarded and work is not None else work
+                if not state.guarded or work is None:
+                    return work
+                return _Work(work, _outputs(arguments), polls=self.kind == "gloo")
         elif state.is_closed:
             if not state.guarded and name != "barrier" and not _is_of_torch():
                 raise RuntimeError(
