@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 
 import pytest
+from ckptengine.run._halts import Question
 from ckptengine.run._job import Job
-from ckptengine.run._loop import Timer
+from ckptengine.run._loop import Loop, Timer
 from ckptengine.run._restarts import Failure
 from ckptengine.run._settings import parse
 
@@ -199,3 +200,10 @@ def test_with_restart_all_ranks_wait_for_a_lost_node():
     assert cluster.take() == [[], [], []]
     cluster.peers[2] = cluster.join(None)
     assert cluster.take() == [[("start",)]] * NODES
+
+
+def test_a_ckptctl_that_cannot_be_started_is_no_answer(tmp_path):
+    loop, answers = Loop(), []
+    Question(loop, str(tmp_path), answers.append)  # a folder
+    loop.turn(0)
+    assert answers == [[]]

@@ -122,8 +122,8 @@ std::optional<Violation> Invariants::judge_loss(const Machine& leader, const Inc
       return Violation{"I2", text(what, " although the nodes have all of ", describe(whole))};
     }
   }
-  // What ranks froze at, or left behind, counts like any other checkpoint: the newest that is whole is restored. A leader
-  // need not wait for nodes that can only have state which was not committed.
+  // What ranks froze at, or left behind, counts like any other checkpoint: the newest that is whole is restored. A
+  // leader need not wait for nodes that can only have state which was not committed.
   for (const CheckpointId whole : history_.complete_checkpoints()) {
     if (whole.incarnation() != before.assignments.incarnation || whole <= decision.checkpoint) continue;
     if (decision.verdict != Verdict::restore || history_.ranks_disagree(whole) || history_.is_void(whole)) continue;

@@ -30,12 +30,16 @@ class Question:
     def __init__(self, loop: Loop, ckptctl: str, on_answer: Callable[[list[Agent]], None]) -> None:
         self._loop, self._on_answer = loop, on_answer
         self._answer = b""
-        self._popen = subprocess.Popen(
-            [ckptctl, "status", "--json"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        try:
+            self._popen = subprocess.Popen(
+                [ckptctl, "status", "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError:  # for example while the program is being replaced
+            loop.after(0, lambda: on_answer([]))
+            return
         self._pipe = self._popen.stdout.fileno()
         os.set_blocking(self._pipe, False)
         loop.watch(self._pipe, self._read)

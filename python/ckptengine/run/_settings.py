@@ -90,9 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--preload",
-        default="torch",
+        default="torch,torch._dynamo",  # an optimizer imports the second, which takes seconds
         metavar="A,B",
-        help="modules that spares import, if there are any (default: torch)",
+        help="modules that spares import, if there are any (default: torch,torch._dynamo)",
     )
     parser.add_argument(
         "--restart", choices=["dead", "all"], default="dead",
