@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 
 import pytest
+from ckptengine.run import _loop
 from ckptengine.run._halts import Question
 from ckptengine.run._job import Job
-from ckptengine.run._loop import Loop, Timer
+from ckptengine.run._loop import Timer
 from ckptengine.run._restarts import Failure
 from ckptengine.run._settings import parse
 
@@ -203,7 +204,7 @@ def test_with_restart_all_ranks_wait_for_a_lost_node():
 
 
 def test_a_ckptctl_that_cannot_be_started_is_no_answer(tmp_path):
-    loop, answers = Loop(), []
+    loop, answers = _loop.Loop(), []
     Question(loop, str(tmp_path), answers.append)  # a folder
     loop.turn(0)
     assert answers == [[]]
