@@ -18,7 +18,6 @@ HaltWatch::HaltWatch(UpdateGate& gate, const Settings& settings, Source source)
 
 void HaltWatch::start() {
   give_up_at_.reset();
-  answered_.reset();
   stop_.store(false, std::memory_order_release);
   if (settings_.has_thread) thread_ = start_thread("ckpt-halt", [this] { run(); });
 }
