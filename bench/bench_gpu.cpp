@@ -37,6 +37,7 @@
 #include "bench/comparison.hpp"
 #include "bench/gpt2.hpp"
 #include "bench/parts.hpp"
+#include "device/cuda_copy.hpp"
 #include "device/cuda_device.hpp"
 #include "device/cuda_kernels.hpp"
 #include "device/cuda_table.hpp"
@@ -134,7 +135,7 @@ class Rig {
  public:
   Rig(const std::vector<std::size_t>& sizes, std::uint64_t device_staging_bytes)
       : tensors_(sizes), slot_(tensors_.plan()), device_(0, device_staging_bytes) {
-    device_.attach({slot_.range(), slot_.digests()});
+    device_.attach({slot_.range(), slot_.digests()}, nullptr);
     require(device_.wait_until_attached(Deadline::in_ms(600'000)), "pinning took longer than ten minutes");
     require(!device_.broken(), device_.failure());
   }
@@ -176,11 +177,11 @@ class Rig {
   }
 
   void copy_to_host(void* to) {
-    CKPT_CUDA(cuMemcpyDtoHAsync_v2, to, tensors_.pointer(), size_bytes(), stream_);
+    device::copy_to_host(to, tensors_.pointer(), size_bytes(), stream_);
     wait();
   }
   void copy_to_device(const void* from) {
-    CKPT_CUDA(cuMemcpyHtoDAsync_v2, tensors_.pointer(), from, size_bytes(), stream_);
+    device::copy_to_device(tensors_.pointer(), from, size_bytes(), stream_);
     wait();
   }
 
@@ -278,7 +279,8 @@ class Loop {
         to_(slot.data()),
         exchange_(std::make_unique<NcclComm>(NcclComm::new_id(), 1, 0), {.reserved_bytes = 2 * buffers * chunk_bytes}) {
     const Plan* const plans[] = {&tensors.plan()};
-    table_.assign(plans, CudaTable::Images::copied);
+    RetiredMemory none;
+    table_.assign(plans, CudaTable::Images::copied, none);
     table_.upload(stream_);
     const Event uploaded;
     uploaded.record(stream_);

@@ -289,8 +289,7 @@ def names_of_parts(text: str) -> list[str]:
 def test_double(build: Path) -> Iterator[str]:
     folder = build / "tests" / "cuda_double"
     if not folder.is_dir():
-        sys.exit("gpu: the test double is part of a build and not of a bundle; "
-                 "run `./dev bench gpu -- --test-double` in the sources")  # fmt: skip
+        sys.exit(f"gpu: {folder} is not there; build it where there is CUDA's header")
     yield os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))
 
 

@@ -10,7 +10,7 @@
 // So the first parity row is plain XOR. A coefficient depends on its row and column alone, not on k and p. Every square
 // submatrix of a Cauchy matrix is invertible, scaled or not. That is why the code survives any p losses.
 //
-// All are plain values, which threads may share.
+// All objects here are plain values, which threads may share.
 #pragma once
 
 #include <cstddef>

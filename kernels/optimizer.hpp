@@ -19,12 +19,12 @@
 
 namespace ckpt::kernels {
 
-// Which implementation of torch takes the step. `unfused` is both foreach=True and foreach=False: they give the same
-// bits. Of an unfused Adam step the moments are always repeated, and the parameter where torch.sqrt() rounds correctly,
-// which depends on the processor.
+// Which of torch's implementations computed the step. `unfused` is both foreach=True and foreach=False: they give the
+// same bits. After an unfused Adam step, the moments can always be repeated bit for bit. The parameter can be repeated
+// only if torch.sqrt() rounds correctly there, which depends on the processor.
 enum class TorchForm : std::uint8_t { unfused, fused };
 
-// What torch.backends.cpu.get_cpu_capability() says where the step is taken: DEFAULT, AVX2 or AVX512.
+// What torch.backends.cpu.get_cpu_capability() returns on the machine whose step is repeated: DEFAULT, AVX2 or AVX512.
 enum class TorchCapability : std::uint8_t { standard, avx2, avx512 };
 
 struct TorchVariant {
@@ -34,16 +34,17 @@ struct TorchVariant {
 
 // How `x * a + y` rounds where an optimizer computes it.
 enum class Rounding : std::uint8_t {
-  separate,    // the product, then the sum
-  fused,       // the sum alone. Moments: the old moment's product rounds, the gradient's does not
-  fused_decay  // as `fused`, but of moments the gradient's product rounds, and the old moment's does not
+  separate,    // the product is rounded, then the sum
+  fused,       // only the sum is rounded. A moment adds two products: the old moment's is rounded, the gradient's not
+  fused_decay  // as `fused`, but in a moment the gradient's product is rounded, and the old moment's is not
 };
 
-// torch computes whole vectors of a tensor in one way, and the elements that are left over perhaps in another.
+// torch computes a tensor in whole vectors. It may round the elements after the last whole vector (the rest)
+// differently.
 struct Arithmetic {
   Rounding vectors;
   Rounding rest;
-  bool rest_forgets_nan;  // amsgrad's largest second moment stays as it is where the second moment is not a number
+  bool rest_forgets_nan;  // in the rest, amsgrad's largest second moment does not change if the second moment is NaN
   std::size_t vector_elements;
 };
 
@@ -72,9 +73,9 @@ struct SgdSettings {
 // takes the factors from the step's owner instead of computing them.
 struct AdamStep {
   Arithmetic arithmetic;
-  float shrink;        // times the parameter: 1 - learning rate * weight decay
-  float weight_decay;  // times the parameter, for the gradient
-  float lerp;          // times (gradient - first moment), to be added to one of the two
+  float shrink;        // factor of the parameter: 1 - learning rate * weight decay
+  float weight_decay;  // the parameter times this is added to the gradient
+  float lerp;          // (gradient - first moment) times this is added to one of the two; see lerp_from_gradient
   float beta2;
   float square;        // 1 - beta2
   float root_divisor;  // sqrt(1 - beta2^step)
@@ -95,7 +96,7 @@ struct SgdStep {
   float negative_rate;
   bool decays;
   bool has_momentum;
-  bool first;  // the momentum begins as the gradient; what was before is not read
+  bool first;  // true in the first step: the momentum becomes the gradient, and the momentum's `before` is not read
   bool nesterov;
   bool maximize;
 };
@@ -117,8 +118,8 @@ struct StateTensor {
   const float* before = nullptr;
   float* after = nullptr;
 
-  // Where `after` lies in its piece, if it is digested. The step writes the digests of all leaves that are whole within
-  // the tensor (whole_leaves()). The caller digests the others once all their tensors are written.
+  // Where `after` lies in its piece. Only needed if leaves are digested. The step writes the digests of all leaves that
+  // are whole within the tensor (whole_leaves()). The caller digests the others once all their tensors are written.
   std::uint64_t* digests = nullptr;  // of the piece's leaf 0; null: not digested
   std::size_t offset_bytes = 0;
   std::size_t piece_bytes = 0;
@@ -137,7 +138,8 @@ struct SgdState {
 void update(const AdamStep& step, const AdamState& state, const Gradient& gradient, Isa isa = best_isa());
 void update(const SgdStep& step, const SgdState& state, const Gradient& gradient, Isa isa = best_isa());
 
-// The leaves [first, last) of a piece of `piece_bytes` that lie whole in `size_bytes` from `offset_bytes` on.
+// The leaves [first, last) of a piece of `piece_bytes` that lie completely within the `size_bytes` bytes from
+// `offset_bytes` on.
 struct LeafRange {
   std::size_t first;
   std::size_t last;

@@ -36,7 +36,7 @@ inline constexpr std::size_t vector_bytes = 16;
 struct ParityJob {
   struct Source {
     const unsigned char* data;
-    std::uint64_t size_bytes;  // after so many bytes, the source counts as zeros
+    std::uint64_t size_bytes;  // from this byte on, the source counts as zeros
   };
   Source sources[max_stripe_pieces];
   std::uint8_t coefficients[max_parity_rows][max_stripe_pieces];

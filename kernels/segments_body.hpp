@@ -10,8 +10,8 @@
 
 namespace ckpt::kernels::device {
 
-// An entry of that table: a segment, which is not empty. The table is sorted by `begin`. After the segments comes one
-// more entry, whose `begin` is the length of the piece.
+// An entry of the table of segments. No segment in it is empty. The table is sorted by `begin`. After the segments
+// comes one more entry, whose `begin` is the length of the piece.
 struct DeviceSegment {
   unsigned char* data;
   std::uint64_t begin;  // where the segment begins in the packed piece, in bytes

@@ -26,7 +26,7 @@ struct Way {
   bool forgets_nan;  // Arithmetic::rest_forgets_nan
 };
 
-// They compute each element for itself: a run may be cut anywhere.
+// The loops. Each element is computed independently of the others, so a run may be cut anywhere.
 struct UpdateLoops {
   void (*adam)(const AdamStep& step, Way way, const Run<float>& run);
   void (*adam_bfloat16)(const AdamStep& step, Way way, const Run<Bfloat16>& run);

@@ -43,9 +43,9 @@ struct DecodeSource {
   bool operator==(const DecodeSource&) const = default;
 };
 
-// How to get some bytes at one position of a stripe. If that position is the only source, the bytes are not lost: read
-// them there. Otherwise decode them from layout.columns() sources, with the coefficients that kernels/erasure_code.hpp
-// has for the positions of the sources.
+// How to get some bytes at one position of a stripe. If `sources` has only this position itself, the bytes are not
+// lost: read them there. Otherwise decode them from layout.columns() sources, with the coefficients that
+// kernels/erasure_code.hpp has for the positions of the sources.
 struct DecodeStep {
   std::uint32_t stripe = 0;
   std::uint32_t position = 0;

@@ -10,8 +10,8 @@
 
 namespace ckpt::placement {
 
-// Every shard has `copies` copies, the node's own included. If `members` is not 0, there is parity as well. A parity
-// group then has at most `members` nodes. Each of its stripes has `rows` parity pieces, so it may lose `rows` nodes.
+// Every shard has `copies` copies, the node's own included. If `members` is not 0, there is parity as well: a parity
+// group has at most `members` nodes, and no shard is lost as long as at most `rows` nodes of a group are lost.
 struct Protection {
   std::uint32_t copies = 2;
   std::uint32_t members = 0;  // most nodes of a parity group; 0: no parity
@@ -34,8 +34,8 @@ Protection protection_named(std::string_view text);
 // The functions below are for protections with copies alone or with parity alone. They throw std::invalid_argument for
 // a protection with both.
 
-// What a node stores besides its own shard, and what it sends per checkpoint. The unit is one shard. All shards count
-// as equally long, and the segments of a parity group as cut without a rest.
+// What a node stores besides its own shard, and what it sends per checkpoint. The unit is one shard. The figures assume
+// that all shards are equally long and that parity needs no padding.
 double extra_stored(const Protection& protection);
 double sent(const Protection& protection, Route route = Route::direct);
 

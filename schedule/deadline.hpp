@@ -34,10 +34,10 @@ class LearnedDeadline {
   // from the next one.
   void pause(double at_s);
   void resume(double at_s);
-  // Marks were lost. There is no deadline until the next iteration begins.
+  // Call this if marks were lost. There is no deadline until the next iteration begins.
   void lost_marks(double now_s);
-  // The caller of this object slept until `now_s`, and perhaps the rank slept, too. All limits count again from
-  // `now_s`.
+  // Call this if the calling process did not run for a while, until `now_s`, because then the rank perhaps did not run
+  // either. All limits count again from `now_s`.
   void wait_again(double now_s);
 
   bool is_communicating() const { return open_ != 0; }

@@ -49,13 +49,12 @@ class RankIdleForecast {
   // Call this for every mark, in the order of the marks. If a mark's time is earlier than that of the mark before, the
   // earlier mark's time counts.
   void observe(const Mark& mark);
-  // Marks were lost. Nothing is learned from this iteration. Until the next one begins, the profile does not say how
-  // long the network stays idle.
+  // Call this if marks were lost. Nothing is learned from this iteration. Until the next iteration begins, the forecast
+  // does not say how long the network stays idle.
   void lost_marks(double now_s);
 
-  // `busy`: true if the gate is closed, which means that the control page shows a communication under way. The gate is
-  // newer than any mark. While a profile is learned, the gate alone decides. So checkpoints are sent from the
-  // beginning.
+  // `busy`: true if the control page shows a communication of training under way. The control page is newer than any
+  // mark. While a profile is learned, `busy` alone decides. So checkpoints are sent from the first iteration on.
   IdleForecast idle_forecast(double now_s, bool busy) const;
 
   const Profile& profile() const { return profiler_.profile(); }
@@ -66,7 +65,8 @@ class RankIdleForecast {
   double iteration_s() const { return profiler_.is_learning() ? longest_s_ : profile().iteration_s; }
   // The usable part of an iteration's longest idle span. Infinite if there is no profile.
   double longest_idle_s() const;
-  // Says in a sentence which calls of the hooks did not match in the last iteration. "" if all did.
+  // Says in a sentence which calls of the hooks did not match in the last iteration, such as an end without a
+  // beginning. "" if all matched.
   const std::string& complaint() const { return complaint_; }
 
  private:

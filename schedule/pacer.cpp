@@ -15,7 +15,7 @@ Pacer::Pacer(const PacerOptions& options) : options_(options) {
   if (options.grain_bytes == 0 || options.chunk_bytes < options.grain_bytes || !(options.chunk_s > 0) ||
       !(options.starvation_limit_s > 0))
     throw std::invalid_argument(
-        "a chunk needs at least one grain, and a grain one byte; chunk_s and starvation_limit_s must be above 0");
+        "chunk_bytes must be at least grain_bytes, grain_bytes at least 1, chunk_s and starvation_limit_s above 0");
 }
 
 std::uint64_t Pacer::allow(double now_s, std::uint64_t left_bytes, std::size_t under_way,

@@ -20,15 +20,14 @@ namespace ckpt::schedule {
 
 struct PacerOptions {
   std::uint64_t chunk_bytes = 2u << 20;   // no chunk is larger (R / p of GEMINI)
-  std::uint64_t grain_bytes = 64u << 10;  // chunks are multiples of a grain, except the last one of a piece
-  double chunk_s = 0.01;  // no chunk takes longer on the link, except one of a single grain. Training may wait so long
+  std::uint64_t grain_bytes = 64u << 10;  // a chunk is a multiple of this, except a piece's last
+  double chunk_s = 0.01;  // no chunk takes longer on the link, except one of grain_bytes. Training may wait that long
   double starvation_limit_s = 1;
 };
 
 class Pacer {
  public:
-  // Throws std::invalid_argument unless a chunk has at least one grain, a grain at least one byte, and times are above
-  // 0.
+  // Throws std::invalid_argument unless chunk_bytes >= grain_bytes >= 1, and both times are above 0.
   explicit Pacer(const PacerOptions& options = {});
 
   // Asks for a waiting piece of which `left_bytes` > 0 are not sent, while `under_way` chunks are under way. Returns
@@ -42,8 +41,9 @@ class Pacer {
   void received(std::uint64_t size_bytes, double time_s, bool undisturbed);
 
   std::optional<LinkModel> link() const { return estimate_.link(); }  // none until enough chunks have arrived
-  // The largest chunk that may leave: as many whole grains as cross the link in chunk_s, at least one, and at most
-  // PacerOptions::chunk_bytes. One grain until the link is known.
+  // The largest chunk that may leave: the bytes that cross the link in PacerOptions::chunk_s, rounded down to a
+  // multiple of grain_bytes; at least grain_bytes and at most PacerOptions::chunk_bytes. It is grain_bytes until the
+  // speed of the link is known.
   std::uint64_t chunk_bytes() const;
   std::uint64_t forced() const { return forced_; }  // how many chunks left although they fit into no idle span
 

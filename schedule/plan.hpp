@@ -48,7 +48,7 @@ struct Plan {
   std::vector<PlannedChunk> chunks;  // in the order of sending; every byte of every copy is in one chunk
   double sent_s = 0;                 // time of all chunks on the link
   double overrun_s = 0;              // time of the chunks after the last span; an iteration is prolonged by it
-  std::uint32_t every = 1;           // with a snapshot every so many iterations, all chunks fit; 0: they never do
+  std::uint32_t every = 1;  // the smallest n with which all chunks fit, if every n-th iteration has a snapshot; 0: none
 };
 
 // Plans the chunks of one checkpoint. Throws std::invalid_argument, with a sentence that names the value, unless

@@ -1,6 +1,7 @@
 // A profile says at what times of an iteration training leaves the network idle (GEMINI, SOSP'23, section 5.4).
 // Recorder records iterations. Profiler learns a profile from them, and learns again when training changes its pattern.
-// Unlike GEMINI's, these iterations may have checkpoint traffic. No clock: callers pass times in. Not thread-safe.
+// GEMINI records iterations without checkpoints; here checkpoint traffic may run meanwhile. No clock: callers pass
+// times in. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +64,7 @@ struct Profile {
 
 struct ProfilerOptions {
   std::uint32_t iterations = 20;  // how many iterations to learn from
-  std::uint32_t window = 10;      // so many iterations must show another pattern before it is learned
+  std::uint32_t window = 10;      // how many iterations must show another pattern before that one is learned
   double drift = 0.2;             // another pattern: median idle time or length differs by more than this share
 };
 
@@ -89,7 +90,7 @@ class Profiler {
   const ProfilerOptions options_;
   std::vector<IterationTimeline> seen_;    // while it learns: iterations of one pattern
   std::vector<IterationTimeline> recent_;  // while it has a profile: the last ones, fewer than a window
-  // Iterations with another number of communications. While it has a profile, only those in a row.
+  // How many iterations had another number of communications. While there is a profile: how many in a row.
   std::uint32_t strange_ = 0;
   Profile profile_;
   std::uint32_t relearned_ = 0;

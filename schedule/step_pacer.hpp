@@ -1,8 +1,10 @@
-// StepPacer decides for GPU replication (gpu_replication/exchange.hpp) how many steps of an exchange a member promises,
-// and how large their chunks are. Here a member is a rank of the replication group. In a step, every member sends one
-// chunk. The steps shall end before training communicates again. This is Algorithm 2 of GEMINI (SOSP'23, section 5.3).
-// StepPacer learns from earlier steps how long a step takes. It has no clock: callers pass times in, in seconds of any
-// one clock. Not thread-safe.
+// StepPacer keeps GPU replication from slowing down training. An exchange goes in steps: in a step, every rank of the
+// replication group sends one chunk to every other rank (gpu_replication/exchange.hpp). A rank promises a step when it
+// announces to the others that it will issue this step. No rank issues a step that not all ranks have promised.
+// StepPacer decides for one rank how many steps the rank promises, and how large the chunks are, so that the promised
+// steps end before training communicates again. This is Algorithm 2 of GEMINI (SOSP'23, section 5.3). StepPacer learns
+// from earlier steps how long a step takes. It has no clock: callers pass times in, in seconds of any one clock. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +16,7 @@
 
 namespace ckpt::schedule {
 
-// What a member knows of its own training.
+// What a rank knows of its own training.
 struct Training {
   IdleForecast idle_forecast;
   // Length of the longest idle span in an iteration; infinite if unknown.
@@ -23,23 +25,26 @@ struct Training {
 
 class StepPacer {
  public:
-  // Chunks are multiples of `grain_bytes`, at most `chunk_bytes_max`. `buffers`: how many steps may be under way.
+  // A chunk's size is a multiple of `grain_bytes` and at most `chunk_bytes_max`. `buffers`: how many steps may be under
+  // way at once.
   StepPacer(std::uint64_t grain_bytes, std::uint64_t chunk_bytes_max, std::uint32_t buffers)
       : grain_bytes_(grain_bytes), chunk_bytes_max_(chunk_bytes_max), buffers_(buffers) {}
 
-  // The size of chunks for the next exchange, at least a grain. All chunks that may be under way at once together fit
-  // into the longest idle span.
+  // The size of chunks for the next exchange. It is the largest multiple of `grain_bytes` with which `buffers` steps
+  // take no longer than the longest idle span, and at least `grain_bytes`. Until the time of a step is known, it is
+  // `chunk_bytes_max`.
   std::uint64_t chunk_bytes(const Training& training) const;
-  // An exchange begins, with chunks of this size. The longest piece of a member has `longest_bytes`. No step of the
-  // exchange before may be under way.
+  // Call this when an exchange begins. `chunk_bytes`: the size of its chunks. `longest_bytes`: the size of the longest
+  // piece that any rank sends. All steps of the exchange before must have ended.
   void begin(std::uint64_t chunk_bytes, std::uint64_t longest_bytes);
-  // `ready`: how many steps this member has in sub-buffers, since the exchange began. Returns how many steps it
-  // promises, since the exchange began. The number never falls. The first step is promised at any idle moment. So the
-  // time of a step stays known, even if no step seems to fit.
+  // Returns how many steps of this exchange the rank promises now, counted from the first one. The number never falls.
+  // `ready`: for how many steps this rank's chunks are in the sub-buffers on the GPU. The first step is promised as
+  // soon as the network is idle, even if it does not seem to fit: otherwise the estimate of a step's time would never
+  // be renewed.
   std::uint64_t promise(std::uint64_t ready, const Training& training);
-  // All members have promised so many steps, since the exchange began.
+  // Call this when all ranks have promised the first `steps` steps.
   void allowed(double now_s, std::uint64_t steps);
-  // So many steps have arrived, since the exchange began.
+  // Call this when the chunks of the first `steps` steps have arrived.
   void received(double now_s, std::uint64_t steps);
 
  private:

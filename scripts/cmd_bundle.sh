@@ -13,8 +13,8 @@ Makes dist/ckptengine-VERSION-ARCHITECTURE.tar.gz with bin/, include/, lib/ and 
 shared libraries that the programs need, including UCX's plug-ins but not glibc. You can unpack the bundle in any
 folder. The machine's glibc must not be older than this machine's.
 
-If the build has CUDA, the bundle's gpu_test and gpu_bench run tests and benches on a machine with a GPU. That machine
-needs Python, but neither network nor compiler.
+If the build has CUDA, the bundle's gpu_all runs tests and benches on a machine with a GPU, the most valuable first.
+gpu_test and gpu_bench run only one kind. That machine needs Python, but neither network nor compiler.
 TEXT
 }
 
@@ -81,11 +81,13 @@ if [[ -x build/release/bench/bench_gpu ]]; then
   mkdir -p "$stage"/{tests,bench,scripts,python/tests}
   cp build/release/tests/{cuda_{conformance,device,timestamps,engine,exchange,replicator},nccl_conformance}_test "$stage/tests/"
   cp build/release/bench/bench_{gpu,parity_cuda} bench/{gpu,_gpu_trainer,_gpu_training}.py "$stage/bench/"
-  cp scripts/gpu_{driver,tests}.py "$stage/scripts/"
+  cp scripts/gpu_{all,driver,tests}.py "$stage/scripts/"
+  cp -r build/release/tests/cuda_double "$stage/tests/"  # for gpu_all --stand-in
   cp python/tests/{conftest,comm_words,communicating,cuda_trainer,torch_trainer,test_cuda}.py "$stage/python/tests/"
   cp build/release/cuda_version.txt "$stage/"
-  mapfile -t libraries < <(needed_libraries "$stage"/tests/* "$stage"/bench/bench_* | grep -v '/lib\(cuda\|nccl\)\.so')
+  mapfile -t libraries < <(needed_libraries "$stage"/tests/*_test "$stage"/bench/bench_* | grep -v '/lib\(cuda\|nccl\)\.so')
   for library in "${libraries[@]}"; do cp -L "$library" "$stage/lib/"; done
+  write_launcher gpu_all scripts/gpu_all.py
   write_launcher gpu_test scripts/gpu_tests.py
   write_launcher gpu_bench bench/gpu.py
 fi

@@ -8,6 +8,7 @@ source scripts/build.sh
 show_help() {
   cat <<'TEXT'
 usage: ./dev chaos [--runs N] [--seed S] ...
+       ./dev chaos --jit [--runs N | --minutes N] [--seed S]
 
 Runs a real job and injects faults at random moments. It kills, stops and moves trainers, agents and nodes. It removes
 a node's memory files and sends bytes from unauthenticated peers to every port. It makes the coordination store hang,
@@ -18,16 +19,30 @@ After each fault it compares the restored state with the captured one. About onc
 each node and compares the answer with the commits that the trainers report. The last line is
 "chaos: kills=K restores=R wrong=0 lost_within_tolerance=0 silent=0 slowest_restore_ms=T". "silent" counts the moments
 when commits had stopped for longer than allowed and health still said that the job is protected. The run fails if a
-restore was wrong, if it lost a commit although the placement survives the fault, or if health was wrong. All options:
+restore was wrong, if it lost a commit although the placement survives the fault, or if health was wrong.
+
+With --jit, the job's healthy ranks keep their processes (docs/jit.md). At random moments a rank is killed or stopped, it
+spins and holds Python's interpreter lock, it is late and suspected, or an agent is killed. The last line is
+"chaos: faults=N redone_iterations=N slowest_ms=T wrong=0 healthy_ended=0". The run fails if a loss differs from that of
+an undisturbed run, or if a healthy process has ended. "./dev chaos --jit --help" lists its options.
+
+All options:
 
 TEXT
 }
 
+program=chaos.py
+targets=(product chaos_trainer)
+if [[ "${1:-}" == --jit ]]; then
+  program=chaos_jit.py
+  targets=(product)
+  shift
+fi
 ensure_packages build etcd network
 ensure_venv
 if [[ "${1:-}" == --help || "${1:-}" == -h ]]; then
-  show_help
-  exec "$venv_python" scripts/chaos.py --help
+  [[ $program != chaos.py ]] || show_help
+  exec "$venv_python" "scripts/$program" --help
 fi
-build_or_die release product chaos_trainer
-exec "$venv_python" scripts/chaos.py "$@"
+build_or_die release "${targets[@]}"
+exec "$venv_python" "scripts/$program" "$@"

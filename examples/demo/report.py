@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 from pathlib import Path
 
 
@@ -21,6 +22,13 @@ class Progress:
             filled = self.WIDTH * done // max(1, total)
             bar = "█" * filled + "·" * (self.WIDTH - filled)
             print(f"\r\033[K{label:<12} {bar} {done:>3}/{total} {note}", end="", flush=True)
+            self._shown = True
+
+    def wait(self, text: str, since_s: float) -> None:
+        """What is waited for, on a terminal, once it takes a second."""
+        seconds = time.monotonic() - since_s
+        if self._live and seconds > 1:
+            print(f"\r\033[K{text} ... {seconds:.0f} s", end="", flush=True)
             self._shown = True
 
     def say(self, text: str) -> None:

@@ -30,8 +30,8 @@ struct FaultTrace {
 FaultTrace parse_trace(std::string_view text);
 
 // Assigns nodes of a placement to the trace's nodes at random: node n of the trace is node numbering[n] of the
-// placement. The seed determines the result. Throws std::invalid_argument if the trace has more nodes than `nodes`, the
-// placement.
+// placement. The seed determines the result. `nodes`: how many nodes the placement has. Throws std::invalid_argument if
+// the trace has more.
 std::vector<std::uint32_t> random_numbering(const FaultTrace& trace, std::uint32_t nodes, std::uint64_t seed);
 
 // SYNTHETIC failure domains, for a trace that names none: racks of `rack_nodes` nodes. Nodes that failed fill the racks
@@ -44,8 +44,8 @@ struct SyntheticRacks {
 SyntheticRacks synthetic_racks(const FaultTrace& trace, std::uint32_t nodes, std::uint32_t rack_nodes,
                                std::uint64_t seed);
 
-// Returns the trace with each fault moved to a random time. Nodes and lengths of the faults stay. The trace would look
-// like this if faults were independent.
+// Returns the trace with each fault moved to a random time. Each fault keeps its node and its length. The result is
+// what the trace might look like if faults were independent of each other.
 FaultTrace independent_twin(const FaultTrace& trace, std::uint64_t seed);
 
 // How often the placement survives.

@@ -39,7 +39,7 @@ class Error(RuntimeError):
 
 class Halted(Error):
     """The job was halted, because some rank died or makes no progress (docs/jit.md). No update may begin any more: the
-    engine captures the state as it is. Call rejoin() and restore(), or close the engine, end the process, and start all
+    engine captures the state as it is. Call rejoin() and restore(). Or close the engine, end the process, and start all
     ranks again."""
 
 

@@ -45,14 +45,20 @@ def read_step(folder: Path, only: str | None = None) -> dict[str, dict[str, Any]
 
 
 def tensors_in(header: dict[str, dict], data: memoryview) -> dict[str, Any]:
-    from .torch._checkpointer import PYTHON_STATE
     from .torch._memory import split_name
+    from .torch._python_state import PYTHON_STATE, PYTHON_STATE_ON_GPU
+
+    def bytes_of(stored_name: str) -> memoryview:
+        begin, end = header[stored_name]["data_offsets"] if stored_name in header else (0, 0)
+        return data[begin:end]
 
     tensors = {}
     for stored_name, entry in header.items():
         begin, end = entry["data_offsets"]
         if stored_name == PYTHON_STATE:
-            tensors[PYTHON_STATE] = python_state(data[begin:end])
+            tensors[PYTHON_STATE] = python_state(data[begin:end], bytes_of(PYTHON_STATE_ON_GPU))
+        elif stored_name == PYTHON_STATE_ON_GPU and PYTHON_STATE in header:
+            continue  # a part of the other
         else:
             name, order = split_name(stored_name)
             tensors[name] = tensor(entry, data[begin:end], order)
@@ -71,14 +77,14 @@ def tensor(entry: dict, data: memoryview, order: list[int] | None) -> Any:
     return memory if order is None else memory.permute([order.index(dim) for dim in range(len(order))])
 
 
-def python_state(data: memoryview) -> Any:
+def python_state(data: memoryview, gpu_bytes: memoryview) -> Any:
     """Decodes what a Checkpointer stored besides tensors. Returns the raw bytes if another program stored them."""
     import torch
 
     from .torch import decode
 
     try:
-        return _plain(decode(data))
+        return _plain(decode(data, gpu_bytes))
     except (ValueError, KeyError, TypeError):
         return torch.frombuffer(data, dtype=torch.uint8)
 

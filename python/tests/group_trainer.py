@@ -27,6 +27,7 @@ RANKS = 4
 WIDTH = 48
 DEADLINE_S = 60
 
+
 def until(condition) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():

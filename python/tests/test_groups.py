@@ -44,8 +44,10 @@ class Job:
 
     def newest(self) -> int:
         """The newest iteration whose state every rank has."""
-        kept = [{int(path.name.split("-")[2]) for path in self.folder.glob(f"state-{rank}-*") if not path.suffix}
-                for rank in range(RANKS)]
+        kept = [
+            {int(path.name.split("-")[2]) for path in self.folder.glob(f"state-{rank}-*") if not path.suffix}
+            for rank in range(RANKS)
+        ]
         return max(set.intersection(*kept), default=-1)
 
     def until(self, condition) -> None:
@@ -68,7 +70,8 @@ class Job:
         whole.rename(self.folder / f"resume-{self.incarnation}")
         self.ranks[rank] = self.start(rank)
         assert [process.pid for process in self.ranks if process is not self.ranks[rank]] == [
-            pid for pid in before if pid != before[rank]]
+            pid for pid in before if pid != before[rank]
+        ]
         return max(float(path.read_text()) for path in told)
 
     def losses(self) -> list[dict[int, str]]:
@@ -82,8 +85,11 @@ class Job:
         return found
 
     def finish(self) -> list[dict[int, str]]:
-        self.until(lambda: all(process.exitcode == 0 for process in self.ranks) or any(
-            process.exitcode for process in self.ranks))
+        self.until(
+            lambda: (
+                all(process.exitcode == 0 for process in self.ranks) or any(process.exitcode for process in self.ranks)
+            )
+        )
         assert not any(process.exitcode for process in self.ranks)
         return self.losses()
 

@@ -20,8 +20,9 @@ def make(job):
     def checkpointer(backend: str = "ckpt:gloo", **options) -> Checkpointer:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         model = DistributedDataParallel(nn.Linear(4, 4))
-        made.append(Checkpointer(model, torch.optim.SGD(model.parameters(), lr=0.1),
-                                 **job | {"on_suspicion": "halt"} | options))
+        made.append(
+            Checkpointer(model, torch.optim.SGD(model.parameters(), lr=0.1), **job | {"on_suspicion": "halt"} | options)
+        )
         made[-1].model = model
         return made[-1]
 

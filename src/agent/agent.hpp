@@ -38,8 +38,8 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  // A descriptor that belongs to the agent. It becomes readable when the caller should destroy the agent: somebody
-  // asked the agent to stop, or another agent serves the node.
+  // A descriptor that belongs to the agent. It becomes readable when the owner should destroy this object, because
+  // somebody asked the agent to stop, or because another agent serves the node.
   int stop_fd() const;
   // If another agent serves the node, a sentence that says so. "" if somebody asked the agent to stop. Valid once
   // stop_fd() is readable.

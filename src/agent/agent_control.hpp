@@ -12,9 +12,12 @@ enum class EndReason { asked, replaced };
 class AgentControl {
  public:
   virtual ~AgentControl() = default;
-  // Makes Agent::stop_fd() readable, so that the agent is destroyed. `why`: a sentence for people.
+  // Asks for the agent's end and returns at once; the agent goes on until then. Makes Agent::stop_fd() readable. The
+  // owner of the Agent object, which is main() of ckptd or a test, waits for that and then destroys the object. `why`:
+  // a sentence for people, which is logged.
   virtual void stop(EndReason reason, const std::string& why) = 0;
-  // Makes the agent's unix socket again, because somebody removed the socket's file.
+  // Has the agent's unix socket made again, because somebody removed the socket's file. Returns at once; the socket's
+  // thread makes it.
   virtual void listen_again() = 0;
 };
 

@@ -16,7 +16,7 @@ struct Counters {
   std::uint64_t commits = 0;         // that this agent learned of
   std::uint64_t skips = 0;           // snapshots that ranks of this node skipped
   std::uint64_t fetches = 0;         // fetches ordered for this node
-  std::uint64_t failed_fetches = 0;  // of these
+  std::uint64_t failed_fetches = 0;  // how many of these fetches failed
   std::uint64_t corrupt = 0;         // damaged pieces, found here or received
   std::uint64_t refused = 0;         // trainers that were fenced
 };

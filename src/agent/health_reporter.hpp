@@ -38,7 +38,7 @@ class HealthReporter {
   nlohmann::json report() const;
   // Which ranks hold training up, for `ckptctl status`. Null if no rank is suspected.
   nlohmann::json suspicion() const;
-  // The halt of this incarnation, likewise. Null: there is none.
+  // The halt of this incarnation, for `ckptctl status`. Null if there is none.
   nlohmann::json halt() const;
 
  private:

@@ -55,10 +55,10 @@ void LocalPieces::verify(const core::VerifyRequest& request) {
 
 void LocalPieces::source_damaged(const std::string& shard, CheckpointId checkpoint, core::NodeId node, bool is_wrong) {
   ++deps_.event_log.counters.corrupt;
-  deps_.event_log.note(
-      "shard " + shard + " of iteration " + std::to_string(checkpoint.iteration()) +
-      (is_wrong ? " is wrong, although it matches its digests; it came from node " : " came damaged from node ") +
-      deps_.peers.name(node));
+  deps_.event_log.note("shard " + shard + " of iteration " + std::to_string(checkpoint.iteration()) +
+                       (is_wrong ? " matches its digests, but was computed wrongly; it came from node "
+                                 : " arrived damaged from node ") +
+                       deps_.peers.name(node) + ", which checks its piece now");
   const core::VerifyRequest request{shard, checkpoint, is_wrong};
   if (node == deps_.peers.own_node()) return verify(request);
   deps_.peers.send(node, request);

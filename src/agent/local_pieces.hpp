@@ -40,7 +40,7 @@ class LocalPieces {
   void verify(const core::VerifyRequest& request);
 
   // Call this when a piece from `node` arrived damaged. Perhaps it was damaged on the way only. So this asks that node
-  // to verify its piece. `is_wrong`: the piece matches its digests but does not fit its parity group.
+  // to verify its piece. `is_wrong`: the piece matches its digests, but is not the parity of its group's shards.
   void source_damaged(const std::string& shard, CheckpointId checkpoint, core::NodeId node, bool is_wrong);
 
   // Drops the pieces in files that somebody truncated. The kernel kills any process that touches memory beyond the end

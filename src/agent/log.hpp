@@ -33,7 +33,7 @@ bool are_alike(const std::string& a, const std::string& b);
 // decides, and the caller writes. Not thread-safe.
 class FloodGate {
  public:
-  static constexpr std::uint64_t alike_max = 8;  // of similar but different lines, so many are written per window
+  static constexpr std::uint64_t alike_max = 8;  // how many similar but different lines are written per window
   // Length of the first window. After a window in which lines were counted, the next one is twice as long.
   static constexpr std::int64_t window_s = 60;
   static constexpr std::int64_t window_max_s = 3600;

@@ -172,7 +172,7 @@ int serve(const Options& options, StartupNotifier startup_notifier, agent::Foreg
     pollfd entries[] = {{signals.get(), POLLIN, 0}, {agent.stop_fd(), POLLIN, 0}};
     while (::poll(entries, 2, -1) < 0 && errno == EINTR) {
     }
-    log->info("ending");
+    log->info("ending; the checkpoints stay in memory");
     const std::string replaced = agent.replaced();
     if (replaced.empty()) return 0;
     startup_notifier.failed(agent_exists_status, replaced);

@@ -95,7 +95,7 @@ void run_command(const std::string& command, const MemberNews& news, std::int64_
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   if (!has_ended && !stop.stop_requested())
-    throw Failure(CKPT_ERR_TIMEOUT, "it was ended after " + std::to_string(timeout_ms) + " ms");
+    throw Failure(CKPT_ERR_TIMEOUT, "it did not end within " + std::to_string(timeout_ms) + " ms and was killed");
   if (has_ended && !(WIFEXITED(status) && WEXITSTATUS(status) == 0))
     throw Failure(CKPT_ERR_SYSTEM, WIFEXITED(status) ? "it ended with status " + std::to_string(WEXITSTATUS(status))
                                                      : "signal " + std::to_string(WTERMSIG(status)) + " ended it");
@@ -178,7 +178,8 @@ void MemberHook::notify(MemberNews news) {
     if (waiting_.size() < waiting_max) {
       waiting_.push_back(std::move(news));
     } else {
-      log_->error("the member hook is too slow, so it was not called when node {} was {}", news.node, news.change);
+      log_->error("the member hook was not called when node {} was {}, because too many earlier calls have not ended",
+                  news.node, news.change);
     }
   }
   wake_.notify_all();

@@ -52,6 +52,7 @@ void call_member_hook(const std::string& hook, const MemberNews& news, std::int6
 class MemberHook {
  public:
   MemberHook(std::string hook, Log log);
+  // Drops the calls that wait, ends a command under way, and waits for its thread: up to 10 s if a URL is being called.
   ~MemberHook();
   MemberHook(const MemberHook&) = delete;
   MemberHook& operator=(const MemberHook&) = delete;

@@ -28,7 +28,7 @@ class MemberWatch {
 
   // Probes the listeners of nodes that this agent does not hear, unless the last probes began a moment ago.
   void probe_silent();
-  // Nodes whose listeners said that they have another token.
+  // Nodes whose listeners refused this agent because of another token.
   const std::set<core::NodeId>& distrusted() const { return distrusted_; }
 
   // The members that this agent found lost while it led in `epoch` and that are still lost. Each with what its probe

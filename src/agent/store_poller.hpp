@@ -47,7 +47,7 @@ class StorePoller {
   };
   // `store` outlives this object. A leader renews its record four times in each `lease_ms`.
   StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers handlers, Log log, std::optional<Own> own = {});
-  ~StorePoller();
+  ~StorePoller();  // waits until the call of the store that is under way has ended
   StorePoller(const StorePoller&) = delete;
   StorePoller& operator=(const StorePoller&) = delete;
 

@@ -92,9 +92,9 @@ struct RankControl {
   // Written by the agent.
   alignas(
       64) Word64 grant;    // sequence << 16 | a slot for each segment, 4 bits each, first one lowest; sequence 0: none
-  SignedWord64 resume_at;  // snapshots of iterations below are skipped, on all ranks
+  SignedWord64 resume_at;  // snapshots of earlier iterations than this are skipped, on all ranks
   Word64 committed;        // newest committed checkpoint of this incarnation
-  Word64 share;            // of the main shard: first part << 32 | parts << 16 | parts stored; set before any grant
+  Word64 share;            // core::Share, which parts are captured: first << 32 | of << 16 | stored; before any grant
   Word64 fenced;           // the incarnation that superseded this trainer, or fenced_without_incarnation; 0: none
   Word64 writer_pid;       // the trainer that may write here, and its start time (field 22 of /proc/PID/stat). With
   Word64 writer_start_ticks;  //   both, a restarted agent recognizes the process, although pids are used again
@@ -103,7 +103,7 @@ struct RankControl {
   // Written by the trainer.
   alignas(64) Word64 used_grant;  // sequence of the last grant whose slots were sealed
   SignedWord64 attempted;         // last iteration offered to snapshot(), taken or not; -1: none
-  Word64 capturing;               // checkpoint being captured, or whose main shard may still be; 0: none
+  Word64 capturing;               // checkpoint whose capture is under way, or may still be; 0: none
   Word32 trainer_doorbell;        // futex: +1 after any change above
   Word64 not_taken;               // newest snapshot that failed: iteration << 8 | ckpt_status; 0: none
 
@@ -111,7 +111,7 @@ struct RankControl {
 
   // Written by the agent; the doorbell rings for it, too.
   alignas(64) Word64 stored;  // newest checkpoint that is known to be on storage, of any incarnation; 0: none
-  Word64 halt_at;             // the iteration at which ranks freeze, plus 2; 0: not decided yet; before `halt`
+  Word64 halt_at;             // the iteration at which ranks freeze, plus 2; 0: not decided yet; stored before `halt`
   Word64 halt;                // number of the halt of this incarnation; 0: none
 
   // Written by the trainer's thread that watches for a halt, before a ring.
@@ -125,8 +125,8 @@ inline constexpr std::size_t comm_events_max = 4096;
 inline constexpr std::uint32_t comm_gpu_max = 1024;
 inline constexpr std::size_t pause_name_words = 4;
 
-// Tells when a trainer communicates. Follows the control page in the same file. All threads of the trainer may write
-// here, and so may the trainer's GPU. CommWriter and CommReader (comm_log.hpp) write and read it.
+// Tells when a trainer communicates. It comes after the control page in the same file. All threads of the trainer may
+// write here, and so may the trainer's GPU. CommWriter and CommReader (comm_log.hpp) write and read it.
 struct CommWords {
   struct Channel {
     Word32 begun;  // communications that have begun, modulo 2^32
@@ -181,8 +181,8 @@ static_assert(sizeof(ReceiveBufferHeader) <= page_bytes);
 inline constexpr std::size_t communicator_id_bytes = 128;  // of an NCCL unique id
 inline constexpr std::size_t replication_state_words = 6 + communicator_id_bytes / 8;
 
-// What a trainer and its agent tell each other about replication from GPU to GPU. Follows ReceiveBufferHeader in the
-// same file.
+// What a trainer and its agent tell each other about replication from GPU to GPU. It comes after ReceiveBufferHeader in
+// the same file.
 struct ReplicationWords {
   struct ReplicationSlot {
     alignas(64) Word64 sequence;  // odd while words are stored; 0: nothing published yet

@@ -35,8 +35,9 @@ struct CommEvent {
 schedule::Mark mark_of(const CommEvent& event, Clock::time_point now);
 
 // The trainer's side. Any thread may use it. It takes no lock, makes no system call and allocates nothing. Channels
-// must be below comm_channels_max. If a thread is halted within a call, the agent cannot read the events after that
-// call until the ring has gone round. Nothing else waits for that thread.
+// must be below comm_channels_max. If a thread is stopped within a call, the agent cannot read later events until
+// comm_events_max of them have come, and then it takes that call's event for lost. Nothing else waits for the stopped
+// thread.
 class CommWriter {
  public:
   explicit CommWriter(CommWords& words) : words_(&words) {}
@@ -73,8 +74,8 @@ class CommReader {
   explicit CommReader(const CommWords& words);
 
   // Appends the events since the last call to `to`. If an event is counted but not stored yet, this event and all later
-  // ones are left for the next call. Returns false if events were lost, because the ring went round or has invalid
-  // words. The next call then begins with new events.
+  // ones are left for the next call. Returns false if events were lost: newer ones have replaced them in the ring, or
+  // the ring has invalid words. The next call then begins with new events.
   bool read(std::vector<CommEvent>& to);
 
   // True if a communication is under way, on a channel or on the GPU. False only if each channel and the GPU were idle

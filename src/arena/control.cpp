@@ -20,12 +20,13 @@ std::string control_path(const std::string& directory, std::uint32_t rank) {
 }
 
 [[noreturn]] void refuse_page() {
-  throw Failure(CKPT_ERR_CORRUPT, "a rank's control page is damaged or of another version");
+  throw Failure(CKPT_ERR_CORRUPT,
+                "a rank's control page is damaged, or of another version; run ckptd and libckptengine of one version");
 }
 
 struct stat stat_of(int fd) {
   struct stat file {};
-  if (::fstat(fd, &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot look at a control page");
+  if (::fstat(fd, &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot stat a rank's control page");
   return file;
 }
 

@@ -36,13 +36,13 @@ struct Grant {
   static Grant from_word(std::uint64_t word);
 };
 
-// What the agent says of a halt.
+// What the agent tells the trainer about a halt (docs/glossary.md).
 struct HaltWords {
   std::uint64_t number = 0;
   std::optional<std::int64_t> iteration = {};  // none: not decided yet
   bool operator==(const HaltWords&) const = default;
 };
-// What the trainer answers. `state` is a core::Freeze.
+// What the trainer answers to a halt. `state` is a core::Freeze: how far the rank is with freezing.
 struct FreezeWords {
   std::uint64_t halt = 0;
   std::uint8_t state = 0;

@@ -166,7 +166,7 @@ Segment Segment::create(const std::string& path, const SegmentSpec& asked, unsig
 
 Segment Segment::attach(UniqueFd fd, Access access, const std::string& path) {
   struct stat file {};
-  if (::fstat(fd.get(), &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot look at " + path);
+  if (::fstat(fd.get(), &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot stat " + path);
   if (!S_ISREG(file.st_mode) || file.st_size < static_cast<off_t>(page_bytes)) not_a_segment(path, "it is too short");
   SegmentSpec spec;
   {

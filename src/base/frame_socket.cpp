@@ -44,7 +44,8 @@ struct Address {
 
 std::string encode(const nlohmann::json& body) {
   const std::string text = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (text.size() > frame_bytes_max) throw Failure(CKPT_ERR_INVALID, "a message exceeds the frame limit of 16 MiB");
+  if (text.size() > frame_bytes_max)
+    throw Failure(CKPT_ERR_INVALID, "a message between this process and the agent is longer than the limit of 16 MiB");
   std::string bytes(4, '\0');
   for (int i = 0; i < 4; ++i) bytes[i] = static_cast<char>(text.size() >> (8 * i));
   return bytes + text;

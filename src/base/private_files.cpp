@@ -116,7 +116,7 @@ class Walk {
 
   static struct stat look_at(const UniqueFd& file, const std::string& path) {
     struct stat info {};
-    if (::fstat(file.get(), &info) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot look at " + path);
+    if (::fstat(file.get(), &info) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot stat " + path);
     return info;
   }
 

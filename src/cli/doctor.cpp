@@ -36,9 +36,9 @@ Finding shared_memory(const Scope& scope) {
   const std::string subject = "shared memory", where = existing_part(scope.arena_dir);
   struct statfs info {};
   if (::statfs(where.c_str(), &info) != 0)
-    return {Health::bad, subject,
-            "cannot look at " + where + ": " + std::strerror(errno) +
-                "; set the option arena_dir to a directory in /dev/shm"};
+    return {
+        Health::bad, subject,
+        "cannot stat " + where + ": " + std::strerror(errno) + "; set the option arena_dir to a directory in /dev/shm"};
   if (info.f_type != tmpfs_magic)
     return {Health::bad, subject,
             scope.arena_dir + " does not lie in memory (tmpfs); set the option arena_dir to a directory in /dev/shm"};
@@ -84,7 +84,7 @@ Finding coordination(const Scope& scope) {
 Finding agent_finding(const std::string& subject, const std::string& bytes, const nlohmann::json& status) {
   const std::string text = "agent " + status.at("pid").dump() + " answers, " + bytes;
   if (const std::string trouble = status.value("coordination_trouble", ""); !trouble.empty())
-    return {Health::bad, subject, text + "; no restore is decided: " + trouble};
+    return {Health::bad, subject, text + "; until this is repaired, the job cannot decide a restore: " + trouble};
   if (const std::string doubt = status.value("coordination_doubt", ""); !doubt.empty())
     return {Health::bad, subject, text + "; it waits for ranks that have not called restore(): " + doubt};
   const nlohmann::json storage = status.value("storage", nlohmann::json(nullptr));
@@ -155,7 +155,7 @@ Finding locked_memory() {
 
 Finding pidfds() {
   const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (self) return {Health::good, "kernel", "tells agents when a process has exited (pidfd)"};
+  if (self) return {Health::good, "kernel", "can tell agents when a process has exited (pidfd_open)"};
   return {Health::bad, "kernel",
           std::string("pidfd_open fails: ") + std::strerror(errno) + "; Linux 5.3 or newer is needed"};
 }

@@ -23,7 +23,7 @@ class Progress {
 
   // Ends the previous item and begins one, e.g. "reading checkpoint 7".
   void begin(const std::string& what, std::uint64_t total_bytes);
-  void advance(std::uint64_t bytes);  // so many more bytes of the item are done
+  void advance(std::uint64_t bytes);  // `bytes` more of the item are done
   // Ends the item and removes its bar.
   void end();
 

@@ -37,9 +37,9 @@ void Capture::attach(AgentSession session) {
     session_ = std::move(session);
     return;
   }
-  // Before an unmapping. Without slots there is nothing to forget but what the device has prepared for them.
+  // Without slots there is nothing to forget but what the device has prepared for them.
   if (session.slots || session_.slots)
-    device_.attach(session.slots ? ranges_of(*session.slots) : std::vector<device::Range>());
+    device_.attach(session.slots ? ranges_of(*session.slots) : std::vector<device::Range>(), session.slots);
   session_ = std::move(session);
 }
 
@@ -54,7 +54,7 @@ void Capture::renew() {
 void Capture::follow_growth(arena::Segment& segment) {
   std::uint32_t slot = segment.slots();
   segment.notice_growth();
-  for (; slot < segment.slots(); ++slot) device_.attach_also(range_of(segment, slot));
+  for (; slot < segment.slots(); ++slot) device_.attach_also(range_of(segment, slot), session_.slots);
 }
 
 std::optional<arena::Grant> Capture::unused_grant() {

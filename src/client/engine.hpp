@@ -109,6 +109,8 @@ class Engine {
   void check_fence(const arena::Control& control);
   bool fit_slots(const RankState& state);
   bool wait_until_attached(const RankState& state);
+  Outcome not_attached();
+  void check_device(std::int64_t iteration) const;
   void begin_reserving();
   void wait_for_grant(Deadline deadline) const;
   bool wait_for_freed_slot();
@@ -124,7 +126,7 @@ class Engine {
   bool follow_session(Deadline deadline);
   bool loses_replication(const AgentSession& next) const;
   void discard_forgotten();
-  void pass_on_news_of_path();
+  void pass_on_news();
   bool is_due(std::int64_t iteration) const;
   Outcome snapshot_small(std::int64_t iteration, Clock::time_point called_at, const RankState& state);
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);

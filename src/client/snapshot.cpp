@@ -27,6 +27,9 @@ constexpr std::chrono::seconds reserve_pause{5};    // between two attempts afte
 
 constexpr auto not_due =
     "only the private shard of this iteration is kept, as the option capture_every says; training is not affected";
+constexpr auto not_reserved =
+    "this iteration's snapshot is skipped on all ranks, because memory for checkpoints is still being reserved in the "
+    "background; training is not affected";
 constexpr auto waits_for_copies =
     "all ranks skip the snapshot of this iteration, because earlier ones do not have all their copies yet; training is "
     "not affected";
@@ -200,16 +203,9 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
     const Failure why = link_.why_disconnected();
     throw Failure(why.status(), "snapshot(" + std::to_string(iteration) + ") is not taken: " + why.what());
   }
-  const Outcome not_reserved = {CKPT_SKIPPED,
-                                "this iteration's snapshot is skipped on all ranks, because memory for checkpoints is "
-                                "still being reserved in the "
-                                "background; training is not affected"};
-  if (!is_followed || !fit_slots(state) || !wait_until_attached(state)) return not_reserved;
-  const auto check_device = [&] {
-    if (device_->broken())
-      throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
-  };
-  check_device();
+  if (!is_followed || !fit_slots(state)) return {CKPT_SKIPPED, not_reserved};
+  if (!wait_until_attached(state)) return not_attached();
+  check_device(iteration);
 
   if (iteration < capture_.session().control->resume_at()) return {CKPT_SKIPPED, waits_for_copies};
   if (!is_due(iteration)) return snapshot_small(iteration, called_at, state);
@@ -226,12 +222,22 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   if (!grant && wait_for_freed_slot()) grant = unused_grant();
   if (!grant) return {CKPT_SKIPPED, waits_for_copies};
   // The grant may name a slot that is new.
-  if (!wait_until_attached(state)) return not_reserved;
-  check_device();
+  if (!wait_until_attached(state)) return not_attached();
+  check_device(iteration);
   tickets_.taken(iteration, called_at);
   capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
-  pass_on_news_of_path();
+  pass_on_news();
   return {};
+}
+
+Outcome Engine::not_attached() {
+  failure_ = std::string(not_reserved) + " (" + device_->attaching() + ")";
+  return {CKPT_SKIPPED, failure_.c_str()};
+}
+
+void Engine::check_device(std::int64_t iteration) const {
+  if (device_->broken())
+    throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
 }
 
 bool Engine::is_due(std::int64_t iteration) const {
@@ -336,7 +342,8 @@ bool Engine::await_deferred(Deadline deadline) {
   return !give_up_deferred(CKPT_SKIPPED);
 }
 
-void Engine::pass_on_news_of_path() {
+void Engine::pass_on_news() {
+  if (const auto news = device_->take_news()) warnings_.add(CKPT_WARNING_GPU_MEMORY, *news);
   if (!gpu_replication_) return;
   if (const auto news = gpu_replication_->take_news()) warnings_.add(CKPT_WARNING_REPLICATION, *news);
 }

@@ -1,8 +1,8 @@
 // BoundedStore is a Store that gives each call to another Store a deadline. The deadline holds even if that store never
 // answers, such as a directory on a mount whose server is gone.
 //
-// Calls run on a separate thread. If that thread hangs, it ends whenever the store answers, and the next call uses a
-// new thread. While several threads hang, calls fail at once, and only now and then one call starts a new thread.
+// Calls run on a separate thread. If that thread hangs, the next call uses a new thread, and the old one ends when the
+// store answers at last. While several threads hang, calls fail at once; only now and then a call tries a new thread.
 //
 // Thread-safe. Calls from several threads run one after the other.
 #pragma once
@@ -56,7 +56,7 @@ class BoundedStore : public Store {
  public:
   // `name` is the name of `store` in messages. `timeout_ms` is the limit for one call.
   BoundedStore(std::shared_ptr<Store> store, std::string name, std::int64_t timeout_ms);
-  ~BoundedStore() override;
+  ~BoundedStore() override;  // does not wait for calls under way, which fail
   BoundedStore(const BoundedStore&) = delete;
   BoundedStore& operator=(const BoundedStore&) = delete;
 

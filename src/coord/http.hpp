@@ -84,7 +84,7 @@ class HttpStream {
   HttpReply run(const HttpRequest& request, std::int64_t silence_ms, const std::function<bool()>& goes_on,
                 const std::function<void(const std::string&)>& on_line);
 
-  // Waits so many milliseconds, or until wake().
+  // Waits for `milliseconds`, or until wake() is called.
   void pause(int milliseconds);
   void wake();  // [any thread]
 

@@ -133,7 +133,7 @@ bool RevisionFiles::exists(const std::string& file) const {
   struct stat info {};
   if (::fstatat(fd_.get(), file.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) return true;
   if (errno != ENOENT && errno != ESTALE)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot look at the coordination record " + path_of(file));
+    throw_errno(CKPT_ERR_SYSTEM, "cannot stat the coordination record " + path_of(file));
   return false;
 }
 

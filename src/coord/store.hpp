@@ -24,7 +24,7 @@ struct Entry {
   bool operator==(const Entry&) const = default;
 };
 
-// Store::watch() returns one. It reports changes of records until it is destroyed.
+// Store::watch() returns a Watch. Changes of records are reported until the caller destroys it.
 class Watch {
  public:
   virtual ~Watch() = default;

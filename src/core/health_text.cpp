@@ -151,11 +151,11 @@ std::string explain(const Health& health, const NameOf& name_of) {
     case Cause::node_silent:
       return node + " does not answer";
     case Cause::wrong_token:
-      return node + " has another token of the job, so it and the other nodes refuse each other";
+      return node + " has another token than the job's other nodes, so these and it refuse each other";
     case Cause::rank_gone:
       return rank + " has no trainer any more";
     case Cause::rank_restoring:
-      return rank + " has not come back from restore()";
+      return rank + " has not returned from restore()";
     case Cause::rank_stopped:
       return "the trainer of " + rank + " is stopped (SIGSTOP or a debugger)";
     case Cause::rank_fails:
@@ -169,11 +169,11 @@ std::string explain(const Health& health, const NameOf& name_of) {
     case Cause::copies_missing:
       return node + " does not have all the copies that it should hold" + with_detail(health);
     case Cause::replacement:
-      return node + " is lost, and a standby node has its place: nothing is committed before the job is restarted";
+      return node + " is lost, and a standby node replaces it; nothing is committed until the job restarts";
     case Cause::ranks_differ:
       return health.detail.empty() ? "ranks that share state differ" : health.detail;
     case Cause::too_slow:
-      return "commits come slower than the job's pace allows";
+      return "the time between commits is longer than the job allows";
     case Cause::fewer_copies:
       return "the newest commit has " + of_so_many(health.copies_now, health.copies) + " copies";
     case Cause::fewer_parity:
@@ -185,7 +185,7 @@ std::string explain(const Health& health, const NameOf& name_of) {
     case Cause::other_protection:
       return node + " was started with another option protection" + with_detail(health);
     case Cause::stalled:
-      return "snapshots are taken and none is committed";
+      return "ranks take snapshots, but no checkpoint is committed";
     case Cause::agent_silent:
       return "the agent of this node does not answer" + with_detail(health);
     case Cause::agent_gone:
@@ -244,7 +244,7 @@ std::string advice(const Health& health, const NameOf& name_of) {
     case Cause::fewer_parity:
       return "bring back the nodes that are missing, or add nodes";
     case Cause::coordination_fails:
-      return "repair the coordination store; no restore is decided without it";
+      return "repair the coordination store; without it, the job cannot decide a restore";
     case Cause::other_protection:
       return "give all agents of the job one option protection, and restart that agent";
     case Cause::stalled:

@@ -16,15 +16,15 @@ class AutoDevice : public Device {
   AutoDevice(unsigned copy_threads, std::uint64_t staging_bytes) : staging_bytes_(staging_bytes), host_(copy_threads) {}
 
   void reach(ckpt_memory memory, const void* data) override;
-  void prepare(std::vector<Range> ranges, std::shared_ptr<const void> owner) override {
-    used_.load()->prepare(std::move(ranges), std::move(owner));
-  }
-  void attach(std::vector<Range> ranges) override;
-  void attach_also(Range range) override;
+  void prepare(const std::vector<Range>& ranges, const Owner& owner) override { used_.load()->prepare(ranges, owner); }
+  void attach(const std::vector<Range>& ranges, const Owner& owner) override;
+  void attach_also(const Range& range, const Owner& owner) override;
   void check_streams(const char* call, std::span<const Stream> streams) const override {
     used_.load()->check_streams(call, streams);
   }
   bool wait_until_attached(Deadline deadline) override { return used_.load()->wait_until_attached(deadline); }
+  std::string attaching() const override { return used_.load()->attaching(); }
+  std::optional<std::string> take_news() override { return used_.load()->take_news(); }
   bool broken() const override { return used_.load()->broken(); }
   bool wants_ranges() const override { return used_.load()->wants_ranges(); }
   std::string failure() const override { return used_.load()->failure(); }
@@ -62,6 +62,7 @@ class AutoDevice : public Device {
  private:
   const std::uint64_t staging_bytes_;
   std::vector<Range> ranges_;
+  Owner owner_;  // of the ranges
   HostDevice host_;
   std::unique_ptr<CudaDevice> cuda_;
   std::atomic<Device*> used_ = &host_;  // read by prepare() on another thread

@@ -1,8 +1,8 @@
 // Copies between the GPU and host memory that the engine has pinned where it lies.
 //
-// A driver refuses to pin very large ranges, and it refuses a copy that touches two registrations. So a slot is one
-// registration, and both registrations and copies are cut at the multiples of pin_max_bytes. Use it with the context
-// current. Throws Failure.
+// Pinning a very large range holds the driver's lock for seconds or is refused, and a driver refuses a copy that
+// touches two registrations. So a slot has registrations of its own, and both registrations and copies are cut at the
+// addresses that are multiples of pin_max_bytes. Use it with the context current. Throws Failure.
 #pragma once
 
 #include <algorithm>
@@ -15,14 +15,18 @@
 
 namespace ckpt::device {
 
-inline constexpr std::uint64_t pin_max_bytes = 64ull << 30;
+inline constexpr std::uint64_t pin_max_bytes = 256ull << 20;
+
+// The size of the first part of the range that may be one registration.
+inline std::size_t first_part_bytes(const void* data, std::size_t size_bytes) {
+  return std::min<std::size_t>(size_bytes, pin_max_bytes - reinterpret_cast<std::uintptr_t>(data) % pin_max_bytes);
+}
 
 // Calls part(offset_bytes, size_bytes) for each part of the range that may be one registration.
 template <class Part>
 void cut_as_pinned(const void* data, std::size_t size_bytes, Part part) {
-  const auto first = reinterpret_cast<std::uintptr_t>(data);
   for (std::size_t at = 0; at < size_bytes;) {
-    const std::size_t part_bytes = std::min<std::size_t>(size_bytes - at, pin_max_bytes - (first + at) % pin_max_bytes);
+    const std::size_t part_bytes = first_part_bytes(static_cast<const std::byte*>(data) + at, size_bytes - at);
     part(at, part_bytes);
     at += part_bytes;
   }

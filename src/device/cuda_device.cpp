@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -26,7 +25,6 @@ struct LoadBuffers {
 
 // Resources whose release would wait for a GPU that does not answer. They are kept for good.
 struct Remains {
-  std::vector<CudaPinning::Pinned> pinned;
   std::unique_ptr<CudaStagingPipeline> staging_pipeline;
   std::unique_ptr<LoadBuffers> load_buffers;
 };
@@ -62,16 +60,14 @@ int CudaDevice::ordinal_of(const void* data) {
   return ordinal;
 }
 
-CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms,
-                       std::int64_t load_timeout_ms)
+CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes, const CudaLimits& limits)
     : ordinal_(ordinal),
       wanted_staging_bytes_(staging_bytes),
-      drain_timeout_ms_(drain_timeout_ms),
-      load_timeout_ms_(load_timeout_ms),
+      limits_(limits),
       context_(ordinal),
-      pinning_(context_) {
+      pinning_(context_, limits.retries) {
   const ContextScope scope(context_);
-  staging_pipeline_ = std::make_unique<CudaStagingPipeline>(staging_bytes);
+  staging_pipeline_ = std::make_unique<CudaStagingPipeline>(staging_bytes, limits.chunk_max_bytes);
   thread_ = start_thread("ckpt-cuda", [this] { run(); });
 }
 
@@ -86,14 +82,8 @@ CudaDevice::~CudaDevice() {
   const ContextScope scope(context_);
   lead_.reset();
   if (is_late_) look_for_late_copy();
-  let_go(pinning_.use({}));
-  if (may_still_write()) keep_for_good({std::move(late_pinned_), std::move(staging_pipeline_), nullptr});
+  if (may_still_write()) keep_for_good({std::move(staging_pipeline_), nullptr});
   staging_pipeline_.reset();
-}
-
-// Of ranges that are not used any more.
-void CudaDevice::let_go(std::vector<CudaPinning::Pinned> unused) {
-  if (may_still_write()) std::move(unused.begin(), unused.end(), std::back_inserter(late_pinned_));
 }
 
 void CudaDevice::reach(ckpt_memory memory, const void* data) {
@@ -103,17 +93,6 @@ void CudaDevice::reach(ckpt_memory memory, const void* data) {
     throw Failure(CKPT_ERR_INVALID, "is on GPU " + std::to_string(ordinal) + ", but the tensors before it are on GPU " +
                                         std::to_string(ordinal_) +
                                         "; an engine is for one GPU: use one process for each");
-}
-
-void CudaDevice::attach(std::vector<Range> ranges) {
-  const Lock lock(mutex_);
-  const ContextScope scope(context_);
-  let_go(pinning_.use(std::move(ranges)));
-}
-
-void CudaDevice::attach_also(Range range) {
-  const Lock lock(mutex_);
-  pinning_.use_also(range);
 }
 
 void CudaDevice::check_streams(const char* call, std::span<const Stream> streams) const {
@@ -135,8 +114,6 @@ bool CudaDevice::broken() const {
   const Lock lock(mutex_);
   return dead_ || is_late_ || wants_ranges();
 }
-
-bool CudaDevice::wants_ranges() const { return !pinning_.failure().empty(); }
 
 std::string CudaDevice::failure() const {
   const Lock lock(mutex_);
@@ -168,6 +145,7 @@ void CudaDevice::start(std::span<const Copy> overlapped, const Copy& synchronous
   } catch (const Failure& failure) {
     fail(failure.what());
   }
+  pinning_.free(staging_pipeline_->take_retired());
   changed_.notify_all();
 }
 
@@ -191,13 +169,12 @@ bool CudaDevice::is_ahead() const {
 }
 
 bool CudaDevice::release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) {
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
   if (phase_ != Phase::copying) return false;
   const ContextScope scope(context_);
   try {
-    // If somebody waits for the streams now, room() gains nothing: the update comes after all of it.
-    while (staging_pipeline_->remaining()) staging_pipeline_->enqueue_next();
-    staging_pipeline_->end(streams);
+    if (!feed_until_packed(lock, Deadline::in_ms(timeout_ms))) return false;
+    staging_pipeline_->release(streams);
   } catch (const Failure& failure) {
     fail(failure.what());
     return false;
@@ -206,6 +183,7 @@ bool CudaDevice::release(std::span<const Stream> streams, std::int64_t timeout_m
   done_ = std::move(done);
   timeout_ms_ = timeout_ms;
   deadline_.reset();
+  has_ended_ = false;
   changed_.notify_all();
   return true;
 }
@@ -227,8 +205,9 @@ void CudaDevice::drain() {
   if (is_late_) return;
   try {
     staging_pipeline_->abandon();
-    staging_pipeline_->end({});
-    if (!wait_for_arrival(Deadline::in_ms(drain_timeout_ms_))) be_late(drain_timeout_ms_);
+    staging_pipeline_->release({});
+    staging_pipeline_->end();
+    if (!wait_for_arrival(Deadline::in_ms(limits_.drain_timeout_ms))) be_late(limits_.drain_timeout_ms);
   } catch (const Failure& failure) {
     die(failure);
   }
@@ -236,6 +215,7 @@ void CudaDevice::drain() {
 
 void CudaDevice::be_late(std::int64_t timeout_ms) {
   is_late_ = true;
+  pinning_.keep_all(true);
   failure_ = "the GPU did not end a copy within " + std::to_string(timeout_ms) +
              " ms; is it hung? Snapshots go on once the copy has ended";
 }
@@ -243,6 +223,7 @@ void CudaDevice::be_late(std::int64_t timeout_ms) {
 void CudaDevice::die(const Failure& failure) {
   is_late_ = false;
   dead_ = true;
+  pinning_.keep_all(true);
   failure_ = std::string("the GPU does not answer any more: ") + failure.what();
 }
 
@@ -254,10 +235,31 @@ bool CudaDevice::wait_for_arrival(Deadline deadline) const {
   return true;
 }
 
-bool CudaDevice::everything_enqueued() const { return phase_ == Phase::copying && !staging_pipeline_->remaining(); }
+// Enqueues some of what can be enqueued without blocking. `only_into_free`: only into sub-buffers that are free.
+void CudaDevice::feed(bool only_into_free) {
+  constexpr int chunks_max = 64;  // so that nobody waits long for the lock
+  CudaStagingPipeline& pipeline = *staging_pipeline_;
+  for (int i = 0; i < chunks_max; ++i)
+    if (pipeline.may_copy())
+      pipeline.copy_next();
+    else if (pipeline.may_pack() && (!only_into_free || pipeline.room()))
+      pipeline.pack_next();
+    else
+      return;
+}
 
-void CudaDevice::advance() {
-  while (staging_pipeline_->remaining() && staging_pipeline_->room()) staging_pipeline_->enqueue_next();
+// Somebody waits for the streams now, so to wait for free sub-buffers gains nothing: the update comes after all of it.
+// If more is left than the driver's queue should take, waits for the GPU without the lock. Returns false after a
+// failure.
+bool CudaDevice::feed_until_packed(Lock& lock, Deadline deadline) {
+  for (feed(false); !staging_pipeline_->is_packed(); feed(false)) {
+    if (deadline.passed())
+      fail("it did not get so far in time that the rest could be enqueued; is it hung?");
+    else
+      changed_.wait_for(lock, poll_pause);
+    if (phase_ != Phase::copying) return false;
+  }
+  return true;
 }
 
 void CudaDevice::finish(Lock& lock, bool whole) {
@@ -281,7 +283,7 @@ void CudaDevice::look_for_late_copy() {
     if (!staging_pipeline_->arrived()) return;
     is_late_ = false;
     failure_.clear();
-    late_pinned_.clear();
+    pinning_.keep_all(false);
   } catch (const Failure& failure) {
     die(failure);
   }
@@ -292,7 +294,8 @@ void CudaDevice::run() {
   Lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] {
-      return stop_ || is_late_ || phase_ == Phase::released || (phase_ == Phase::copying && !everything_enqueued());
+      return stop_ || is_late_ || phase_ == Phase::released ||
+             (phase_ == Phase::copying && !staging_pipeline_->is_copied());
     });
     if (stop_) return;
     if (is_late_) {
@@ -307,9 +310,15 @@ void CudaDevice::run() {
 void CudaDevice::step(Lock& lock) {
   const bool released = phase_ == Phase::released;
   try {
-    advance();
-    if (released && staging_pipeline_->arrived()) return finish(lock, true);
+    feed(true);
+    if (released && !has_ended_ && staging_pipeline_->is_copied()) {
+      staging_pipeline_->end();
+      has_ended_ = true;
+    }
+    if (released && has_ended_ && staging_pipeline_->arrived()) return finish(lock, true);
     if (released && takes_too_long()) {
+      staging_pipeline_->abandon();
+      staging_pipeline_->end();
       be_late(timeout_ms_);
       return finish(lock, false);
     }
@@ -331,7 +340,7 @@ std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, 
   auto buffers = std::make_unique<LoadBuffers>(plan.leaves());
   if (!pinning_.covers({const_cast<std::byte*>(from.data), plan.length_bytes()}))
     buffers->bounce.emplace(std::min<std::size_t>(plan.length_bytes(), staging_pipeline_->chunk_bytes()));
-  const Deadline deadline = Deadline::in_ms(load_timeout_ms_);
+  const Deadline deadline = Deadline::in_ms(limits_.load_timeout_ms);
   const auto copy_in = [&](CUdeviceptr to, std::uint64_t first_byte, std::size_t size_bytes, CUstream on) {
     if (buffers->bounce)
       buffers->bounce->copy_to_device(to, from.data + first_byte, size_bytes, on, deadline);
@@ -342,15 +351,16 @@ std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, 
   try {
     staging_pipeline_->load(plan, copy_in, digests, static_cast<CUstream>(stream));
     if (!wait_for_arrival(deadline))
-      throw Failure(CKPT_ERR_TIMEOUT,
-                    "the GPU did not load the state within " + std::to_string(load_timeout_ms_) + " ms; is it hung?");
+      throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not load the state within " +
+                                          std::to_string(limits_.load_timeout_ms) + " ms; is it hung?");
   } catch (const Failure&) {
     drain();
-    if (may_still_write()) keep_for_good({{}, nullptr, std::move(buffers)});
+    if (may_still_write()) keep_for_good({nullptr, std::move(buffers)});
     changed_.notify_all();
     throw;
   }
   staging_pipeline_->land();
+  pinning_.free(staging_pipeline_->take_retired());
   return first_difference(digests, from.digests, plan.leaves());
 }
 

@@ -1,7 +1,8 @@
 // CudaDevice captures and restores tensors in the memory of one GPU. Tensors in host memory may be among them.
 //
-// It has a thread that feeds the staging pipeline and notices when everything has arrived. So no thread of the caller
-// waits for the GPU. The thread works only between start() and the end of a copy.
+// It has a thread that feeds the staging pipeline and notices when everything has arrived, and one that pins memory. So
+// no thread of the caller waits for the GPU, except in load(), and in release() if very much is left to be enqueued.
+// The first thread works only between start() and the end of a copy.
 //
 // The destructor gives up a running copy. The destination must still be mapped then.
 #pragma once
@@ -21,34 +22,36 @@
 
 namespace ckpt::device {
 
+struct CudaLimits {
+  std::int64_t drain_timeout_ms = 10'000;  // how long cancel() waits for a copy that it gives up: a few sub-buffers
+  std::int64_t load_timeout_ms = 600'000;  // far longer than any copy to a GPU
+  std::uint64_t chunk_max_bytes = CudaRing::default_chunk_max_bytes;
+  CudaPinning::Retries retries = {};
+};
+
 class CudaDevice : public Device {
  public:
   // Returns the number of the GPU in whose memory `data` is. Throws Failure (CKPT_ERR_INVALID) for other memory.
   static int ordinal_of(const void* data);
 
-  static constexpr std::int64_t default_drain_timeout_ms = 10'000;  // for a few sub-buffers
-  static constexpr std::int64_t default_load_timeout_ms = 600'000;  // far longer than any copy to a GPU
-
-  // Uses up to `staging_bytes` of the GPU's memory, and a little more for what is captured synchronously. cancel()
-  // waits up to `drain_timeout_ms` for a copy that it gives up. Until such a copy has ended, the device is broken().
-  // Throws Failure.
-  CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms = default_drain_timeout_ms,
-             std::int64_t load_timeout_ms = default_load_timeout_ms);
+  // Uses up to `staging_bytes` of the GPU's memory, and a little more for what is captured synchronously. Until a copy
+  // that cancel() gave up has ended, the device is broken(). Throws Failure.
+  CudaDevice(int ordinal, std::uint64_t staging_bytes, const CudaLimits& limits = {});
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
   void reach(ckpt_memory memory, const void* data) override;
   // Pins the ranges where they lie.
-  void prepare(std::vector<Range> ranges, std::shared_ptr<const void> owner) override {
-    pinning_.prepare(std::move(ranges), std::move(owner));
-  }
-  void attach(std::vector<Range> ranges) override;
-  void attach_also(Range range) override;
+  void prepare(const std::vector<Range>& ranges, const Owner& owner) override { pinning_.prepare(ranges, owner); }
+  void attach(const std::vector<Range>& ranges, const Owner& owner) override { pinning_.use(ranges, owner); }
+  void attach_also(const Range& range, const Owner& owner) override { pinning_.use_also(range, owner); }
   bool wait_until_attached(Deadline deadline) override { return pinning_.wait(deadline); }
+  std::string attaching() const override { return pinning_.progress(); }
+  std::optional<std::string> take_news() override { return pinning_.take_news(); }
   void check_streams(const char* call, std::span<const Stream> streams) const override;
   bool broken() const override;
-  bool wants_ranges() const override;
+  bool wants_ranges() const override { return !pinning_.failure().empty(); }
   std::string failure() const override;
   std::uint64_t staging_bytes() const override { return staging_pipeline_->staging_bytes(); }
   std::string shortage() const override;
@@ -74,13 +77,12 @@ class CudaDevice : public Device {
 
   void run();
   void step(Lock& lock);
-  void advance();
+  void feed(bool only_into_free);
+  bool feed_until_packed(Lock& lock, Deadline deadline);
   bool takes_too_long();
   void look_for_late_copy();
-  bool everything_enqueued() const;
   void finish(Lock& lock, bool whole);
   void fail(const std::string& sentence);
-  void let_go(std::vector<CudaPinning::Pinned> unused);
   void drain();
   void be_late(std::int64_t timeout_ms);
   void die(const Failure& failure);
@@ -89,8 +91,7 @@ class CudaDevice : public Device {
 
   const int ordinal_;
   const std::uint64_t wanted_staging_bytes_;
-  const std::int64_t drain_timeout_ms_;
-  const std::int64_t load_timeout_ms_;
+  const CudaLimits limits_;
   const Context context_;
   CudaPinning pinning_;
   std::unique_ptr<CudaStagingPipeline> staging_pipeline_;
@@ -102,10 +103,10 @@ class CudaDevice : public Device {
   Phase phase_ = Phase::idle;
   Done done_;
   std::int64_t timeout_ms_ = 0;
-  std::optional<Deadline> deadline_;              // once the GPU has got to the copy
-  bool dead_ = false;                             // the context died
-  bool is_late_ = false;                          // the GPU has not ended a copy that was given up
-  std::vector<CudaPinning::Pinned> late_pinned_;  // earlier ranges, where a late copy may write
+  std::optional<Deadline> deadline_;  // once the GPU has got to the copy
+  bool has_ended_ = false;            // all of a released copy is enqueued
+  bool dead_ = false;                 // the context died
+  bool is_late_ = false;              // the GPU has not ended a copy that was given up
   std::string failure_;
   bool stop_ = false;
   std::thread thread_;

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "device/cuda_driver.hpp"
 
@@ -182,6 +183,20 @@ class PinnedMemory {
   }
   void* data_ = nullptr;
   std::size_t size_bytes_ = 0;
+};
+
+// Memory that larger memory has replaced. Freeing it waits for the whole device.
+struct RetiredMemory {
+  std::vector<DeviceMemory> device;
+  std::vector<PinnedMemory> pinned;
+
+  bool empty() const { return device.empty() && pinned.empty(); }
+  void add(DeviceMemory memory) {
+    if (memory.size_bytes() != 0) device.push_back(std::move(memory));
+  }
+  void add(PinnedMemory memory) {
+    if (memory.size_bytes() != 0) pinned.push_back(std::move(memory));
+  }
 };
 
 // Pins host memory that somebody else owns, so that the GPU can use it. The memory must stay mapped until this object

@@ -1,13 +1,18 @@
-// CudaPinning keeps the ranges of host memory pinned that captures go to. Pinning takes seconds for a large slot, so
-// another thread does it: the caller's in prepare(), or one of this object.
+// CudaPinning keeps the ranges of host memory pinned that captures go to. It is the one owner of what is pinned: it
+// keeps each range mapped until the range is unpinned. It also frees other memory that nobody uses any more.
 //
-// Any thread may call prepare() and failure(), the device's user the rest. use() waits for a pinning that it began
-// before.
+// Pinning takes seconds for a large slot, and unpinning and freeing wait for the GPU. So a thread of this object does
+// all three. It pins pieces of at most pin_max_bytes, with a pause after each, because the driver may hold its lock
+// meanwhile. If the driver refuses to pin, the thread tries again, with growing pauses.
+//
+// Thread-safe. No function waits for the driver. Only the destructor does: for the piece that is being pinned, and for
+// the GPU.
 #pragma once
 
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,49 +25,79 @@ namespace ckpt::device {
 
 class CudaPinning {
  public:
-  explicit CudaPinning(const Context& context) : context_(context) {}
-  // Waits for a pinning that is under way. Needs a current context.
+  struct Retries {
+    std::int64_t first_pause_ms = 100;  // doubles each time
+    std::int64_t longest_pause_ms = 60'000;
+    unsigned refusals_max = 20;  // in a row, without a piece that was pinned
+  };
+  CudaPinning(const Context& context, const Retries& retries);
   ~CudaPinning();
   CudaPinning(const CudaPinning&) = delete;
   CudaPinning& operator=(const CudaPinning&) = delete;
 
-  // Pins these ranges, for a later use(), and returns when that is done. `owner` keeps them mapped.
-  void prepare(std::vector<Range> ranges, std::shared_ptr<const void> owner);
-  // A range, as long as it is pinned. Its destructor waits for the GPU.
-  struct Pinned {
-    Range range;
-    std::shared_ptr<const void> owner;
-    std::vector<Registration> registrations;
-  };
-  // From now on captures go to these ranges, and no longer to others. Begins to pin those that are not pinned yet.
-  // Returns the ranges that are not used any more.
-  std::vector<Pinned> use(std::vector<Range> ranges);
-  void use_also(Range range);
+  // Begins to pin these ranges, for a later use().
+  void prepare(const std::vector<Range>& ranges, const Owner& owner);
+  // From now on captures go to these ranges, and no longer to others. Begins to pin those that are not pinned yet, and
+  // to unpin the others.
+  void use(const std::vector<Range>& ranges, const Owner& owner);
+  void use_also(const Range& range, const Owner& owner);
+  // Frees memory that the GPU may still use.
+  void free(RetiredMemory memory);
 
-  // Waits until all ranges in use are pinned, or cannot be. Returns false if the deadline passes first.
-  bool wait(Deadline deadline);
-  // True if all of this is within one range that is pinned.
+  // While it is set, nothing is unpinned or freed, because the GPU may still use it. Set at the end, it holds for good.
+  void keep_all(bool kept);
+
+  // Waits until all ranges are pinned, or one was refused. Returns false if the deadline passes first.
+  bool wait(Deadline deadline) const;
+  // How far pinning has come, for people.
+  std::string progress() const;
+  // True if all of this is pinned, in one range.
   bool covers(const Range& part) const;
-  // Why a range could not be pinned. Empty if there is no such range.
+  // Why a range is not pinned although the driver was asked. Empty if there is no such range.
   std::string failure() const;
+  // Returns once that all is pinned after a refusal.
+  std::optional<std::string> take_news();
 
  private:
   using Lock = std::unique_lock<std::mutex>;
+  struct Pinned {
+    Range range;
+    Owner owner;
+    std::size_t size_bytes = 0;  // that much of the range is pinned
+    std::vector<Registration> registrations;
+  };
+  using Ranges = std::vector<Pinned>;
 
-  bool is_pinned(const Range& range) const;
-  void pin(const std::vector<Range>& ranges, const std::shared_ptr<const void>& owner);
-  void begin(const std::vector<Range>& ranges);
-  void pin_wanted();
+  void run();
+  bool has_garbage() const;
+  bool is_given_up() const { return refusals_ >= retries_.refusals_max; }
+  bool is_due() const;
+  Pinned* unfinished();
+  const Pinned* unfinished() const;
+  void want(const Range& range, const Owner& owner, Ranges& known);
+  void try_anew();
+  void collect_garbage(Lock& lock);
+  void pin_piece(Lock& lock);
+  void pinned(const Range& range, const Owner& owner, Registration piece, std::size_t size_bytes);
+  void refused(Lock& lock, std::uint64_t round, const std::string& why);
 
   const Context& context_;
-  std::mutex one_at_a_time_;  // held while ranges are pinned
+  const Retries retries_;
+
   mutable std::mutex mutex_;  // for all below
-  std::condition_variable changed_;
-  std::vector<Pinned> pinned_;
-  std::string failure_;
-  std::vector<Range> wanted_;  // in use, and to be pinned
-  bool is_pinning_ = false;    // on thread_
-  std::thread thread_;         // only the device's user looks at it
+  mutable std::condition_variable changed_;
+  Ranges wanted_;
+  Ranges unused_;                       // to be unpinned
+  std::vector<RetiredMemory> retired_;  // to be freed. Few: memory is retired when larger memory replaces it
+  bool is_kept_ = false, stop_ = false;
+  std::uint64_t round_ = 0;  // +1 when other ranges are wanted
+  std::string refusal_;      // empty: not refused
+  unsigned refusals_ = 0;
+  std::int64_t pause_ms_ = 0;
+  std::optional<Deadline> next_try_;  // nothing: at once
+  bool was_refused_ = false;          // and nobody was told yet that all is pinned
+  std::optional<std::string> news_;
+  std::thread thread_;
 };
 
 }  // namespace ckpt::device

@@ -162,8 +162,11 @@ void CudaReplicator::ProgressThread::meet() {
   const Deadline deadline = Deadline::in_ms(settings_.meet_timeout_ms);
   while (!exchange_->meet() && !stopped()) {
     if (deadline.passed())
-      throw Failure(CKPT_ERR_TIMEOUT, "the ranks that hold each other's copies did not meet over NCCL within " +
-                                          std::to_string(settings_.meet_timeout_ms) + " ms");
+      throw Failure(CKPT_ERR_TIMEOUT, "not all " + std::to_string(group_.members) +
+                                          " ranks of the replication group connected over NCCL within " +
+                                          std::to_string(settings_.meet_timeout_ms) +
+                                          " ms. Training goes on, and GPU replication is tried again when the job "
+                                          "restarts. If it fails again, set NCCL_DEBUG=INFO to see why");
     std::this_thread::sleep_for(meeting_pause);
   }
 }

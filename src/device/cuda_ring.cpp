@@ -7,12 +7,10 @@
 namespace ckpt::device {
 namespace {
 
-// Large compared to the cost of starting a copy, small compared to a GPU's memory.
-constexpr std::uint64_t chunk_max_bytes = 32ull << 20;
 // One is packed while others are copied.
 constexpr std::uint64_t buffers_wanted = 4, buffers_min = 2;
 
-std::size_t leaves_of(std::uint64_t size_bytes) {
+std::size_t leaves_of(std::uint64_t size_bytes, std::uint64_t chunk_max_bytes) {
   const std::uint64_t chunk_bytes = std::min(size_bytes / buffers_wanted, chunk_max_bytes);
   return std::max<std::size_t>(chunk_bytes / kernels::leaf_size_bytes, 1);
 }
@@ -20,7 +18,7 @@ std::size_t leaves_of(std::uint64_t size_bytes) {
 }  // namespace
 
 bool CudaRing::allocate(std::uint64_t size_bytes) {
-  leaves_ = leaves_of(size_bytes);
+  leaves_ = leaves_of(size_bytes, chunk_max_bytes_);
   const std::size_t digests_bytes = leaves_ * sizeof(std::uint64_t);
   const std::size_t count = std::max(size_bytes / chunk_bytes(), buffers_min);
   CUdeviceptr pointer = 0;
@@ -35,7 +33,7 @@ bool CudaRing::allocate(std::uint64_t size_bytes) {
   return true;
 }
 
-CudaRing::CudaRing(std::uint64_t size_bytes) {
+CudaRing::CudaRing(std::uint64_t size_bytes, std::uint64_t chunk_max_bytes) : chunk_max_bytes_(chunk_max_bytes) {
   while (!allocate(size_bytes)) {
     if (size_bytes <= buffers_min * kernels::leaf_size_bytes)
       throw Failure(CKPT_ERR_NO_SPACE,

@@ -21,8 +21,11 @@ struct SubBuffer {
 
 class CudaRing {
  public:
+  // Large compared to the cost of starting a copy, small compared to a GPU's memory.
+  static constexpr std::uint64_t default_chunk_max_bytes = 32ull << 20;
+
   // Takes up to `size_bytes` of device memory, or less if less is free. Throws Failure if almost none is free.
-  explicit CudaRing(std::uint64_t size_bytes);
+  explicit CudaRing(std::uint64_t size_bytes, std::uint64_t chunk_max_bytes = default_chunk_max_bytes);
 
   SubBuffer& operator[](std::uint64_t number) { return buffers_[number % buffers_.size()]; }
   std::size_t count() const { return buffers_.size(); }
@@ -36,6 +39,7 @@ class CudaRing {
  private:
   bool allocate(std::uint64_t size_bytes);
 
+  const std::uint64_t chunk_max_bytes_;
   bool is_short_ = false;
   std::size_t leaves_ = 0;
   DeviceMemory memory_;

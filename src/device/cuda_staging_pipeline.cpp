@@ -1,6 +1,7 @@
 #include "device/cuda_staging_pipeline.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "device/cuda_copy.hpp"
 
@@ -20,7 +21,7 @@ void CudaStagingPipeline::begin(std::span<const Device::Copy> overlapped, const 
     plans[i] = overlapped[i].plan;
   }
   plans[overlapped_count_] = synchronous.plan;
-  table_.assign(std::span(plans).first(overlapped_count_ + 1), CudaTable::Images::copied);
+  table_.assign(std::span(plans).first(overlapped_count_ + 1), CudaTable::Images::copied, retired_);
   entered_.record(stream);
   entered_.hold_back(pack_stream_);
   table_.upload(pack_stream_);
@@ -34,7 +35,8 @@ void CudaStagingPipeline::carry_at_once(const Device::Copy& copy, std::size_t pl
   const std::size_t length_bytes = copy.plan->length_bytes(), leaves = copy.plan->leaves();
   if (length_bytes == 0) return;
   const std::size_t needed_bytes = leaves * (leaf_bytes + sizeof(std::uint64_t));
-  if (synchronous_.size_bytes() < needed_bytes) synchronous_ = DeviceMemory(2 * needed_bytes);
+  if (synchronous_.size_bytes() < needed_bytes)
+    retired_.add(std::exchange(synchronous_, DeviceMemory(2 * needed_bytes)));
   const CUdeviceptr data = synchronous_.pointer(), digests = data + leaves * leaf_bytes;
   kernels_.pack(table_.job(plan, 0, length_bytes, data), pack_stream_);
   synchronous_packed_.record(pack_stream_);
@@ -47,40 +49,56 @@ void CudaStagingPipeline::carry_at_once(const Device::Copy& copy, std::size_t pl
 }
 
 void CudaStagingPipeline::skip_finished_pieces() {
-  while (remaining() && leaf_ == overlapped_[piece_].plan->leaves()) {
+  while (!is_packed() && leaf_ == overlapped_[piece_].plan->leaves()) {
     ++piece_;
     leaf_ = 0;
   }
 }
 
-void CudaStagingPipeline::enqueue_next() {
-  const auto& [plan, to] = overlapped_[piece_];
+void CudaStagingPipeline::pack_next() {
+  const Plan& plan = *overlapped_[piece_].plan;
   const std::size_t first_byte = leaf_ * leaf_bytes;
-  const std::size_t leaves = std::min(ring_.leaves(), plan->leaves() - leaf_);
-  const std::size_t length_bytes = std::min(leaves * leaf_bytes, plan->length_bytes() - first_byte);
+  const std::size_t leaves = std::min(ring_.leaves(), plan.leaves() - leaf_);
+  const std::size_t length_bytes = std::min(leaves * leaf_bytes, plan.length_bytes() - first_byte);
+  packed_chunks_[number_ % packed_chunks_.size()] = {overlapped_[piece_], leaf_, leaves, length_bytes};
   const SubBuffer& buffer = ring_[number_++];
   buffer.emptied.hold_back(pack_stream_);
   kernels_.pack(table_.job(piece_, first_byte, length_bytes, buffer.data), pack_stream_);
   kernels_.digest(buffer.data, length_bytes, buffer.digests, pack_stream_);
   buffer.filled.record(pack_stream_);
-  buffer.filled.hold_back(copy_stream_);
-  copy_to_host(to.data + first_byte, buffer.data, length_bytes, copy_stream_);
-  copy_to_host(to.digests + leaf_, buffer.digests, leaves * sizeof(std::uint64_t), copy_stream_);
-  buffer.emptied.record(copy_stream_);
+  pack_backlog_.added(pack_stream_);
   leaf_ += leaves;
   skip_finished_pieces();
 }
 
-void CudaStagingPipeline::end(std::span<const Stream> streams) {
+void CudaStagingPipeline::copy_next() {
+  const auto& [copy, first_leaf, leaves, length_bytes] = packed_chunks_[copied_ % packed_chunks_.size()];
+  const SubBuffer& buffer = ring_[copied_++];
+  buffer.filled.hold_back(copy_stream_);
+  copy_to_host(copy.to.data + first_leaf * leaf_bytes, buffer.data, length_bytes, copy_stream_);
+  copy_to_host(copy.to.digests + first_leaf, buffer.digests, leaves * sizeof(std::uint64_t), copy_stream_);
+  buffer.emptied.record(copy_stream_);
+  copy_backlog_.added(copy_stream_);
+}
+
+void CudaStagingPipeline::release(std::span<const Stream> streams) {
   packed_.record(pack_stream_);
   for (const Stream stream : streams) packed_.hold_back(static_cast<CUstream>(stream));
+}
+
+void CudaStagingPipeline::end() {
   packed_.hold_back(copy_stream_);
   arrived_.record(copy_stream_);
 }
 
+void CudaStagingPipeline::abandon() {
+  piece_ = overlapped_count_;
+  copied_ = number_;
+}
+
 void CudaStagingPipeline::load(const Plan& plan, const CopyIn& copy_in, std::uint64_t* digests, CUstream stream) {
   const Plan* const plans[] = {&plan};
-  table_.assign(plans, CudaTable::Images::blank);
+  table_.assign(plans, CudaTable::Images::blank, retired_);
   entered_.record(stream);
   entered_.hold_back(pack_stream_);
   table_.upload(pack_stream_);
@@ -95,6 +113,7 @@ void CudaStagingPipeline::load_chunk(const CopyIn& copy_in, std::size_t first_le
                                      std::uint64_t* digests) {
   const std::uint64_t first_byte = first_leaf * leaf_bytes;
   const SubBuffer& buffer = ring_[number_++];
+  copied_ = number_;
   buffer.emptied.hold_back(copy_stream_);
   copy_in(buffer.data, first_byte, length_bytes, copy_stream_);
   buffer.filled.record(copy_stream_);

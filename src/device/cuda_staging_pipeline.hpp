@@ -9,17 +9,18 @@
 //
 // Work is enqueued in the order in which it can be done. A stream may share a hardware queue with the caller's streams
 // (CUDA_DEVICE_MAX_CONNECTIONS). Work that waits there for something enqueued later would block both. Work that waits
-// at all delays the caller's work behind it. So call enqueue_next() only when room() is true, unless the caller waits
-// for all of the copy anyway.
+// at all delays the caller's work behind it. So call pack_next() only when room() is true, unless the caller waits for
+// all of the copy anyway.
 //
-// One thread at a time may use it, with the context current. Throws Failure. It waits for the GPU only if a queue of
-// the driver is full.
+// One thread at a time may use it, with the context current. Throws Failure. A capture never waits for the GPU.
 #pragma once
 
 #include <array>
 #include <functional>
 #include <span>
+#include <vector>
 
+#include "device/cuda_backlog.hpp"
 #include "device/cuda_handles.hpp"
 #include "device/cuda_kernels.hpp"
 #include "device/cuda_ring.hpp"
@@ -30,7 +31,9 @@ namespace ckpt::device {
 
 class CudaStagingPipeline {
  public:
-  explicit CudaStagingPipeline(std::uint64_t staging_bytes) : ring_(staging_bytes) {}
+  explicit CudaStagingPipeline(std::uint64_t staging_bytes,
+                               std::uint64_t chunk_max_bytes = CudaRing::default_chunk_max_bytes)
+      : ring_(staging_bytes, chunk_max_bytes), packed_chunks_(ring_.count()) {}
 
   std::uint64_t staging_bytes() const { return ring_.size_bytes(); }
   // True if less memory was free than asked for.
@@ -39,17 +42,24 @@ class CudaStagingPipeline {
   // Begins a capture after the work that is enqueued on `stream`. Work enqueued there later comes after `synchronous`
   // was packed. The previous capture must be over.
   void begin(std::span<const Device::Copy> overlapped, const Device::Copy& synchronous, CUstream stream);
-  // remaining(): chunks are left. room(): a sub-buffer is free for the next one. enqueue_next(): enqueues the next one.
-  bool remaining() const { return piece_ < overlapped_count_; }
+  // Each chunk is packed, and then copied out. is_packed(), is_copied(): no chunk is left. may_*(): the next one may be
+  // enqueued without blocking. room(): a sub-buffer is free for it. *_next(): enqueues the next one.
+  bool is_packed() const { return piece_ == overlapped_count_; }
+  bool is_copied() const { return is_packed() && copied_ == number_; }
+  bool may_pack() const { return !is_packed() && number_ - copied_ < ring_.count() && pack_backlog_.has_room(); }
+  bool may_copy() const { return copied_ < number_ && copy_backlog_.has_room(); }
   bool room() { return ring_[number_].emptied.reached(); }
-  void enqueue_next();
-  // Call this when no chunks are left. Work enqueued on `streams` from now on comes after everything is packed.
-  void end(std::span<const Stream> streams);
+  void pack_next();
+  void copy_next();
+  // Call this once is_packed(). Work enqueued on `streams` from now on comes after everything is packed.
+  void release(std::span<const Stream> streams);
+  // Call this once is_copied(), after release(), and nothing more for this capture.
+  void end();
   // Drops the chunks that are left.
-  void abandon() { piece_ = overlapped_count_; }
+  void abandon();
   // True if the GPU has got to the capture.
   bool entered() const { return entered_.reached(); }
-  // After end(): true if everything has arrived.
+  // After end() or load(): true if everything has arrived.
   bool arrived() const { return arrived_.reached(); }
 
   // Enqueues a whole restore after the work that is enqueued on `stream`. `copy_in` enqueues the copy of a chunk to the
@@ -58,6 +68,9 @@ class CudaStagingPipeline {
   void load(const Plan& plan, const CopyIn& copy_in, std::uint64_t* digests, CUstream stream);
   std::size_t chunk_bytes() const { return ring_.chunk_bytes(); }
   void land() const { table_.write_back(); }
+
+  // Memory that was too small, and that nothing uses any more once the GPU has done what is enqueued.
+  RetiredMemory take_retired() { return std::exchange(retired_, {}); }
 
  private:
   void carry_at_once(const Device::Copy& copy, std::size_t plan, CUstream stream);
@@ -73,8 +86,17 @@ class CudaStagingPipeline {
 
   std::array<Device::Copy, plans_max> overlapped_{};
   std::size_t overlapped_count_ = 0;
-  std::size_t piece_ = 0, leaf_ = 0;  // the next chunk
-  std::uint64_t number_ = 0;          // number of chunks, ever
+  std::size_t piece_ = 0, leaf_ = 0;  // the next chunk to pack
+  std::uint64_t number_ = 0;          // number of chunks that were packed or loaded, ever
+  std::uint64_t copied_ = 0;          // likewise, those copied out or loaded
+  struct Chunk {
+    Device::Copy copy;
+    std::size_t first_leaf = 0, leaves = 0;
+    std::size_t length_bytes = 0;
+  };
+  std::vector<Chunk> packed_chunks_;  // of each sub-buffer
+  CudaBacklog pack_backlog_{128}, copy_backlog_{128};
+  RetiredMemory retired_;
 };
 
 }  // namespace ckpt::device

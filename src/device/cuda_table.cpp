@@ -1,16 +1,16 @@
 #include "device/cuda_table.hpp"
 
 #include <cstring>
+#include <utility>
 
 namespace ckpt::device {
 namespace {
 
 // Replaces the memory if it is too small, with room to grow.
 template <class Memory>
-void grow(Memory& memory, std::size_t needed_bytes) {
+void grow(Memory& memory, std::size_t needed_bytes, RetiredMemory& retired) {
   if (memory.size_bytes() >= needed_bytes) return;
-  memory = Memory();
-  memory = Memory(needed_bytes + needed_bytes / 4);
+  retired.add(std::exchange(memory, Memory(needed_bytes + needed_bytes / 4)));
 }
 
 constexpr std::size_t image_alignment_bytes = 16;
@@ -32,8 +32,8 @@ void CudaTable::add(const Plan& plan) {
   entries_.push_back({nullptr, plan.length_bytes()});
 }
 
-void CudaTable::place_images(Images images) {
-  grow(image_memory_, image_bytes_);
+void CudaTable::place_images(Images images, RetiredMemory& retired) {
+  grow(image_memory_, image_bytes_, retired);
   for (std::size_t i = 0; i < images_.size(); ++i) {
     std::byte* const at = image_memory_.as<std::byte>() + images_[i].offset_bytes;
     if (images == Images::copied) std::memcpy(at, images_[i].tensor, images_[i].size_bytes);
@@ -41,14 +41,14 @@ void CudaTable::place_images(Images images) {
   }
 }
 
-void CudaTable::stage() {
+void CudaTable::stage(RetiredMemory& retired) {
   const std::size_t size_bytes = entries_.size() * sizeof(entries_[0]);
-  grow(staged_, size_bytes);
-  grow(on_device_, size_bytes);
+  grow(staged_, size_bytes, retired);
+  grow(on_device_, size_bytes, retired);
   if (size_bytes != 0) std::memcpy(staged_.as<std::byte>(), entries_.data(), size_bytes);
 }
 
-void CudaTable::assign(std::span<const Plan* const> plans, Images images) {
+void CudaTable::assign(std::span<const Plan* const> plans, Images images, RetiredMemory& retired) {
   entries_.clear();
   first_entries_.clear();
   images_.clear();
@@ -56,8 +56,8 @@ void CudaTable::assign(std::span<const Plan* const> plans, Images images) {
   image_bytes_ = 0;
   for (const Plan* plan : plans) add(*plan);
   first_entries_.push_back(entries_.size());
-  place_images(images);
-  stage();
+  place_images(images, retired);
+  stage(retired);
 }
 
 void CudaTable::upload(CUstream stream) const {

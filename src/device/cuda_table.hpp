@@ -21,8 +21,8 @@ class CudaTable {
   enum class Images { copied, blank };
 
   // Makes the tables of these plans. The GPU must have finished with the previous tables. Allocates if these are larger
-  // than all before.
-  void assign(std::span<const Plan* const> plans, Images images);
+  // than all before, and adds what was too small to `retired`.
+  void assign(std::span<const Plan* const> plans, Images images, RetiredMemory& retired);
   // Copies the tables to the GPU, on this stream.
   void upload(CUstream stream) const;
   // Returns a job for `length_bytes` packed bytes of plan number `plan`, from `first_byte` on. They lie at `packed`.
@@ -38,8 +38,8 @@ class CudaTable {
     std::size_t offset_bytes;
   };
   void add(const Plan& plan);
-  void place_images(Images images);
-  void stage();
+  void place_images(Images images, RetiredMemory& retired);
+  void stage(RetiredMemory& retired);
 
   std::vector<kernels::device::DeviceSegment> entries_;
   std::vector<std::size_t> first_entries_;  // of each plan, and the end

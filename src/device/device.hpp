@@ -74,6 +74,9 @@ struct Range {
   std::size_t size_bytes;
 };
 
+// Keeps ranges mapped as long as somebody holds it.
+using Owner = std::shared_ptr<const void>;
+
 using Stream = void*;
 
 // Reports when the GPU reaches points on its streams. At each point the GPU writes a word. A little later a thread of
@@ -105,17 +108,20 @@ class Device {
   // Prepares for tensors in this kind of memory. `data` is one of them. Throws Failure if they are out of reach. The
   // caller puts a tensor's name before the sentence.
   virtual void reach(ckpt_memory memory, const void* data) = 0;
-  // Any thread. Prepares ranges for a later attach(), which may take long. `owner` keeps them mapped. Does not throw.
-  // NOLINTNEXTLINE(performance-unnecessary-value-param): others keep both.
-  virtual void prepare(std::vector<Range> /*ranges*/, std::shared_ptr<const void> /*owner*/) {}
-  // Sets the memory ranges that pieces go to from now on. The previous ranges may be unmapped afterwards. Do not call
-  // it while a copy runs. Does not throw. If it fails, the device is broken().
-  virtual void attach(std::vector<Range> ranges) = 0;
+  // Any thread. Begins to prepare ranges for a later attach(), which may take long. Returns at once. Does not throw.
+  virtual void prepare(const std::vector<Range>& /*ranges*/, const Owner& /*owner*/) {}
+  // Sets the memory ranges that pieces go to from now on. `owner` keeps them mapped. The device holds it until it has
+  // let go of the ranges, which a thread of the device does. So the caller need not keep the previous ranges. Do not
+  // call it while a copy runs. Does not throw. If it fails, the device is broken(), and tries again by itself.
+  virtual void attach(const std::vector<Range>& ranges, const Owner& owner) = 0;
   // Adds a range. As attach() in all else.
-  virtual void attach_also(Range range) = 0;
+  virtual void attach_also(const Range& range, const Owner& owner) = 0;
   // attach() and attach_also() begin what takes long and was not prepared. Waits until it is done. Returns false if the
-  // deadline passes first. Then do not start() yet.
+  // deadline passes first. Then do not start() yet. attaching(): how far it is, in a few words.
   virtual bool wait_until_attached(Deadline /*deadline*/) { return true; }
+  virtual std::string attaching() const { return {}; }
+  // Returns once that what had failed works again by itself.
+  virtual std::optional<std::string> take_news() { return std::nullopt; }
   // Throws Failure (CKPT_ERR_INVALID), which names `call`, if the GPU would not do now what is enqueued on one of these
   // streams, because it is being captured into a graph. Breaks no such capture. `streams` are those of the next
   // start(), release() or load().
@@ -149,10 +155,10 @@ class Device {
   virtual bool is_ahead() const { return false; }
 
   // Releases the tensors: afterwards they may change. On the host, waits for the copy. With CUDA the host does not
-  // wait, and work enqueued later on `streams` may change them. `done` is called once, with true if the pieces are
-  // whole: before this returns, or later on a thread of the device. It must not throw. Returns false, without calling
-  // `done`, if the copy failed or did not end in time. Then call cancel(). With CUDA the time begins when the GPU gets
-  // to the copy.
+  // wait unless gigabytes are left to be enqueued, and work enqueued later on `streams` may change them. `done` is
+  // called once, with true if the pieces are whole: before this returns, or later on a thread of the device. It must
+  // not throw. Returns false, without calling `done`, if the copy failed or did not end in time. Then call cancel().
+  // With CUDA the time begins when the GPU gets to the copy.
   using Done = std::function<void(bool whole)>;
   virtual bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) = 0;
   // Gives up the running copy. Once it returns, `done` is not called, and nothing reads the tensors or writes the

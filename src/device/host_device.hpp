@@ -14,8 +14,8 @@ class HostDevice : public Device {
   explicit HostDevice(unsigned copy_threads) : pool_(copy_threads) {}
 
   void reach(ckpt_memory memory, const void* data) override;
-  void attach(std::vector<Range>) override {}
-  void attach_also(Range) override {}
+  void attach(const std::vector<Range>&, const Owner&) override {}
+  void attach_also(const Range&, const Owner&) override {}
   bool broken() const override { return false; }
   std::string failure() const override { return {}; }
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override;

@@ -1,12 +1,13 @@
-// Agreement decides which steps of an exchange a rank may issue (exchange.hpp explains steps). A step that another
-// member of the replication group never issues would hang on the GPU. So a step is issued only after all members have
-// promised to issue it. Each member sends its state to the others, over messages that may be lost, repeated or
-// reordered. A member never takes back a promise.
+// Agreement decides which steps of an exchange (exchange.hpp) a rank may issue, which means: hand to NCCL and the GPU.
+// Here a member is a rank of the replication group. A step that another member never issues would hang on the GPU. So a
+// step is issued only after all members have announced that they will issue it: after they have promised it. Each
+// member sends its state to the others, over messages that may be lost, repeated or reordered. A member never takes
+// back a promise.
 //
 // - A member that has captured a checkpoint promises the first steps of this checkpoint's exchange, up to some
 //   number. It issues the steps that all members have promised, whatever happens.
-// - A member goes on to a newer checkpoint when all steps that all members have promised have ended. Besides, one of
-//   two things must hold: it has promised no more steps than these, or another member has gone on already. When the
+// - A member goes on to a newer checkpoint when all steps that all members have promised have ended. Besides, the
+//   member must have promised no more steps than these, or another member must have gone on already. When the
 //   first member goes on, all steps that it promised have ended. So all other members have issued the same steps, and
 //   no more.
 // - A member that gives up says so in its state. Then no member issues anything any more.

@@ -152,7 +152,8 @@ void CudaExchange::advance() {
     deadline_ = Deadline::in_ms(settings_.step_timeout_ms);
   else if ((received_ < allowed_ || allowed_ == last_) && deadline_.passed())
     throw Failure(CKPT_ERR_TIMEOUT, "a chunk on its way from GPU to GPU got no further for " +
-                                        std::to_string(settings_.step_timeout_ms) + " ms");
+                                        std::to_string(settings_.step_timeout_ms) +
+                                        " ms; a rank of the replication group may have ended or hang");
 }
 
 // NCCL reads and writes only sub-buffers.

@@ -61,15 +61,15 @@ class CudaExchange {
   void allow(std::uint64_t steps);
   // Says that no more steps will be allowed. The exchange is over once the allowed steps have ended.
   void finish();
-  // Does what is possible now. Throws Failure if anything went wrong, or if an allowed step has made no progress for
-  // `step_timeout_ms`. After that only give_up() may be called.
+  // Does what is possible now, without waiting. Throws Failure if anything went wrong, or if an allowed step has made
+  // no progress for `step_timeout_ms`. After that only give_up() may be called.
   void advance();
   // filled(): number of steps whose own chunks are in the sub-buffers, so that nothing on the GPU delays these steps.
   // received(): number of steps whose chunks from the other members are in host memory.
   std::uint64_t filled() const { return filled_; }
   std::uint64_t received() const { return received_; }
   bool over() const;
-  // True if nothing is left to do until allow() allows more steps.
+  // True if advance() has nothing to do until allow() allows more steps.
   bool rests() const;
 
   // Gives up the exchange under way. After that this object can only be destroyed. Once the returned streams are

@@ -30,12 +30,13 @@ class CudaReplicator {
   };
   struct Settings {
     CudaExchange::Settings exchange;
-    std::int64_t meet_timeout_ms = 60'000;  // how long the members may take to meet in the communicator
+    std::int64_t meet_timeout_ms = 60'000;  // how long the members may take to connect to each other
     std::int64_t end_timeout_ms = 10'000;   // how long a failure or the destructor waits until NCCL has ended
   };
   // Reports the failure. Called at most once, on a thread of the replicator or in its destructor. From then on nothing
-  // reads or writes the memory given to begin(), unless `is_stuck`. If `is_stuck`, that memory must stay for good. So
-  // must everything that a `fill` uses which has not returned.
+  // reads or writes the memory given to begin(), unless `is_stuck`. `is_stuck`: the GPU or NCCL did not stop in time
+  // and may still access that memory, so it must stay for good. So must everything that a `fill` callback uses, if it
+  // has not returned.
   //
   // This function and the callbacks of an exchange must not throw, block or destroy the replicator. No callback runs
   // after this one, or after the destructor. A thread of the replicator may destroy the callbacks later than that.
@@ -50,7 +51,8 @@ class CudaReplicator {
   CudaReplicator(const CudaReplicator&) = delete;
   CudaReplicator& operator=(const CudaReplicator&) = delete;
 
-  // Waits until all members have met. Returns false if they have not met by the deadline, or after a failure.
+  // Waits until all members have met: each one is connected to all others over NCCL. Returns false if they have not met
+  // by the deadline, or after a failure.
   bool wait_to_meet(Deadline deadline);
   // Begins an exchange, as CudaExchange::begin() does. The progress thread calls `fill` to copy chunks, `progress` on
   // each progress, and `done` at the end, unless the replicator fails. `done` may begin the next exchange. After a
@@ -71,10 +73,10 @@ class CudaReplicator {
   void allow(std::uint64_t number, std::uint64_t steps);
   // Ends the exchange with the steps that are allowed so far. Ignored if `number` is not the exchange begun last.
   void finish(std::uint64_t number);
-  // Makes the replicator fail at once, for this reason. For an exchange that can never end: nobody needs to wait for a
-  // deadline.
+  // Makes the replicator fail at once, for this reason. Use it for an exchange that can never end. Otherwise the other
+  // members would wait until the deadline of a step.
   void give_up(const std::string& why);
-  // False after a failure. Otherwise it can run exchanges now, or once the members have met.
+  // False after a failure. True: it can run exchanges now, or will be able to when the members have met.
   bool works() const;
 
  private:

@@ -10,7 +10,7 @@ namespace {
 // The reserved memory R holds the sent and the received chunks of p steps.
 std::uint64_t chunk_bytes_of(const ExchangeRequest& request, std::uint32_t places) {
   if (request.buffers == 0) throw std::invalid_argument("an exchange has 0 buffers");
-  if (request.grain_bytes == 0) throw std::invalid_argument("an exchange has grains of 0 bytes");
+  if (request.grain_bytes == 0) throw std::invalid_argument("grain_bytes of an exchange is 0");
   const std::uint64_t share_bytes = request.reserved_bytes / request.buffers / places;
   if (share_bytes < request.grain_bytes)
     throw std::invalid_argument("an exchange of " + std::to_string(request.lengths_bytes.size()) + " members in " +

@@ -1,5 +1,6 @@
-// Plans in which order the members of a replication group send their pieces to each other. The plan follows from the
-// pieces' lengths alone. So all members make the same plan, and sends and receives match. Pure functions.
+// Plans in which order the members of a replication group, which are ranks, send their pieces to each other. The plan
+// follows from the pieces' lengths alone. So all members make the same plan, and sends and receives match. Pure
+// functions.
 //
 // An exchange goes in steps. In step k, each member sends the k-th chunk of its piece to every other member and
 // receives their k-th chunks. All these transfers run at the same time, so no two members wait for each other. A member
@@ -17,7 +18,7 @@ struct ExchangeRequest {
   std::vector<std::uint64_t> lengths_bytes;   // of each member's piece
   std::uint64_t reserved_bytes = 128u << 20;  // R: memory of each member, for the chunks that it sends and receives
   std::uint32_t buffers = 4;                  // p: how many steps may be under way
-  std::uint64_t grain_bytes = 64u << 10;      // chunks are cut at multiples of this
+  std::uint64_t grain_bytes = 64u << 10;      // a chunk's size is a multiple of this, except at the end of a piece
 };
 
 // One chunk that a member sends or receives in a step.
@@ -33,8 +34,8 @@ struct ExchangeTransfer {
 
 class ExchangePlan {
  public:
-  // Throws std::invalid_argument if there are no members or no buffers, if a grain has 0 bytes, or if the reserved
-  // memory lacks room for a grain in each place of every buffer. The sentence names the wrong value.
+  // Throws std::invalid_argument if there are no members or no buffers, if `grain_bytes` is 0, or if `reserved_bytes`
+  // are fewer than `grain_bytes` for each of the places() of every buffer. The exception's text names the wrong value.
   explicit ExchangePlan(const ExchangeRequest& request);
 
   std::uint32_t members() const { return static_cast<std::uint32_t>(lengths_bytes_.size()); }
@@ -43,7 +44,7 @@ class ExchangePlan {
   std::uint32_t buffers() const { return buffers_; }
   // The size of all chunks except the last one of a piece.
   std::uint64_t chunk_bytes() const { return chunk_bytes_; }
-  // How many chunks a member has in one step: its own, and those that it receives.
+  // How many chunks of one step lie in a member's GPU memory: its own, and those that it receives.
   std::uint32_t places() const { return members() == 1 ? 2 : members(); }
   // The transfers of a member in step `number`: a send to and a receive from every other member. A member that is alone
   // sends to itself, which measures how fast the connection is.

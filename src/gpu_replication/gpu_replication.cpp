@@ -46,15 +46,17 @@ void GpuReplication::meet(Deadline deadline) {
     send_state();
     changed_.wait_until(lock, deadline.at(), [this] { return agreement_.has_given_up() || everybody_is_there(); });
     if (agreement_.has_given_up()) throw Failure(CKPT_ERR_INVALID, another_gave_up);
-    if (!everybody_is_there()) throw Failure(CKPT_ERR_TIMEOUT, "not all ranks of the group sent their state in time");
+    if (!everybody_is_there())
+      throw Failure(CKPT_ERR_TIMEOUT,
+                    "not all ranks of the replication group were ready for it before restore() had to go on");
     lock.unlock();
     open();
     if (replicator_->wait_to_meet(deadline)) return;
-    replicator_->give_up("not all ranks of the group joined the NCCL communicator in time");
+    replicator_->give_up("not all ranks of the replication group connected over NCCL before restore() had to go on");
     lock.lock();  // the replicator now reports its failure, perhaps with a better reason
     const Deadline reported_by = Deadline::in_ms(settings_.replicator.end_timeout_ms);
     changed_.wait_until(lock, reported_by.at(), [this] { return has_failed_; });
-    if (!has_failed_) fail("the GPU does not answer");
+    if (!has_failed_) fail("the GPU or NCCL did not stop in time; is the GPU hung?");
   } catch (const std::exception& failure) {
     const Lock lock(mutex_);
     fail(failure.what());
@@ -204,14 +206,15 @@ void GpuReplication::begin(const schedule::Agreement::Terms& terms) {
   arena::ReceiveBuffer& receive_buffer = memory_->receive_buffer;
   const std::uint64_t chunk_bytes = std::min(chunk_bytes_useful(), terms.chunk_bytes);
   if (chunk_bytes < settings_.grain_bytes)
-    return replicator_->give_up("a rank of the group has no room for chunks on its GPU");
+    return replicator_->give_up(
+        "a rank of the replication group asked for chunks that are too small; please report this");
   std::vector<std::byte*> to(words_.size());
   for (std::size_t member = 0; member < words_.size(); ++member) {
     if (!is_member(member)) continue;
     if (terms.lengths_bytes[member] > receive_buffer.bytes(member).size())
       return replicator_->give_up(
-          "a rank's state has grown beyond the room that was made for it at restore(); set slot_bytes to the largest "
-          "size that it will have");
+          "a rank's state has outgrown the receive buffers that were made at restore(); set slot_bytes to the largest "
+          "size that the state will have");
     to[member] = receive_buffer.bytes(member).data();
     receive_buffer.begin(member, CheckpointId::from_word(checkpoint));
   }

@@ -35,8 +35,8 @@ class GpuReplication {
     device::Replicator::Settings replicator;
     std::uint32_t buffers = 4;  // steps that may be under way at once
     std::uint64_t grain_bytes = 64u << 10;
-    // What is known of training's communication, so that steps are promised for its idle spans. Null: promised at any
-    // time.
+    // Returns what is known of training's communication, so that steps (exchange.hpp) run while training leaves the
+    // network idle. Null: steps run at any time.
     std::function<schedule::Training()> training;
   };
   // `piece_bytes`: largest size that this rank's piece will have. `ring` rings the agent's doorbell, so that the agent
@@ -47,25 +47,25 @@ class GpuReplication {
   GpuReplication(const GpuReplication&) = delete;
   GpuReplication& operator=(const GpuReplication&) = delete;
 
-  // Waits until all members have met, one has failed, or the deadline has passed. The latter two end GPU replication.
+  // Waits until all members are connected over NCCL, one has failed, or the deadline has passed. After a failure or the
+  // deadline, GPU replication has ended.
   void meet(Deadline deadline);
   // Call this when the agent may have changed the page, or when the job has committed. `committed`: the newest commit.
   // Pieces of this checkpoint and older ones are not exchanged any more.
   void look(CheckpointId committed);
-  // True while a step waits until training leaves the network idle. Nobody announces that, so look() must be called
-  // often.
+  // True while a step waits until training leaves the network idle. Nobody announces that moment, so call look() often.
   bool is_held() const { return is_held_.load(std::memory_order_relaxed); }
-  // Ends GPU replication, but does not wait until it has ended. For an exchange that cannot succeed any more.
+  // Makes GPU replication end, and does not wait for the end. Use it when an exchange cannot succeed any more.
   void give_up(const std::string& why);
   // Call this when the rank has captured a newer checkpoint. `piece` must not change until its slot is granted again.
   // It must stay mapped and pinned until `owner` is destroyed or end() has returned.
   void captured(CheckpointId checkpoint, std::span<const std::byte> piece, std::shared_ptr<const void> owner);
-  // Ends GPU replication and tells the other members why. After that the GPU reads no captured piece any more. If it
-  // cannot be stopped, the memory of these pieces is kept for good.
+  // Ends GPU replication and tells the other members why. After that the GPU reads no captured piece any more. If the
+  // GPU cannot be stopped, the memory of these pieces is never freed.
   void end(const std::string& why);
 
-  // Returns why pieces go from host to host now; nothing if they do not, or if it was returned before. Takes no lock
-  // unless there is something to return.
+  // Returns why pieces go from host to host now. Returns nothing if they go from GPU to GPU, or if the reason was
+  // returned before. Takes no lock if it returns nothing.
   std::optional<std::string> take_news();
 
  private:

@@ -40,7 +40,8 @@ NcclComm::NcclComm(const nccl::UniqueId& id, int ranks, int rank) : ranks_(ranks
 
 NcclComm::Lock NcclComm::use() const {
   Lock lock(mutex_);
-  if (is_ending_) throw Failure(CKPT_ERR_SYSTEM, "the communicator is being ended");
+  if (is_ending_)
+    throw Failure(CKPT_ERR_SYSTEM, "GPU replication was given up, and its NCCL communicator is being ended");
   return lock;
 }
 

@@ -24,8 +24,8 @@ template <class Function>
 void find(const OpenNccl& library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(::dlsym(library.get(), name));
   if (function == nullptr)
-    refuse_nccl(std::string(nccl_file_name) + " lacks " + name + "; is it NCCL " + version_text(nccl::version_min) +
-                " or newer?");
+    refuse_nccl(std::string(nccl_file_name) + " lacks " + name + "; install NCCL " + version_text(nccl::version_min) +
+                " or newer");
 }
 
 void check_version(const NcclLibrary& library) {
@@ -38,7 +38,7 @@ void check_version(const NcclLibrary& library) {
 
 NcclLibrary load_nccl() {
   OpenNccl opened(::dlopen(nccl_file_name, RTLD_NOW | RTLD_LOCAL));
-  if (!opened) refuse_nccl("there is no NCCL (" + std::string(::dlerror()) + "); install it");
+  if (!opened) refuse_nccl("NCCL cannot be loaded (" + std::string(::dlerror()) + "); install it");
   NcclLibrary library;
 #define CKPT_NCCL_FIND(name) find(opened, "nccl" #name, library.name);
   CKPT_NCCL_FUNCTIONS(CKPT_NCCL_FIND)

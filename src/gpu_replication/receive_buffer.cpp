@@ -59,11 +59,13 @@ void reserve_pages(int fd, std::uint64_t from_byte, std::uint64_t size_bytes) {
               "cannot reserve " + std::to_string(size_bytes) + " bytes for a rank's receive buffer file", room_advice);
 }
 
-[[noreturn]] void refuse_file() { throw Failure(CKPT_ERR_CORRUPT, "a rank's receive buffer file is malformed"); }
+[[noreturn]] void refuse_file() {
+  throw Failure(CKPT_ERR_CORRUPT, "a rank's receive buffer file is damaged; the next incarnation makes a new one");
+}
 
 std::uint64_t bytes_of(int fd) {
   struct stat file {};
-  if (::fstat(fd, &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot look at a receive buffer file");
+  if (::fstat(fd, &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot read the size of a rank's receive buffer file");
   if (!S_ISREG(file.st_mode) || file.st_size < static_cast<off_t>(places_at)) refuse_file();
   return static_cast<std::uint64_t>(file.st_size);
 }

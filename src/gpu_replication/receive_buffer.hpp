@@ -40,8 +40,9 @@ class ReceiveBuffer {
   // Agent: removes the file. Mappings stay valid.
   static void remove(const std::string& directory, std::uint32_t rank);
 
-  // Agent, once: reserves and touches a place of so many bytes for each member, which takes a while. 0 bytes: nothing
-  // arrives from that member. Throws Failure and then leaves no places; CKPT_ERR_NO_SPACE if there is no room.
+  // Agent, once: makes a place of capacities_bytes[i] bytes for each member i. Reserves its memory and touches all
+  // pages, which takes a while. 0 bytes: nothing arrives from that member. Throws Failure and then leaves no places;
+  // CKPT_ERR_NO_SPACE if there is no room.
   void make_places(const std::vector<std::uint64_t>& capacities_bytes);
   // Returns whether the places exist. Maps them when it first finds them. Throws Failure (CKPT_ERR_CORRUPT).
   bool find_places();

@@ -94,7 +94,8 @@ void ReplicationManager::end(Rank rank, Replication& replication, const std::str
   if (!repeat_at_) repeat_at_ = Deadline::in_ms(tick_ms);
   notify_members(rank, replication);
   notify_trainer(rank, replication);
-  deps_.notice("pieces of rank " + std::to_string(rank) + " go from host to host, not from GPU to GPU: " + why);
+  deps_.notice("pieces of rank " + std::to_string(rank) +
+               " go from host to host in this incarnation, not from GPU to GPU: " + why);
   deps_.look();
 }
 

@@ -1,7 +1,7 @@
 // ReplicationManager is the agent's part of GPU replication (docs/gpu.md). The trainers send and receive the pieces.
-// The manager makes a receive buffer for each rank of this node that has a replication group. It passes the states of
-// the group's trainers on, through the agents of the other members. It tells fetches where a piece arrives, and
-// trainers which places are free again.
+// The manager makes a receive buffer for each rank of this node that has a replication group. Here a member is a rank
+// of such a group. It passes the states of the group's trainers on, through the agents of the other members. It tells
+// fetches where a piece arrives, and trainers which places are free again.
 //
 // If GPU replication fails, nothing is lost: pieces that do not arrive are fetched from host memory. Only the agent's
 // core thread uses the manager. Another thread reserves and touches the memory of receive buffers.
@@ -61,12 +61,12 @@ class ReplicationManager {
     std::shared_ptr<const arena::ReceiveBuffer> receive_buffer;
   };
   std::optional<Place> place_of(const core::PieceInfo& piece, core::NodeId source);
-  // The same for a fetch that begins. Also nothing if the fetch should not wait, because recent waits were in vain
-  // (receive_backoff.hpp).
+  // Like place_of(), for a fetch that begins. Also returns nothing if the fetch should not wait, because recent waits
+  // were in vain (receive_backoff.hpp).
   std::optional<Place> place_to_wait_for(const core::PieceInfo& piece, core::NodeId source);
-  // Call these for each fetch from that node. fetching(): the fetch begins; the receive buffer's older pieces are not
-  // needed any more. brought(): the fetch was complete. `gpu_received_bytes` of the piece came by GPU replication;
-  // nothing if the fetch did not wait for that. fetched(): the fetch has ended, complete or not.
+  // Call these for each fetch from that node. fetching(): the fetch begins, and older pieces at this place of the
+  // receive buffer are not needed any more. brought(): the fetch was complete. `gpu_received_bytes` of the piece came
+  // by GPU replication; nothing if the fetch did not wait for that. fetched(): the fetch has ended, complete or not.
   void fetching(const core::PieceInfo& piece, core::NodeId source);
   void brought(const core::PieceInfo& piece, core::NodeId source, std::optional<std::uint64_t> gpu_received_bytes);
   void fetched(const core::PieceInfo& piece, core::NodeId source);

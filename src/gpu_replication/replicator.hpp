@@ -19,7 +19,7 @@ namespace ckpt::device {
 
 class Replicator {
  public:
-  // Identifies the communicator in which all members meet. One member makes it.
+  // Identifies the NCCL communicator that all members join. One member makes it.
   using Id = std::array<std::byte, 128>;
   struct Group {
     Id id{};
@@ -29,18 +29,19 @@ class Replicator {
   struct Settings {
     std::uint64_t reserved_bytes = 128u << 20;  // device memory; no exchange may need more
     std::int64_t step_timeout_ms = 10'000;      // how long an allowed step may make no progress
-    std::int64_t meet_timeout_ms = 60'000;      // how long the members may take to meet in the communicator
+    std::int64_t meet_timeout_ms = 60'000;      // how long the members may take to connect to each other
     std::int64_t end_timeout_ms = 10'000;       // how long a failure or the destructor waits until NCCL has ended
     const char* const* environment = nullptr;   // as in environ(7); null: empty
   };
   // Reports the failure. Called at most once, on a thread of the replicator or in its destructor. From then on nothing
-  // reads or writes the memory given to begin(), unless `is_stuck`. If `is_stuck`, that memory and the receive buffers
-  // must stay for good.
+  // reads or writes the memory given to begin(), unless `is_stuck`. `is_stuck`: the GPU or NCCL did not stop in time
+  // and may still access that memory and the receive buffers, so both must stay for good.
   using Failed = std::function<void(const std::string& why, bool is_stuck)>;
 
   virtual ~Replicator() = default;
 
-  // Waits until all members have met. Returns false if they have not met by the deadline, or after a failure.
+  // Waits until all members have met: each one is connected to all others over NCCL. Returns false if they have not met
+  // by the deadline, or after a failure.
   virtual bool wait_to_meet(Deadline deadline) = 0;
 
   // One exchange: what this rank sends, where it receives, and callbacks. Callbacks must not throw, block or destroy
@@ -58,11 +59,11 @@ class Replicator {
   // Begins the exchange. After a failure, or if the previous exchange is not over, returns false and calls nothing.
   virtual bool begin(Exchange exchange) = 0;
   // Allows the first `steps` steps, if `number` is the exchange begun last. Call it only after all members have
-  // promised to issue these steps. It cannot be taken back.
+  // promised to issue these steps. The permission cannot be taken back.
   virtual void allow(std::uint64_t number, std::uint64_t steps) = 0;
   // Ends the exchange with the steps that are allowed so far, if `number` is the exchange begun last.
   virtual void finish(std::uint64_t number) = 0;
-  // Makes the replicator fail, for this reason.
+  // Makes the replicator fail at once, for this reason. Does not wait for the GPU.
   virtual void give_up(const std::string& why) = 0;
 };
 

@@ -29,7 +29,7 @@ class AsyncGate {
   AsyncGate(const AsyncGate&) = delete;
   AsyncGate& operator=(const AsyncGate&) = delete;
 
-  // While this object exists, the asynchronous thread is paused.
+  // While this object exists, the asynchronous thread is paused. The constructor waits until it is, with a limit.
   class Closed {
    public:
     explicit Closed(AsyncGate& gate) : gate_(gate) { gate_.close(); }

@@ -114,9 +114,9 @@ const char* to_text(Refusal refusal) {
     case Refusal::token:
       return "does not have the job's token";
     case Refusal::node:
-      return "looks for another node";
+      return "expects another node at this address";
     case Refusal::other_instance:
-      return "looks for another instance of this node";
+      return "expects this node with another arena than it has now";
     case Refusal::unknown:
       break;
   }

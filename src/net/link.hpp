@@ -92,8 +92,8 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // Fails the link. Only the first reason counts. The owner closes the link afterwards.
   void fail(FetchEnd reason);
-  // Fails the link without reporting the peer as failed: because we drop the link, or because an unauthenticated peer
-  // made it.
+  // Fails the link without reporting the peer as failed. Use it if this node drops the link, or if an unauthenticated
+  // peer made the link.
   void retire();
   bool failed() const { return failed_; }
   bool retired() const { return retired_; }
@@ -103,7 +103,8 @@ class Link : public std::enable_shared_from_this<Link> {
   void note_progress() { progressed_at_ms_ = now_ms(); }
   std::int64_t progressed_at_ms() const { return progressed_at_ms_; }
 
-  // Closes the connection. Operations under way then end by themselves. end_operations() ends those that do not.
+  // Closes the connection and does not wait. Operations under way then end by themselves, some time later. Call
+  // end_operations() for those that do not.
   void close();
   // True if no operation is under way.
   virtual bool idle() const = 0;

@@ -28,8 +28,8 @@ struct ListenerOptions {
   SocketAddress listen_on;
   std::int64_t timeout_ms = 3000;   // longest handshake, for incoming connections and for dials
   std::size_t half_open_max = 256;  // most incoming connections whose peers have not proven the token yet
-  double source_burst = 256;        // connections from one source address that may come at once,
-  double source_per_s = 64;         // and per second in the long run
+  double source_burst = 256;        // most connections that one source address may make at once
+  double source_per_s = 64;         // most connections per second of one source address, in the long run
   // Called with the address from which a peer connects that has proven the job's token. The listener's thread calls it
   // before it tells the peer the place to connect to, so that the backend can let this address in first.
   std::function<void(const std::string&)> proven = {};
@@ -54,7 +54,7 @@ class Listener {
   // CKPT_ERR_SYSTEM, or CKPT_ERR_INVALID if the token is empty.
   Listener(const Identity& self, const ListenerOptions& options, std::string place,
            PendingConnections& pending_connections, OnMember member, std::function<void(const std::string&)> remark);
-  // Ends the dials under way, without calling their `done`.
+  // Ends the dials under way without calling their `done`, and joins the thread.
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;

@@ -3,8 +3,8 @@
 // One thread, owned by the transport, drives the TCP streams or UCX. All callbacks run on it. A callback must not block
 // or take long. It may call only those functions of the transport that are marked [any thread].
 //
-// A message may be lost, or overtake another one. This does no harm, because agents send their state again and again.
-// A fetch has a deadline and ends in exactly one of the ways of FetchEnd.
+// A message may be lost, or overtake another one. This does no harm, because agents repeat their state. A fetch has a
+// deadline and ends in exactly one of the ways of FetchEnd.
 //
 // The two nodes of a connection first prove to each other that they have the job's token (listener.hpp). The hello on
 // the connection proves that the connection belongs to that handshake, and names both nodes. The transport drops a peer
@@ -102,8 +102,8 @@ struct TransportOptions {
   std::size_t chunks_in_flight = 4;    // most chunks of a fetch that are sent and not yet acknowledged
   std::size_t sub_buffers = 4;         // most chunks of a fetch that have arrived and are not yet verified
   std::size_t message_bytes_max = 8u << 20;  // both sides refuse larger messages
-  std::size_t queue_limit = 4096;            // if so many messages are neither sent nor dropped, send() returns false
-  std::int64_t progress_timeout_ms = 3000;   // a fetch or send fails after so long without progress
+  std::size_t queue_limit = 4096;           // most messages that wait or are being sent; above it, send() returns false
+  std::int64_t progress_timeout_ms = 3000;  // a fetch or send fails after so long without progress
 };
 
 class Transport {
@@ -141,7 +141,7 @@ class Transport {
 
   // [any thread] Fetches a part of a piece into `sink`. The fetch times out after `timeout_ms`. Whenever the source
   // says that the next chunk has to wait, this time begins anew. After a time-out, receives under way have a quarter of
-  // a second to end. Then the transport closes the connection to end them, with everything else that uses it.
+  // a second to end. Then the transport closes the connection, which ends everything that uses this connection.
   virtual void fetch(PeerId from, PieceName piece, FetchPart part, std::shared_ptr<Sink> sink,
                      std::int64_t timeout_ms) = 0;
   // Fetches the whole piece with its manifest.

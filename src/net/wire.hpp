@@ -18,9 +18,9 @@
 //    9   room            8 bytes   -                   asker to source: there is room again
 //
 // A fetch_request names a range of the piece. The source cuts it where the piece ends, so the range may be empty. The
-// answer has the size of the range (data_bytes). Offsets count from the first byte of the range. The range consists of
-// grains of 64 KiB; the last grain may be shorter. A chunk is some grains in a row, at most chunk_bytes. Chunks may
-// arrive in any order, each grain once. A source that can send nothing for a while says that it waits
+// answer has the size of the range (data_bytes). Offsets count from the first byte of the range. The range is divided
+// into grains of 64 KiB; the last grain may be shorter. A chunk is several consecutive grains, at most chunk_bytes.
+// Chunks may arrive in any order, each grain once. A source that can send nothing for a while says that it waits
 // (Status::waiting). The receiver drops a frame and its payload if the frame cannot be decoded, exceeds a bound, or
 // names an unknown request.
 //
@@ -46,7 +46,7 @@ inline constexpr std::uint32_t version = 14;
 inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
 inline constexpr std::size_t grain_bytes = 64u << 10;
-// How long an asker may be without room: so many times TransportOptions::progress_timeout_ms.
+// How long an asker may be without room, as a multiple of TransportOptions::progress_timeout_ms.
 inline constexpr std::int64_t room_timeout = 10;
 
 enum Kind : std::uint16_t {

@@ -40,7 +40,8 @@ void look_into(FileSystem& files, const std::string& job, StoredCheckpoint& stor
   const std::string directory = job + "/" + folder_name(stored.iteration);
   const std::string path = directory + "/" + std::string(manifest_name);
   if (!files.file_size(path)) {
-    stored.problem = files.label(directory) + " has no " + std::string(manifest_name) + ": it was never finished";
+    stored.problem =
+        files.label(directory) + " has no " + std::string(manifest_name) + ": the checkpoint was never completed";
     return;
   }
   CheckpointRecord record = decode_record(read_whole(files, path, record_max_bytes), files.label(path));
@@ -104,8 +105,9 @@ void pass_over_absurd_names(FileSystem& files, const std::string& job,
     const std::string directory = job + "/" + folder_name(stored.iteration);
     examine(stored, [&] {
       const std::string name = look_at_names(files, directory).newest;
-      stored.remark = files.label(directory + "/" + name) +
-                      " names an incarnation far beyond all finished ones, so this file is ignored; remove it";
+      stored.remark =
+          files.label(directory + "/" + name) +
+          " names an incarnation far above those of all complete checkpoints, so this file is ignored; remove it";
       stored.newest_incarnation = look_at_names(files, directory, finished + incarnations_ahead_max).newest_incarnation;
     });
   }

@@ -19,8 +19,10 @@ void check_leaves(const Piece& piece, std::uint64_t offset, std::size_t size_byt
   const std::size_t last = first + kernels::leaf_count(size_bytes);
   const auto bad = kernels::verify_leaves(piece.data, manifest.length_bytes, first, last, manifest.leaves.data());
   if (bad)
-    throw Failure(CKPT_ERR_CORRUPT, "leaf " + std::to_string(*bad) + " of shard " + manifest.shard +
-                                        " changed in memory since it was captured; the checkpoint is not written");
+    throw Failure(
+        CKPT_ERR_CORRUPT,
+        "leaf " + std::to_string(*bad) + " of shard " + manifest.shard +
+            " changed in memory since it was captured, so this checkpoint is not written; a later one will be");
 }
 
 std::string bytes_of(const std::vector<std::uint64_t>& words) {

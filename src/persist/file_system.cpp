@@ -33,7 +33,7 @@ std::string text_of(int error) {
     case ECANCELED:
       return "the operation was cancelled";
     case ECONNRESET:
-      return "the connection to the server was lost";
+      return "the connection to the storage server was lost; check that server and the network";
     case EHOSTUNREACH:
       return "the server does not answer, or does not export this directory; check that the server runs and that the "
              "directory is there";
@@ -66,7 +66,7 @@ std::shared_ptr<std::byte> make_aligned_buffer(std::size_t size_bytes) {
 
 std::unique_ptr<FileSystem> open_file_system(const std::string& location, const FileSystemOptions& options) {
   if (options.queue_depth == 0 || options.block_bytes == 0 || options.block_bytes % kernels::leaf_size_bytes != 0)
-    throw Failure(CKPT_ERR_INVALID, "storage needs a queue depth of at least 1 and blocks of a multiple of 64 KiB");
+    throw Failure(CKPT_ERR_INVALID, "storage_depth must be at least 1, and storage_block_bytes a multiple of 64 KiB");
   if (location.starts_with('/')) {
     auto root = location;
     while (root.size() > 1 && root.back() == '/') root.pop_back();

@@ -39,7 +39,7 @@ class LocalFile : public File {
 
   std::uint64_t size_bytes() override {
     const auto size = files_.file_size(path_);
-    if (!size) throw StorageError(ENOENT, "cannot look at " + files_.label(path_));
+    if (!size) throw StorageError(ENOENT, "cannot stat " + files_.label(path_));
     return *size;
   }
 
@@ -81,7 +81,7 @@ class LocalFile : public File {
   friend class LocalFileSystem;
   using Ended = std::deque<OperationPtr>;
 
-  std::string doing() const { return "cannot transfer " + files_.label(path_); }
+  std::string doing() const { return "cannot read or write " + files_.label(path_); }
 
   void start(Kind kind, std::uint64_t tag, std::uint64_t offset, std::byte* data, std::size_t size_bytes,
              std::shared_ptr<const void> owner) {
@@ -267,7 +267,7 @@ OperationPtr LocalFileSystem::look_at(const std::string& path) {
   Operation operation;
   operation.kind = Kind::stat;
   operation.path = absolute(path);
-  const std::string doing = "cannot look at " + label(path);
+  const std::string doing = "cannot stat " + label(path);
   OperationPtr found = attempt(std::move(operation), doing);
   if (found->result == -ENOENT) return nullptr;
   if (found->result < 0) throw StorageError(static_cast<int>(-found->result), doing);

@@ -29,7 +29,7 @@ class NfsFile : public File {
     std::uint64_t size = 0;
     call([&](nfs_context* context, auto callback,
              void* argument) { return nfs_fstat64_async(context, handle_, callback, argument); },
-         [&](void* data) { size = static_cast<nfs_stat_64*>(data)->nfs_size; }, "cannot look at " + label_);
+         [&](void* data) { size = static_cast<nfs_stat_64*>(data)->nfs_size; }, "cannot stat " + label_);
     return size;
   }
 
@@ -54,7 +54,7 @@ class NfsFile : public File {
   }
 
   Completion wait() override {
-    const std::string doing = "cannot transfer " + label_;
+    const std::string doing = "cannot read or write " + label_;
     check_generation(doing);
     connection_.await([this] { return !ended_->empty(); }, doing);
     const Completion completion = ended_->front();
@@ -76,7 +76,7 @@ class NfsFile : public File {
 
   void start(std::uint64_t tag, std::shared_ptr<const void> owner, std::function<void(const NfsCall&, void*)> take,
              const NfsConnection::Begin& begin) {
-    const std::string doing = "cannot transfer " + label_;
+    const std::string doing = "cannot read or write " + label_;
     check_generation(doing);
     NfsCall call;
     call.tag = tag;
@@ -215,7 +215,7 @@ std::vector<DirectoryEntry> NfsFileSystem::list(const std::string& path) {
 }
 
 bool NfsFileSystem::look_at(const std::string& path, const std::function<void(const nfs_stat_64&)>& take) {
-  const std::string doing = "cannot look at " + label(path);
+  const std::string doing = "cannot stat " + label(path);
   const int result = connection_.attempt(
       [&](nfs_context* context, auto callback, void* argument) {
         return nfs_stat64_async(context, absolute(path).c_str(), callback, argument);

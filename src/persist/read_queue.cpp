@@ -89,7 +89,7 @@ struct ReadQueue::State {
       return;
     }
     for (const Task& task : added)
-      task.run(nullptr, {CKPT_ERR_NO_SPACE, "too many reads from storage are waiting; try again later", 0});
+      task.run(nullptr, {CKPT_ERR_NO_SPACE, "too many reads from storage are waiting already", 0});
   }
 
   void cancel(bool for_good) {

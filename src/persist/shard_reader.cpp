@@ -49,7 +49,7 @@ ShardReader::ShardReader(FileSystem& files, const CheckpointRecord& stored, cons
       decode_header(read_begin(files, data_path_, record->header_bytes), *record, files.label(data_path_));
   manifest_.leaves = words_of(read_begin(files, path(leaves_suffix), record->leaves_bytes()));
   if (!arena::is_consistent(manifest_))
-    throw Failure(CKPT_ERR_CORRUPT, files.label(path(leaves_suffix)) + " is damaged: its digest does not fit");
+    throw Failure(CKPT_ERR_CORRUPT, files.label(path(leaves_suffix)) + " is damaged: its digest does not match");
 }
 
 void ShardReader::refuse_leaf(std::size_t leaf) const {
@@ -57,7 +57,7 @@ void ShardReader::refuse_leaf(std::size_t leaf) const {
   const std::uint64_t end = begin + kernels::leaf_length(manifest_.length_bytes, leaf);
   throw Failure(CKPT_ERR_CORRUPT, files_.label(data_path_) + " is damaged between bytes " + std::to_string(begin) +
                                       " and " + std::to_string(end) + ": leaf " + std::to_string(leaf) +
-                                      " does not fit its digest");
+                                      " does not match its digest");
 }
 
 // `data` holds whole leaves, the first at `offset` in the piece. Verifies them, and copies the bytes of the range

@@ -206,7 +206,7 @@ CheckpointRecord decode_record(std::string_view text, const std::string& label) 
   if (text.size() < seal_bytes || !text.starts_with(seal_begin) ||
       text.substr(seal_begin.size() + digits, seal_end.size()) != seal_end ||
       text.substr(seal_begin.size(), digits) != hex(digest_of(text.substr(seal_bytes))))
-    refuse(label + " is damaged: its digest does not fit");
+    refuse(label + " is damaged: its digest does not match");
   try {
     return parse_record(json::parse(text));
   } catch (const json::exception&) {
@@ -305,7 +305,7 @@ ShardRecord describe(const arena::Manifest& manifest, const Header& header, cons
 std::string decode_header(std::string_view header, const ShardRecord& record, const std::string& label) {
   std::uint64_t length = 0;
   if (header.size() != record.header_bytes || digest_of(header) != record.header_digest)
-    refuse("the header of " + label + " is damaged: its digest does not fit");
+    refuse("the header of " + label + " is damaged: its digest does not match");
   std::memcpy(&length, header.data(), sizeof(length));
   std::string_view text = header.substr(sizeof(length));
   if (length != text.size()) refuse("the header of " + label + " has another length than its record says");

@@ -37,8 +37,7 @@ Listing StorageSource::list() {
       records_.emplace(stored.checkpoint(), std::move(*stored.record));
     } else if (stored.is_withheld && stored.may_be_newer_than(newest_offered)) {
       listing.withheld.push_back(stored.problem +
-                                 "; this checkpoint may be complete, and newer than all that can be "
-                                 "read");
+                                 "; this checkpoint may be complete, and newer than all that can be read");
     } else {
       listing.problems.push_back(std::move(stored.problem));
     }

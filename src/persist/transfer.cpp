@@ -223,7 +223,7 @@ std::string read_whole(FileSystem& files, const std::string& path, std::size_t m
   if (!size) throw StorageError(ENOENT, "cannot open " + files.label(path));
   if (*size > max_bytes)
     throw Failure(CKPT_ERR_CORRUPT, files.label(path) + " is " + std::to_string(*size) +
-                                        " bytes long, but may have only " + std::to_string(max_bytes));
+                                        " bytes long, but must not have more than " + std::to_string(max_bytes));
   return read_begin(files, path, *size);
 }
 

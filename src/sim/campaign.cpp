@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <iomanip>
+#include <iterator>
 #include <mutex>
 #include <sstream>
 #include <thread>
@@ -21,6 +22,21 @@ void add(const Outcome& outcome, CampaignResult& result) {
       result.faults[fault][phase] += outcome.faults[fault][phase];
   }
   if (outcome.violation) result.violations.push_back(outcome);
+}
+
+// What the invariant demands, as in docs/simulator.md.
+std::string rule_text(const std::string& invariant) {
+  constexpr const char* rules[] = {"all ranks restore the right bytes",
+                                   "nothing committed is lost",
+                                   "no loss is silent, and none is claimed wrongly",
+                                   "nothing of an older epoch or incarnation counts",
+                                   "no slot has two uses, and no more slots are used than configured",
+                                   "once faults stop, the job restores and commits",
+                                   "nobody calls an unprotected job protected",
+                                   "the right rank is named for a hang"};
+  for (std::size_t i = 0; i < std::size(rules); ++i)
+    if (invariant == text("I", i + 1)) return rules[i];
+  return "the core throws no exception";
 }
 
 }  // namespace
@@ -88,7 +104,8 @@ std::string tally_text(const CampaignResult& result) {
 
 std::string violation_text(const Outcome& outcome, const std::string& options) {
   return text("seed ", outcome.seed, " at ", outcome.virtual_ms, " ms: ", outcome.violation->invariant, ": ",
-              outcome.violation->text, "\n  again: ckpt_sim ", options, " --trace\n");
+              outcome.violation->text, "\n  rule: ", rule_text(outcome.violation->invariant),
+              " (docs/simulator.md)\n  again: ckpt_sim ", options, " --trace\n");
 }
 
 }  // namespace ckpt::sim

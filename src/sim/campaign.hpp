@@ -38,8 +38,8 @@ CampaignResult run_campaign(const Campaign& campaign, const CampaignObserver& ob
 // Texts for people: how often each fault struck in each phase ("-": it cannot strike there), and what else happened.
 std::string fault_table_text(const FaultTable& faults);
 std::string tally_text(const CampaignResult& result);
-// A text for people: the seed, the time, the invariant, a sentence, and the command that repeats the run. `options` are
-// the options of that command.
+// A text for people: the seed, the time, the invariant, a sentence, the rule in words, and the command that repeats the
+// run. `options` are the options of that command.
 std::string violation_text(const Outcome& outcome, const std::string& options);
 
 }  // namespace ckpt::sim

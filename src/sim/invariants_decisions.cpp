@@ -72,8 +72,9 @@ std::optional<Violation> Invariants::judge(const Machine& leader, const Incarnat
   if (auto found = judge_doubt(leader, before, record.decision, what)) return found;
   const Nodes reachable = reachable_from(leader);
   if (record.decision.verdict == Verdict::restore && is_disputed(record.decision.checkpoint, before, &reachable)) {
-    return Violation{"I1",
-                     text(what, " although ranks that share a shard captured different bytes, and both are there")};
+    return Violation{
+        "I1",
+        text(what, " although ranks that share a shard captured different bytes of it, and nodes still have both")};
   }
   return std::nullopt;
 }
@@ -109,7 +110,8 @@ std::optional<Violation> Invariants::judge_loss(const Machine& leader, const Inc
   const Nodes awaited = awaited_by(leader);
   const CheckpointId reported = history_.newest_reported();
   if (decision.checkpoint < reported && can_go_on_from(reported, awaited)) {
-    return Violation{"I2", text(what, " although ", describe(reported), " was reported committed and is still there")};
+    return Violation{"I2", text(what, " although ", describe(reported),
+                                " was reported as committed and the nodes still have all of it")};
   }
   if (decision.verdict != Verdict::restore) {
     // A leader can be certain that the job starts anew before it has heard every node. It can be certain that state is
@@ -117,14 +119,14 @@ std::optional<Violation> Invariants::judge_loss(const Machine& leader, const Inc
     const Nodes& among = decision.verdict == Verdict::lost ? awaited : reachable;
     for (const CheckpointId whole : history_.complete_checkpoints()) {
       if (history_.ranks_disagree(whole) || !can_go_on_from(whole, among)) continue;
-      return Violation{"I2", text(what, " although all of ", describe(whole), " is there")};
+      return Violation{"I2", text(what, " although the nodes have all of ", describe(whole))};
     }
   }
   const bool has_listened = world_.event_queue.now() - leader.listens_since >= known_after_ms;
   const bool storage_tells = world_.settings.core.storage && world_.storage.is_calm(known_after_ms) && has_listened;
   if (const CheckpointId stored = world_.storage.newest_sound(known_after_ms);
       storage_tells && decision.checkpoint < stored) {
-    return Violation{"I2", text(what, " although all of ", describe(stored), " is on storage")};
+    return Violation{"I2", text(what, " although storage has all of the newer ", describe(stored))};
   }
   return std::nullopt;
 }
@@ -138,18 +140,20 @@ std::optional<Violation> Invariants::judge_doubt(const Machine& leader, const In
   for (const NodeId node : reachable_from(leader))
     on_record = std::max(on_record, world_.machines.at(node).arena.highest_commit);
   if (gives_state && !decision.behind && decision.checkpoint < on_record) {
-    return Violation{"I3",
-                     text(what, " although a node has it on record that ", describe(on_record), " was committed")};
+    return Violation{"I3", text(what, " without 'behind', although a node that answers knows that the newer ",
+                                describe(on_record), " was committed")};
   }
   const bool flagged = decision.behind || decision.status_unknown;
   const bool has_listened = world_.event_queue.now() - leader.listens_since >= known_after_ms;
   if (gives_state && !flagged && has_listened && is_unwitnessed(before_it.members())) {
-    return Violation{"I3", text(what, " although no node of the last incarnation is left to tell what it committed")};
+    return Violation{"I3", text(what,
+                                " without 'status-unknown', although no node is left that could know what the last "
+                                "incarnation committed")};
   }
   const Decision* last = history_.decision(before.assignments.incarnation);
   const bool is_below_last = last != nullptr && decision.checkpoint < last->checkpoint;
   if (decision.status_unknown && !is_below_last && is_witnessed(before_it.members(), awaited_by(leader))) {
-    return Violation{"I3", what + ", but every node that could know of a newer commit answers"};
+    return Violation{"I3", what + ", although every node that could know of a newer commit answers"};
   }
   return std::nullopt;
 }
@@ -167,30 +171,33 @@ void Invariants::check_decision(const IncarnationRecord& before, const Incarnati
   const bool was_whole = history_.scarcest(checkpoint, shards).copies > 0 || history_.was_damaged(checkpoint) ||
                          history_.was_committed(checkpoint);
   if (gives_state && !was_whole && !world_.storage.has_step(checkpoint) && !is_there(checkpoint, shards, nullptr)) {
-    throw Violation{"I1", what + ", a checkpoint of which some shard was never whole"};
+    throw Violation{"I1", what + ", a checkpoint of which no node ever had some shard completely"};
   }
   if (decision.verdict != Verdict::lost && checkpoint < committed && !flagged) {
-    throw Violation{"I3", text(what, " without saying that ", describe(committed), " was committed")};
+    throw Violation{"I3", text(what, " with neither 'behind' nor 'status-unknown', although the newer ",
+                               describe(committed), " was committed")};
   }
   if (gives_state && checkpoint < newest_forgotten_ && !flagged) {
-    throw Violation{"I3", text(what, " as if nothing newer could have been committed, and nobody is left to know")};
+    throw Violation{"I3", text(what, " with neither 'behind' nor 'status-unknown', although the newer ",
+                               describe(newest_forgotten_), " was committed, which nobody remembers any more")};
   }
   newest_forgotten_ = {};
   if (decision.behind && history_.newest_committed_ever() <= checkpoint) {
-    throw Violation{"I3", what + ", but nothing newer was ever committed"};
+    throw Violation{"I3", what + ", although nothing newer was ever committed"};
   }
   // Nodes that are gone may have known whether the last restart began from a commit.
   const Decision* last = history_.decision(before.assignments.incarnation);
   if (gives_state && last != nullptr && checkpoint < last->checkpoint && !flagged) {
-    throw Violation{"I3", text(what, " without a word about ", describe(last->checkpoint), ", from which incarnation ",
-                               before.assignments.incarnation, " went on")};
+    throw Violation{"I3", text(what, " with neither 'behind' nor 'status-unknown', although incarnation ",
+                               before.assignments.incarnation, " went on from the newer ", describe(last->checkpoint))};
   }
   if (decision.verdict == Verdict::lost && !history_.newest_committed_ever()) {
-    throw Violation{"I3", what + ", but nothing was ever committed"};
+    throw Violation{"I3", what + ", although nothing was ever committed that could be lost"};
   }
   if (decision.verdict == Verdict::mismatch &&
       (!world_.settings.elastic || world_.store.assignment_table(before.assignments).name() == before.assignments)) {
-    throw Violation{"I3", what + ", but all ranks are known to share one main shard"};
+    throw Violation{
+        "I3", what + ", which refuses this number of ranks, although all ranks are known to share one main shard"};
   }
   if (gives_state && now.restored_ranks != std::min(history_.own_ranks(checkpoint), now.world_size)) {
     throw Violation{"I1", text(what, " with the private shards of ", now.restored_ranks, " ranks instead of ",
@@ -221,8 +228,8 @@ void Invariants::stranding(const Machine& leader, const Directive& directive) {
   if (!stranded_.insert(on_record).second || decision == nullptr || decision->verdict != Verdict::restore) return;
   const Nodes awaited = awaited_by(leader);
   if (is_there(decision->checkpoint, history_.shards(decision->checkpoint), &awaited)) {
-    throw Violation{"I2", text("node ", leader.id, " says that restores are stranded (", directive.stranded,
-                               ") although all of ", describe(decision->checkpoint), " is there")};
+    throw Violation{"I2", text("node ", leader.id, " ends the restores under way (", directive.stranded,
+                               ") although the nodes have all of ", describe(decision->checkpoint))};
   }
 }
 
@@ -234,7 +241,8 @@ void Invariants::member_notified(const Machine& leader, const MemberChanged& cha
   const Machine& machine = world_.machines.at(changed.node);
   // The node's last message may have been under way for long.
   if (changed.change == Change::returned && machine.is_lost && machine.memory_since <= world_.news_of_before())
-    throw Violation{"I6", text("node ", leader.id, " says that node ", machine.id, " is back, which is lost")};
+    throw Violation{"I6",
+                    text("node ", leader.id, " says that node ", machine.id, " is back, although that node is lost")};
   if (changed.change != Change::lost) return;
   ++tally_.notified_lost;
   // The leader itself may not know yet what was just decided.
@@ -248,8 +256,9 @@ void Invariants::member_notified(const Machine& leader, const MemberChanged& cha
   // A leader must conclude nothing from a pause of its own. So it must have listened for a while.
   const TimeMs since = std::min(now, std::max(now - known_after_ms, leader.listens_since + wake_up_ms));
   if (world_.is_reachable_from(machine, leader, since)) {
-    throw Violation{"I6", text("node ", leader.id, " says that node ", machine.id,
-                               " is lost, which lives and could be heard for ", now - since, " ms")};
+    throw Violation{"I6",
+                    text("node ", leader.id, " says that node ", machine.id,
+                         " is lost, although that node lives and could be heard for the last ", now - since, " ms")};
   }
 }
 
@@ -258,8 +267,8 @@ void Invariants::member_notified(const Machine& leader, const MemberChanged& cha
 // A node asks for its leader's record to be written. The store may carry that out later, when the node knows more.
 void Invariants::writing_leader(const Machine& machine, const LeaderRecord& record) {
   if (record.epoch < machine.arena.epoch) {
-    throw Violation{"I4", text("node ", machine.id, " wants to be leader with ", describe_epoch(record.epoch),
-                               " although it obeys ", describe_epoch(machine.arena.epoch))};
+    throw Violation{"I4", text("node ", machine.id, " asks to be leader with ", describe_epoch(record.epoch),
+                               " although it obeys the newer ", describe_epoch(machine.arena.epoch))};
   }
   epochs_asked_at_[record.epoch] = world_.event_queue.now();
 }
@@ -269,8 +278,8 @@ void Invariants::leader_written(NodeId by, const LeaderRecordRead& now) {
   const auto [holder, is_first] = epoch_holders_.try_emplace(record.epoch, by);
   const bool is_election = record.heartbeat == 0;
   if (holder->second != by || (is_first && !is_election)) {
-    throw Violation{"I4", text("node ", by, " is leader with ", describe_epoch(record.epoch), ", which is node ",
-                               holder->second, "'s, or nobody's")};
+    throw Violation{"I4", text("node ", by, " is leader with ", describe_epoch(record.epoch),
+                               ", with which another node (", holder->second, ") or no node at all was elected")};
   }
   // An epoch may be lower than an earlier one if the store lost the leader's record. There are three cases. The earlier
   // leader was elected and never took charge, so perhaps nobody knows of it, and it did nothing. Or the node asked
@@ -282,8 +291,8 @@ void Invariants::leader_written(NodeId by, const LeaderRecordRead& now) {
   const bool is_right = is_election ? is_newer || (leader_record_spoiled_ && is_unknown)
                                     : record.epoch >= leader_record_.epoch || leader_record_spoiled_;
   if (!is_right) {
-    throw Violation{"I4", text("node ", by, " becomes leader with ", describe_epoch(record.epoch), " after ",
-                               describe_epoch(leader_record_.epoch))};
+    throw Violation{"I4", text("node ", by, " is leader with ", describe_epoch(record.epoch),
+                               " although the record already has ", describe_epoch(leader_record_.epoch))};
   }
   tally_.elections += is_election;
   leader_record_ = record;
@@ -300,7 +309,9 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
   if (is_older && incarnation_record_spoiled_at_ && asked.at <= *incarnation_record_spoiled_at_)
     return incarnation_record_spoiled();
   if (is_older || record.incarnation > newest_decided_ + 1) {
-    throw Violation{"I4", text("node ", by, " of an older epoch or incarnation writes the incarnation record")};
+    throw Violation{
+        "I4", text("node ", by,
+                   " writes an incarnation record that is older than the present one, or that skips an incarnation")};
   }
   if (record.incarnation != old.incarnation) incarnation_opened(record.incarnation);
   if (record.assignments != old.assignments) assignments_before_ = world_.store.assignment_table(old.assignments);
@@ -318,7 +329,8 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
                                describe(*decided), " to ", describe(record.decision))};
   }
   if (record.first_commit < old.first_commit) {
-    throw Violation{"I3", text("node ", by, " forgets that ", describe(old.first_commit), " was committed")};
+    throw Violation{"I3", text("node ", by, " writes an incarnation record that forgets the commit of ",
+                               describe(old.first_commit))};
   }
   const auto assignment_table = world_.store.assignment_table(record.assignments);
   // Rank assignments of an earlier incarnation may be missing. A node that writes again what the store lost may not
@@ -353,7 +365,9 @@ void Invariants::check_replacements(NodeId by, const IncarnationRecord& old, con
     if (members.contains(each.lost) && !assignment_table.is_member(each.by.node, each.by.arena_id) &&
         lost.insert(each.lost).second && replacing.insert(each.by.node).second)
       continue;
-    throw Violation{"I4", text("node ", by, " puts node ", each.by.node, " into the place of node ", each.lost)};
+    throw Violation{"I4",
+                    text("node ", by, " makes node ", each.by.node, " the replacement of node ", each.lost,
+                         ". A lost member must have one replacement, which is no member and replaces nobody else")};
   }
 }
 

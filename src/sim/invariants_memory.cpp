@@ -19,7 +19,7 @@ const Slot& Invariants::writable(const Machine& machine, const SlotRef& ref, con
   const int configured = ref.rank == held_rank ? core.held_slots : core.local_slots_max;
   const Slot* slot = machine.arena.find(ref);
   if (slot == nullptr || ref.slot >= configured) {
-    throw Violation{"I5", text(place(machine, ref), " is ", what, " but does not exist")};
+    throw Violation{"I5", text(place(machine, ref), " is ", what, ", although the node has no such slot")};
   }
   const char* in_use = slot->counted     ? "holds a piece"
                        : slot->draining  ? "was dropped but not released"
@@ -33,9 +33,9 @@ const Slot& Invariants::writable(const Machine& machine, const SlotRef& ref, con
 void Invariants::granting(const Machine& machine, const SlotRef& ref, std::uint64_t instance) {
   const Slot& slot = writable(machine, ref, "granted");
   if (slot.granted_to != 0 && world_.trainer(slot.granted_to) != nullptr) {
-    throw Violation{"I4",
-                    text(place(machine, ref), " is granted to a trainer while ",
-                         slot.granted_to == instance ? "its last grant is unused" : "another may still write it")};
+    throw Violation{"I4", text(place(machine, ref), " is granted to a trainer while ",
+                               slot.granted_to == instance ? "that trainer has not used its last grant"
+                                                           : "another trainer may still write it")};
   }
 }
 
@@ -49,7 +49,7 @@ void Invariants::filling(const Machine& machine, const SlotRef& ref) {
 void Invariants::capturing(const Machine& machine, const SlotRef& ref, std::uint64_t instance) {
   const Slot& slot = writable(machine, ref, "written by its trainer");
   if (slot.granted_to != instance) {
-    throw Violation{"I4", text(place(machine, ref), " is written by a trainer that has no right to it any more")};
+    throw Violation{"I4", text(place(machine, ref), " is written by a trainer to which it is not granted")};
   }
 }
 
@@ -57,8 +57,8 @@ void Invariants::serving(const Machine& machine, const SlotRef& ref, const std::
                          CheckpointId checkpoint) {
   const Slot* slot = machine.arena.find(ref);
   if (slot == nullptr || !slot->counted || slot->header.checkpoint != checkpoint || slot->header.shard != shard) {
-    throw Violation{"I1", text(place(machine, ref), " is named as the source of shard ", shard, " at ",
-                               describe(checkpoint), " but does not hold it")};
+    throw Violation{"I1", text(place(machine, ref), " is named as a source of shard ", shard, " of ",
+                               describe(checkpoint), " but does not hold that piece")};
   }
 }
 
@@ -81,23 +81,23 @@ void Invariants::dropping(const Machine& machine, const SlotRef& ref) {
   const bool is_restored =
       decision != nullptr && decision->verdict == Verdict::restore && checkpoint == decision->checkpoint;
   if (checkpoint == kept || (is_restored && checkpoint > kept)) {
-    throw Violation{"I2", text("node ", machine.id, " drops ", describe(checkpoint), " of shard ", ref.shard,
-                               ", the newest that is committed, before a newer one is")};
+    throw Violation{"I2", text("node ", machine.id, " drops shard ", ref.shard, " of ", describe(checkpoint),
+                               ", the newest committed checkpoint, before a newer one is committed")};
   }
   const bool can_complete =
       history_.was_whole(checkpoint) && !history_.was_damaged(checkpoint) && !history_.ranks_disagree(checkpoint);
   const bool is_passed_over = decision != nullptr && checkpoint < decision->checkpoint;
   if (checkpoint > kept && can_complete && !is_passed_over) {
-    throw Violation{"I2", text("node ", machine.id, " drops ", describe(checkpoint), " of shard ", ref.shard,
-                               ", which every rank has captured, before a newer one is committed")};
+    throw Violation{"I2", text("node ", machine.id, " drops shard ", ref.shard, " of ", describe(checkpoint),
+                               ", which every rank has captured, before a newer checkpoint is committed")};
   }
 }
 
 void Invariants::writing(const Machine& machine, const SlotRef& ref, CheckpointId checkpoint) {
   const Slot* slot = machine.arena.find(ref);
   if (slot == nullptr || !slot->counted || slot->header.checkpoint != checkpoint) {
-    throw Violation{
-        "I1", text(place(machine, ref), " is written to storage as ", describe(checkpoint), " but does not hold that")};
+    throw Violation{"I1", text(place(machine, ref), " is written to storage as a piece of ", describe(checkpoint),
+                               " but does not hold one")};
   }
 }
 

@@ -104,44 +104,49 @@ int run_nodes(core::NodeId nodes, std::uint32_t sharers) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Runs the protocol core through simulated faults and checks its invariants after every event.");
+  CLI::App app(
+      "Runs the protocol's core through simulated faults and checks the invariants I1 to I8 of docs/simulator.md after "
+      "every event. A seed determines a whole run.");
   Campaign campaign;
   campaign.jobs = 2;
   std::uint64_t seed = 0;
   bool trace = false;
-  auto* many = app.add_option("--seeds", campaign.seeds, "how many seeds to run")->check(CLI::PositiveNumber);
-  app.add_option("--first-seed", campaign.first_seed, "the first seed")->needs(many);
-  app.add_option("--jobs", campaign.jobs, "threads")->needs(many)->check(CLI::Range(1, 256));
-  app.add_option("--violations", campaign.violations_max, "stop after so many violations")
+  auto* many = app.add_option("--seeds", campaign.seeds, "run this many seeds")->check(CLI::PositiveNumber);
+  app.add_option("--first-seed", campaign.first_seed, "the first of these seeds")->needs(many);
+  app.add_option("--jobs", campaign.jobs, "number of threads")->needs(many)->check(CLI::Range(1, 256));
+  app.add_option("--violations", campaign.violations_max, "stop after this many violations")
       ->needs(many)
       ->check(CLI::PositiveNumber);
   bool is_mild = false;
-  auto* mild = app.add_flag("--mild", is_mild, "without the harder faults of docs/simulator.md");
+  auto* mild = app.add_flag("--mild", is_mild, "leave out the harder faults (docs/simulator.md)");
   auto* one = app.add_option("--seed", seed, "run this one seed")->excludes(many);
-  app.add_flag("--trace", trace, "print the events of --seed")->needs(one);
+  app.add_flag("--trace", trace, "with --seed: print every event of the run")->needs(one);
   std::string faults;
-  auto* some =
-      app.add_option("--faults", faults, "run --seed with these faults of its plan alone, by number: 1,3, or none")
-          ->needs(one);
+  auto* some = app.add_option("--faults", faults,
+                              "with --seed: only these faults of its plan strike; numbers such as 1,3, or none")
+                   ->needs(one);
   std::uint64_t shake = 0;
-  app.add_option("--shake", shake, "with --faults: draw another sequence of random numbers")->needs(some);
+  app.add_option("--shake", shake,
+                 "with --faults: number of another sequence of random numbers for the rest of the run")
+      ->needs(some);
   bool shrinks = false;
-  app.add_flag("--shrink", shrinks, "find the fewest faults with which --seed still fails")
+  app.add_flag("--shrink", shrinks,
+               "with --seed: find the fewest faults with which the run still violates the invariant")
       ->needs(one)
       ->excludes(some)
       ->excludes(mild);
   core::NodeId nodes = 0;
-  auto* scale =
-      app.add_option("--scale", nodes, "measure what the protocol costs with so many nodes, see docs/scale.md")
-          ->excludes(many)
-          ->excludes(one)
-          ->check(CLI::Range(scale_nodes_min, scale_nodes_max));
+  auto* scale = app.add_option("--scale", nodes, "measure what the protocol costs with this many nodes (docs/scale.md)")
+                    ->excludes(many)
+                    ->excludes(one)
+                    ->check(CLI::Range(scale_nodes_min, scale_nodes_max));
   std::uint32_t sharers = 1;
-  app.add_option("--sharers", sharers, "so many ranks share each main shard")
+  app.add_option("--sharers", sharers, "with --scale: this many ranks share each main shard")
       ->needs(scale)
       ->check(CLI::Range(scale_sharers_min, scale_nodes_max));
   app.callback([&] {
-    if (scale->count() > 0 && sharers > nodes) throw CLI::ValidationError("--sharers", "more than there are nodes");
+    if (scale->count() > 0 && sharers > nodes)
+      throw CLI::ValidationError("--sharers", "must not be larger than --scale");
     if (many->count() + one->count() + scale->count() == 0)
       throw CLI::RequiredError("one of --seeds, --seed and --scale");
   });

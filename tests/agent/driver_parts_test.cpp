@@ -220,7 +220,7 @@ TEST_F(LocalPiecesTest, AsksTheSourceOfADamagedPieceToVerifyIt) {
   const auto message = core::decode(asked_.sent.front().second);
   ASSERT_TRUE(message && std::holds_alternative<core::VerifyRequest>(*message));
   EXPECT_EQ(std::get<core::VerifyRequest>(*message).shard, "x");
-  EXPECT_THAT(notices(), ElementsAre(HasSubstr("came damaged from node b")));
+  EXPECT_THAT(notices(), ElementsAre(HasSubstr("arrived damaged from node b, which checks its piece now")));
 }
 
 TEST_F(LocalPiecesTest, ADamagedPieceOfThisNodeIsVerifiedHere) {

@@ -64,7 +64,7 @@ TEST_F(MemberHooks, SayHowACommandFailed) {
   };
   EXPECT_EQ(why("exit 3", 10'000), "it ended with status 3");
   EXPECT_EQ(why("kill -9 $$", 10'000), "signal 9 ended it");
-  EXPECT_EQ(why("sleep 1000", 50), "it was ended after 50 ms");
+  EXPECT_EQ(why("sleep 1000", 50), "it did not end within 50 ms and was killed");
   EXPECT_NE(why("/does/not/exist", 10'000), "");
 }
 

@@ -80,7 +80,7 @@ TEST(PlanCommand, AStrategyThatTheClusterCannotHaveHasNoFiguresAndSaysWhy) {
     if (strategy.at("name") != "jit") continue;
     EXPECT_TRUE(strategy.at("effective_time").is_null());
     EXPECT_TRUE(strategy.at("wasted").is_null());
-    EXPECT_EQ(strategy.at("obstacle"), "jit needs replicas of the state");
+    EXPECT_EQ(strategy.at("obstacle"), "jit needs at least two replicas of the state, but replicas is 1");
   }
 }
 
@@ -136,7 +136,7 @@ TEST(PlanCommand, RefusesAProtectionThatDoesNotFit) {
 TEST(PlanCommand, SaysSoIfNothingFits) {
   const auto result = show_plan(with([](PlanOptions& to) { to.memory = "0"; }));
   EXPECT_TRUE(result.json.at("recommended").is_null());
-  EXPECT_THAT(result.text, HasSubstr("Nothing that can be set today fits this cluster."));
+  EXPECT_THAT(result.text, HasSubstr("No protection that this version can set fits this cluster."));
 }
 
 TEST(PlanCommand, TakesTheThirdSlotWhereACheckpointMayNotBeCommittedBeforeTheNextCapture) {

@@ -22,7 +22,7 @@ TEST(ScheduleText, AScheduleInIdleSpansIsToldInThreeLines) {
   EXPECT_EQ(schedule_text(in_idle_spans()),
             "  schedule: chunks leave in idle spans, 60 so far; link 119 MiB/s after 0.25 ms a chunk\n"
             "    rank 0: 250 ms an iteration, 81.3 ms of it idle in 2 spans, deviation 4.1 %\n"
-            "    plan: 12.0 MiB in 6 chunks, 4.5 ms to send: fits into the idle spans of an iteration\n");
+            "    plan: 12.0 MiB in 6 chunks, 4.5 ms to send: fits into the idle spans of one iteration\n");
 }
 
 TEST(ScheduleText, LearningTellsHowFarItIs) {
@@ -45,7 +45,7 @@ TEST(ScheduleText, WhatDoesNotFitTellsByHowMuchAndWhichCadenceWould) {
         << schedule_text(schedule);
   }
   schedule["plan"]["every"] = 0u;
-  EXPECT_NE(schedule_text(schedule).find("12.0 ms, and no cadence would avoid it\n"), std::string::npos);
+  EXPECT_NE(schedule_text(schedule).find("12.0 ms, and rarer snapshots would not avoid that\n"), std::string::npos);
 }
 
 TEST(ScheduleText, ComplaintsAndWhatWasForcedOrLearnedAnewAreTold) {
@@ -54,7 +54,7 @@ TEST(ScheduleText, ComplaintsAndWhatWasForcedOrLearnedAnewAreTold) {
   schedule["ranks"][0]["relearned"] = 1u;
   schedule["ranks"][0]["complaint"] = "an end without a beginning";
   const std::string text = schedule_text(schedule);
-  EXPECT_NE(text.find("60 so far, 2 of them although they did not fit; link"), std::string::npos) << text;
+  EXPECT_NE(text.find("60 so far, 2 of them although no idle span was long enough; link"), std::string::npos) << text;
   EXPECT_NE(text.find("4.1 %, learned anew once; an end without a beginning\n"), std::string::npos) << text;
 }
 

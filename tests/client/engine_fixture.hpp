@@ -17,8 +17,8 @@ namespace ckpt::client {
 class LateDevice : public device::Device {
  public:
   void reach(ckpt_memory memory, const void* data) override { host_.reach(memory, data); }
-  void attach(std::vector<device::Range>) override {}
-  void attach_also(device::Range) override {}
+  void attach(const std::vector<device::Range>&, const device::Owner&) override {}
+  void attach_also(const device::Range&, const device::Owner&) override {}
   bool broken() const override { return false; }
   std::string failure() const override { return {}; }
   void start(std::span<const Copy> overlapped, const Copy& synchronous, device::Stream stream) override {

@@ -316,8 +316,10 @@ TEST_F(SnapshotTest, ADeadAgentNeverHarmsTrainingAndTheNextOneGoesOn) {
 class CountingDevice : public device::HostDevice {
  public:
   explicit CountingDevice(int& attached) : HostDevice(1), attached_(attached) {}
-  void attach(std::vector<device::Range> ranges) override { attached_ += ranges.empty() ? 0 : 1; }
-  void attach_also(device::Range) override { ++attached_; }
+  void attach(const std::vector<device::Range>& ranges, const device::Owner&) override {
+    attached_ += ranges.empty() ? 0 : 1;
+  }
+  void attach_also(const device::Range&, const device::Owner&) override { ++attached_; }
 
  private:
   int& attached_;

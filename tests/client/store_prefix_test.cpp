@@ -62,8 +62,8 @@ class InlineDevice : public device::Device {
     kernels::gather_leaves(plan.sources(), plan.offsets(), to.data, 0, plan.leaves(), to.digests);
   }
   void reach(ckpt_memory, const void*) override {}
-  void attach(std::vector<device::Range>) override {}
-  void attach_also(device::Range) override {}
+  void attach(const std::vector<device::Range>&, const device::Owner&) override {}
+  void attach_also(const device::Range&, const device::Owner&) override {}
   bool broken() const override { return false; }
   std::string failure() const override { return {}; }
   void start(std::span<const Copy> overlapped, const Copy& synchronous, device::Stream) override {

@@ -219,7 +219,7 @@ TEST_F(Recovery, WaitsForTheNodesThatMightCompleteWhatIsLost) {
   const RecoveryAnswer answer = ask({0});
   EXPECT_EQ(answer.decision.verdict, Verdict::lost);
   EXPECT_FALSE(answer.final);
-  EXPECT_THAT(answer.decision.text, HasSubstr("nodes that do not answer: 1, 2"));
+  EXPECT_THAT(answer.decision.text, HasSubstr("no answer comes from the nodes with these numbers: 1, 2 ("));
 }
 
 TEST_F(Recovery, KeepsTheLastCommitUntilANewerCheckpointIsSafe) {

@@ -44,6 +44,11 @@ TEST_F(Conformance, NeedsAContext) {
   EXPECT_EQ(popped, context_);
 }
 
+TEST_F(Conformance, AModuleThatWasNotLoadedHasNoFunctions) {
+  CUfunction function = nullptr;
+  EXPECT_EQ(cuModuleGetFunction(&function, nullptr, "ckpt_pack"), CUDA_ERROR_INVALID_HANDLE);
+}
+
 TEST_F(Conformance, BytesComeBack) {
   const auto bytes = bytes_of(3 * mebibyte + 7, 1);
   const GpuBytes memory(bytes);

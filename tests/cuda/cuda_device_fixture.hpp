@@ -109,14 +109,13 @@ class CudaDeviceTest : public GpuTest {
     GpuTest::TearDown();
   }
 
-  std::unique_ptr<CudaDevice> device(std::uint64_t staging_bytes = small_staging,
-                                     std::int64_t drain_timeout_ms = CudaDevice::default_drain_timeout_ms) const {
-    auto made = std::make_unique<CudaDevice>(0, staging_bytes, drain_timeout_ms);
+  std::unique_ptr<CudaDevice> device(std::uint64_t staging_bytes = small_staging, const CudaLimits& limits = {}) const {
+    auto made = std::make_unique<CudaDevice>(0, staging_bytes, limits);
     attach(*made, {slot_->range(), private_slot_->range()});
     return made;
   }
-  static void attach(Device& device, std::vector<Range> ranges) {
-    device.attach(std::move(ranges));
+  static void attach(Device& device, const std::vector<Range>& ranges, const Owner& owner = nullptr) {
+    device.attach(ranges, owner);
     EXPECT_TRUE(device.wait_until_attached(Deadline::in_ms(50'000)));
   }
   void start(Device& device, CUstream stream) const {

@@ -48,7 +48,7 @@ TEST_F(CudaDeviceTest, ATensorThatWasFreedBeforeItsCaptureKillsTheContext) {
 
 TEST_F(CudaDeviceTest, AGpuThatNeverEndsACopyIsGivenUp) {
   if (!has_buttons()) GTEST_SKIP();
-  const auto device = this->device(small_staging, 20);
+  const auto device = this->device(small_staging, {.drain_timeout_ms = 20});
   buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
   start(*device, nullptr);
   ASSERT_TRUE(device->release({}, 10, [this](bool whole) { outcome_ = whole ? 1 : -1; }));
@@ -84,7 +84,7 @@ TEST_F(CudaDeviceTest, GoesOnOnceACopyThatWasGivenUpHasLanded) {
   if (!has_buttons()) GTEST_SKIP();
   const auto before = buttons().registrations();
   {
-    const auto device = this->device(small_staging, 20);
+    const auto device = this->device(small_staging, {.drain_timeout_ms = 20});
     for (const bool is_released : {true, false}) {
       overlapped_->fill(1);
       buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
@@ -112,48 +112,18 @@ TEST_F(CudaDeviceTest, GoesOnOnceACopyThatWasGivenUpHasLanded) {
   EXPECT_EQ(buttons().registrations(), before);
 }
 
-TEST_F(CudaDeviceTest, ALateCopyKeepsItsRangesPinnedUntilItHasLanded) {
-  if (!has_buttons()) GTEST_SKIP();
-  const Slot other(overlapped_plan_);
-  const auto device = this->device(small_staging, 20);
-  const auto pinned = buttons().registrations();
-  buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
-  start(*device, nullptr);
-  device->cancel();
-  attach(*device, {other.range()});
-  EXPECT_EQ(buttons().registrations(), pinned + 1);
-  buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
-  EXPECT_TRUE(eventually([&] { return !device->broken(); }));
-  EXPECT_EQ(buttons().registrations(), pinned - 1);
-}
-
-TEST_F(CudaDeviceTest, PinsItsRangesAndLetsThemGo) {
-  if (!has_buttons()) GTEST_SKIP();
-  const auto before = buttons().registrations();
-  {
-    CudaDevice device(0, small_staging);
-    const auto own = buttons().registrations();
-    attach(device, {slot_->range(), private_slot_->range()});
-    EXPECT_EQ(buttons().registrations(), own + 2);
-    attach(device, {slot_->range()});
-    EXPECT_EQ(buttons().registrations(), own + 1);
-    attach(device, {});
-    EXPECT_EQ(buttons().registrations(), own);
-    attach(device, {slot_->range()});
-  }
-  EXPECT_EQ(buttons().registrations(), before);
-}
-
 // The pages are never touched except where the piece is.
 TEST_F(CudaDeviceTest, NoCopyTouchesTwoRegistrationsOfASlotThatIsTooLargeForOne) {
-  const std::size_t size_bytes = 2 * pin_max_bytes, length_bytes = overlapped_plan_.length_bytes();
+  constexpr std::size_t size_bytes = 2 * pin_max_bytes;
+  const std::size_t length_bytes = overlapped_plan_.length_bytes();
   void* const memory =
       ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
+  Owner mapping(memory, [](void* mapped) { ::munmap(mapped, size_bytes); });
   auto* const first = static_cast<std::byte*>(memory);
   const std::size_t to_cut = pin_max_bytes - reinterpret_cast<std::uintptr_t>(memory) % pin_max_bytes;
   const auto device = this->device();
-  attach(*device, {{first, size_bytes}, private_slot_->range()});
+  attach(*device, {{first, size_bytes}, private_slot_->range()}, mapping);
   std::vector<std::uint64_t> digests(overlapped_plan_.leaves());
   for (const std::size_t boundary : {to_cut, pin_max_bytes}) {
     const auto bytes = overlapped_->fill(boundary % 100);
@@ -167,13 +137,91 @@ TEST_F(CudaDeviceTest, NoCopyTouchesTwoRegistrationsOfASlotThatIsTooLargeForOne)
     EXPECT_FALSE(device->load(overlapped_plan_, {data, digests.data()}, nullptr));
     EXPECT_EQ(overlapped_->read(), bytes);
   }
+  const std::weak_ptr<const void> mapped = mapping;
+  mapping.reset();
   attach(*device, {});
-  ::munmap(memory, size_bytes);
+  EXPECT_TRUE(eventually([&] { return mapped.expired(); }));
+}
+
+TEST_F(CudaDeviceTest, ReleaseOfMoreThanADriversQueueTakesBlocksNoOtherCall) {
+  if (!has_buttons()) GTEST_SKIP();
+  const GpuTensors large({400 * leaf});
+  const Plan plan = large.plan();
+  const Slot slot(plan);
+  const auto device = this->device(4 * leaf);
+  attach(*device, {slot.range(), private_slot_->range()});
+  const auto bytes = large.fill(3);
+  const auto queue_full = buttons().queue_full();
+  buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
+  const Device::Copy copy{&plan, slot.packed()};
+  device->start({&copy, 1}, {&synchronous_plan_, private_slot_->packed()}, nullptr);
+  std::atomic<bool> is_called{false}, is_released{false};
+  std::thread training([&] {
+    is_called = true;
+    EXPECT_TRUE(release(*device, {nullptr}));
+    is_released = true;
+  });
+  EXPECT_TRUE(eventually([&] { return is_called.load(); }));
+  const auto looks = buttons().event_queries();
+  while (buttons().event_queries() < looks + 1000 && buttons().queue_full() == queue_full)
+    EXPECT_FALSE(device->broken());
+  EXPECT_EQ(buttons().queue_full(), queue_full) << "the driver blocks, perhaps with a lock that training needs";
+  EXPECT_FALSE(is_released);
+  buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
+  training.join();
+  ASSERT_EQ(outcome(), 1);
+  slot.expect_holds(bytes);
+}
+
+TEST_F(CudaDeviceTest, StagingForALargeStateFreesTheUpdateBeforeAnythingIsCopiedOut) {
+  if (!has_buttons()) GTEST_SKIP();
+  const GpuTensors large({400 * leaf});
+  const Plan plan = large.plan();
+  const Slot slot(plan);
+  const auto device = this->device(410 * leaf, {.chunk_max_bytes = leaf});
+  attach(*device, {slot.range(), private_slot_->range()});
+  const auto bytes = large.fill(3);
+  const auto queue_full = buttons().queue_full();
+  const GpuStream stream;
+  buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
+  const Device::Copy copy{&plan, slot.packed()};
+  device->start({&copy, 1}, {&synchronous_plan_, private_slot_->packed()}, stream);
+  ASSERT_TRUE(release(*device, {stream}));
+  large.update(stream, 9);
+  ASSERT_CUDA(cuStreamSynchronize(stream));
+  EXPECT_EQ(outcome_, 0);
+  buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
+  ASSERT_EQ(outcome(), 1);
+  slot.expect_holds(bytes);
+  EXPECT_EQ(buttons().queue_full(), queue_full);
+}
+
+TEST_F(CudaDeviceTest, ReleaseOfALargeStateFailsAtItsDeadlineIfTheGpuDoesNotMove) {
+  if (!has_buttons()) GTEST_SKIP();
+  const GpuTensors large({400 * leaf});
+  const Plan plan = large.plan();
+  const Slot slot(plan);
+  const auto device = this->device(4 * leaf, {.drain_timeout_ms = 20});
+  attach(*device, {slot.range(), private_slot_->range()});
+  buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
+  const Device::Copy copy{&plan, slot.packed()};
+  device->start({&copy, 1}, {&synchronous_plan_, private_slot_->packed()}, nullptr);
+  EXPECT_FALSE(device->release({}, 20, [this](bool whole) { outcome_ = whole ? 1 : -1; }));
+  EXPECT_THAT(device->failure(), HasSubstr("is it hung?"));
+  device->cancel();
+  EXPECT_TRUE(device->broken());
+  buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
+  EXPECT_TRUE(eventually([&] { return !device->broken(); }));
+  const auto bytes = large.fill(4);
+  device->start({&copy, 1}, {&synchronous_plan_, private_slot_->packed()}, nullptr);
+  ASSERT_TRUE(release(*device, {nullptr})) << device->failure();
+  ASSERT_EQ(outcome(), 1);
+  slot.expect_holds(bytes);
 }
 
 TEST_F(CudaDeviceTest, ALoadThatTheGpuDoesNotEndFailsAtItsDeadlineAndCapturesGoOnLater) {
   if (!has_buttons()) GTEST_SKIP();
-  CudaDevice device(0, small_staging, 20, 20);
+  CudaDevice device(0, small_staging, {.drain_timeout_ms = 20, .load_timeout_ms = 20});
   attach(device, {slot_->range(), private_slot_->range()});
   const std::vector<std::byte> pageable(overlapped_plan_.length_bytes());
   const std::vector<std::uint64_t> digests(overlapped_plan_.leaves());
@@ -187,39 +235,6 @@ TEST_F(CudaDeviceTest, ALoadThatTheGpuDoesNotEndFailsAtItsDeadlineAndCapturesGoO
   ASSERT_TRUE(release(device, {nullptr})) << device.failure();
   ASSERT_EQ(outcome(), 1);
   slot_->expect_holds(bytes);
-}
-
-TEST_F(CudaDeviceTest, RangesThatWerePreparedArePinnedOnce) {
-  if (!has_buttons()) GTEST_SKIP();
-  CudaDevice device(0, small_staging);
-  const auto before = buttons().registrations();
-  std::thread([&] { device.prepare({slot_->range()}, nullptr); }).join();
-  EXPECT_EQ(buttons().registrations(), before + 1);
-  attach(device, {slot_->range(), private_slot_->range()});
-  EXPECT_EQ(buttons().registrations(), before + 2);
-  EXPECT_FALSE(device.broken());
-}
-
-TEST_F(CudaDeviceTest, TheCallerPinsNothing) {
-  if (!has_buttons()) GTEST_SKIP();
-  CudaDevice device(0, small_staging);
-  const auto before = buttons().registered_here();
-  attach(device, {slot_->range()});
-  device.attach_also(private_slot_->range());
-  EXPECT_TRUE(device.wait_until_attached(Deadline::in_ms(50'000)));
-  EXPECT_EQ(buttons().registered_here(), before);
-}
-
-TEST_F(CudaDeviceTest, SaysWhatTheDriverSaidWhenItRefusedToPin) {
-  if (!has_buttons()) GTEST_SKIP();
-  CudaDevice device(0, small_staging);
-  buttons().refuse_registration(CUDA_ERROR_NOT_PERMITTED);
-  attach(device, {slot_->range()});
-  EXPECT_TRUE(device.broken());
-  EXPECT_THAT(device.failure(), HasSubstr("CUDA_ERROR_NOT_PERMITTED"));
-  buttons().refuse_registration(0);
-  attach(device, {slot_->range()});
-  EXPECT_FALSE(device.broken());
 }
 
 }  // namespace

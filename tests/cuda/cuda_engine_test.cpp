@@ -290,6 +290,62 @@ TEST_F(HeldCudaEngineTest, MemoryThatCannotBePinnedIsAnErrorOfTheSnapshotAlone) 
   EXPECT_EQ(before_update(*engine).status, CKPT_OK);
 }
 
+TEST_F(HeldCudaEngineTest, ARefusedPinningThatSucceedsLaterIsToldOnceAndSnapshotsGoOn) {
+  const auto engine = started();
+  buttons().refuse_registration(CUDA_ERROR_NOT_PERMITTED);
+  restore(*engine);
+  EXPECT_EQ(caught([&] { snapshot(*engine, 0); }).status, CKPT_ERR_SYSTEM);
+  buttons().refuse_registration(0);
+  WarningLog warnings(*engine);
+  std::int64_t k = 0;
+  EXPECT_TRUE(eventually([&] {
+    Outcome outcome{CKPT_SKIPPED, nullptr};
+    caught([&] { outcome = snapshot(*engine, ++k); });
+    return outcome.status == CKPT_OK;
+  }));
+  EXPECT_THAT(warnings.take(CKPT_WARNING_GPU_MEMORY), HasSubstr("is pinned for the GPU now"));
+  ASSERT_EQ(before_update(*engine).status, CKPT_OK);
+  ASSERT_TRUE(captured(*engine, k));
+  agent_->grant();
+  ASSERT_EQ(snapshot(*engine, k + 1).status, CKPT_OK);
+  EXPECT_EQ(warnings.take(CKPT_WARNING_GPU_MEMORY), "");
+}
+
+TEST_F(HeldCudaEngineTest, ASnapshotDuringPinningIsSkippedAndSaysHowFarItIs) {
+  const auto engine = started();
+  buttons().hold_registrations(1);
+  buttons().let_registrations(1);  // of the words that the GPU writes
+  restore(*engine);
+  const Outcome skipped = snapshot(*engine, 0);
+  EXPECT_EQ(skipped.status, CKPT_SKIPPED);
+  EXPECT_THAT(skipped.text, HasSubstr("0 % of it is pinned for the GPU"));
+  buttons().hold_registrations(0);
+  EXPECT_EQ(snapshot(*engine, 1).status, CKPT_OK);
+}
+
+TEST_F(HeldCudaEngineTest, AGrowingStatePinsAndFreesNothingOnTheTrainingThread) {
+  const auto engine = started();
+  restore(*engine);
+  ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
+  ASSERT_EQ(before_update(*engine).status, CKPT_OK);
+  ASSERT_TRUE(captured(*engine, 0));
+  const auto registrations = buttons().registrations();
+  GpuBytes moments(2 * main_bytes), more_statistics(200'000);
+  const auto bytes = bytes_of(2 * main_bytes, 7);
+  moments.write(bytes);
+  add(*engine, "moments", moments, CKPT_OVERLAPPED);
+  add(*engine, "more statistics", more_statistics, CKPT_SYNCHRONOUS);
+  const auto registered_here = buttons().registered_here(), freed_here = buttons().freed_here();
+  std::int64_t k = 0;
+  EXPECT_TRUE(eventually([&] { return snapshot(*engine, ++k).status == CKPT_OK; }));
+  ASSERT_EQ(before_update(*engine).status, CKPT_OK);
+  EXPECT_EQ(buttons().registered_here(), registered_here);
+  EXPECT_EQ(buttons().freed_here(), freed_here);
+  ASSERT_TRUE(captured(*engine, k));
+  EXPECT_EQ(stored("moments", CheckpointId(1, k)), bytes);
+  EXPECT_TRUE(eventually([&] { return buttons().registrations() == registrations; })) << "the old slots are let go";
+}
+
 TEST_F(HeldCudaEngineTest, EachSlotIsOneRegistration) {
   const auto before = buttons().registrations();
   const auto engine = started();

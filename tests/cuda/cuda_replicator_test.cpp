@@ -215,7 +215,7 @@ TEST_F(CudaReplicatorTest, MembersThatDoNotComeAreWaitedForUntilTheDeadline) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   settings_.meet_timeout_ms = 50;
   replicating_members_.push_back(std::make_unique<ReplicatingMember>(NcclComm::new_id(), 2, 0, settings_));
-  EXPECT_THAT(replicating_member(0).why(), HasSubstr("did not meet"));
+  EXPECT_THAT(replicating_member(0).why(), HasSubstr("connected over NCCL"));
   EXPECT_FALSE(replicating_member(0).replicator().works());
 }
 
@@ -225,7 +225,7 @@ TEST_F(CudaReplicatorTest, AMemberThatIsThereAndNeverConnectsIsWaitedForUntilThe
   const nccl::UniqueId id = NcclComm::new_id();
   const NcclComm other(id, 2, 1);
   replicating_members_.push_back(std::make_unique<ReplicatingMember>(id, 2, 0, settings_));
-  EXPECT_THAT(replicating_member(0).why(), HasSubstr("did not meet"));
+  EXPECT_THAT(replicating_member(0).why(), HasSubstr("connected over NCCL"));
 }
 
 TEST_F(CudaReplicatorOfTwoTest, AnErrorInTheMiddleIsTold) {

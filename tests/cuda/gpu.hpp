@@ -33,6 +33,11 @@ struct Buttons {
   CKPT_BUTTON(kill_context);
   CKPT_BUTTON(kill_context_at);
   CKPT_BUTTON(refuse_registration);
+  CKPT_BUTTON(refused_registrations);
+  CKPT_BUTTON(registered);
+  CKPT_BUTTON(largest_registration);
+  CKPT_BUTTON(hold_registrations);
+  CKPT_BUTTON(let_registrations);
   CKPT_BUTTON(pageable_copies);
   CKPT_BUTTON(event_queries);
   CKPT_BUTTON(refuse_stream_writes);
@@ -40,6 +45,7 @@ struct Buttons {
   CKPT_BUTTON(free_bytes);
   CKPT_BUTTON(registrations);
   CKPT_BUTTON(registered_here);
+  CKPT_BUTTON(freed_here);
   CKPT_BUTTON(allocations);
   CKPT_BUTTON(queue_depth);
   CKPT_BUTTON(queue_full);

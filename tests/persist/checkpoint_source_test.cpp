@@ -70,7 +70,7 @@ TEST_F(Storage, ANameFarBeyondAllFinishedIncarnationsIsToldAndDoesNotCount) {
   EXPECT_TRUE(listing.knows_incarnations);
   EXPECT_EQ(listing.offers.size(), 1u);
   EXPECT_THAT(listing.remarks,
-              UnorderedElementsAre(HasSubstr("rank0.16777215.safetensors names an incarnation far beyond"),
+              UnorderedElementsAre(HasSubstr("rank0.16777215.safetensors names an incarnation far above"),
                                    HasSubstr("rank0.16777214.safetensors")));
 }
 

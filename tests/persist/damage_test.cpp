@@ -79,7 +79,7 @@ TEST_F(Damage, ADamagedLeafIsNamedWithItsBytes) {
   bytes[4096 + 65536 + 17] ^= 1;
   EXPECT_EQ(sentence(disk), "mem:" + newest + "rank1.1.safetensors is damaged between bytes 69632 and " +
                                 std::to_string(std::min<std::size_t>(bytes.size(), 135168)) +
-                                ": leaf 1 does not fit its digest");
+                                ": leaf 1 does not match its digest");
 }
 
 TEST_F(Damage, AFileCutShortOrGrownIsFound) {
@@ -99,7 +99,7 @@ TEST_F(Damage, AMissingFileIsNamed) {
   EXPECT_THAT(after([](Disk& disk) { disk.erase(newest + "rank1.1.leaves"); }),
               HasSubstr(newest + "rank1.1.leaves is missing"));
   EXPECT_THAT(after([](Disk& disk) { disk.erase(newest + "manifest.json"); }),
-              HasSubstr("step-00000002 has no manifest.json: it was never finished"));
+              HasSubstr("step-00000002 has no manifest.json: the checkpoint was never completed"));
 }
 
 TEST_F(Damage, FilesThatChangedPlacesAreFound) {

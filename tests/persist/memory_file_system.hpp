@@ -181,10 +181,10 @@ class MemoryFile : public File {
 
   // The last started ends first.
   Completion wait() override {
-    if (options_.stop.stop_requested()) throw StorageError(ECANCELED, "cannot transfer " + path_);
+    if (options_.stop.stop_requested()) throw StorageError(ECANCELED, "cannot read or write " + path_);
     const Completion completion = done_.back();
     done_.pop_back();
-    if (completion.error == ETIMEDOUT) throw StorageError(ETIMEDOUT, "cannot transfer " + path_);
+    if (completion.error == ETIMEDOUT) throw StorageError(ETIMEDOUT, "cannot read or write " + path_);
     return completion;
   }
 

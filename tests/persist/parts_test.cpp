@@ -352,7 +352,7 @@ TEST_F(Parts, ThatAreDamagedAreNamedWithTheirBytesInTheFile) {
   disk_->bytes(model_file)[begin + 5] ^= 1;
   EXPECT_EQ(find_complete_checkpoint(files_, "job").problems.at(0),
             "mem:" + model_file + " is damaged between bytes " + std::to_string(begin) + " and " +
-                std::to_string(begin + 65536) + ": leaf 0 does not fit its digest");
+                std::to_string(begin + 65536) + ": leaf 0 does not match its digest");
   EXPECT_NO_THROW(read_all(files_, stored, "model.0of3"));
   EXPECT_NO_THROW(read_all(files_, stored, "model.2of3"));
   disk_->bytes(model_file)[begin + 5] ^= 1;

@@ -179,12 +179,12 @@ def test_a_checkpoint_that_storage_keeps_back_is_not_called_damaged(storage: Pat
     checkpoints = json.loads(done("ls", "--json", *where))["checkpoints"]
     states = {entry["iteration"]: (entry["usable"], entry["withheld"]) for entry in checkpoints}
     assert states == {300: (False, True), 200: (True, False), 100: (True, False)}
-    sentence = f"withheld: cannot look at {manifest}: Too many levels of symbolic links; it may be whole"
+    sentence = f"withheld: cannot stat {manifest}: Too many levels of symbolic links; it may be complete"
     assert sentence in done("ls", *where)
     ran = ckptctl("verify", *where)
     assert ran.returncode == 1 and f"checkpoint 300: {sentence}" in ran.stdout and "checkpoint 200: whole" in ran.stdout
     assert json.loads(ckptctl("verify", "300", "--json", *where).stdout)["checkpoints"][0]["withheld"]
-    assert "may be whole" in refused("rm", "300", "--yes", *where)
+    assert "may be complete" in refused("rm", "300", "--yes", *where)
     assert sentence in refused("inspect", "300", *where)
     here = ("--arena-dir", f"/dev/shm/{tmp_path.name}-none", "--coordination", tmp_path)
     doctor = ckptctl("doctor", *where, *here).stdout

@@ -1,6 +1,8 @@
-// Behavior says what a setting does to a job: what it costs while nothing fails, and what each kind of failure costs.
-// failure_rates() says how often each kind comes. The formulas (model.hpp) and the simulation (simulation.hpp) both
-// start from these. Pure.
+// Behavior says what a setting costs a job. A setting (setting.hpp) is a way to protect the job, and how often it
+// captures and writes to storage. While nothing fails, it costs stalls in seconds and a share by which iterations are
+// longer. After a failure, it costs seconds until training goes on, and the work since the state that comes back.
+// failure_rates() says how often each kind of failure comes. From behavior and rates, the formulas (model.hpp) and the
+// simulation (simulation.hpp) compute how much time is wasted. Pure.
 #pragma once
 
 #include <array>
@@ -25,28 +27,28 @@ using ByFault = std::array<Value, fault_count>;
 constexpr std::size_t index(Fault fault) { return static_cast<std::size_t>(fault); }
 
 struct Behavior {
-  // The first two count seconds of training. Stalls do not count, nor does work that is done again.
+  // every_s and capture_every_s are in seconds of training: stalls and work that is done again do not count.
   BySource<double> every_s = {0, 0, 0};  // between two states of a source; 0: the source has no states
   double capture_every_s = 0;            // between two stalls; 0: there are no stalls
   double stall_s = 0;                    // how long training stands still for a capture
   double slowdown_share = 0;             // by what share iterations are longer
-  // Seconds of elapsed time.
+  // The times from here to refetch_s are in seconds of elapsed time.
   BySource<double> lag_s = {0, 0, 0};        // from a state until it can be restored
   double detection_s = 0;                    // from a failure until somebody acts
-  ByFault<BySource<double>> restart_s = {};  // from then until training goes on
-  double refetch_s = 0;                      // from then until all pieces are in memory again
+  ByFault<BySource<double>> restart_s = {};  // from when somebody acts until training goes on
+  double refetch_s = 0;                      // from when training goes on until memory has all pieces again
 
   double least_iterations = 1;       // the fewest between two captures with which replication keeps up
-  double memory_bytes_per_node = 0;  // that checkpoints take
-  double sent_bytes_per_node = 0;    // per checkpoint
+  double memory_bytes_per_node = 0;  // memory that checkpoints take
+  double sent_bytes_per_node = 0;    // what a node sends for one checkpoint
 };
 
 Behavior behavior(const Inputs& inputs, const Setting& setting);
 
-// The source with the newest states. A failure goes back to it if the lost nodes leave it whole.
+// The source with the newest states. The job goes back to this source's state unless lost nodes held a part of it.
 Source newest_source(const Behavior& behavior);
 
-// The failures per second: for each kind of failure, and for each source that the state comes back from afterwards.
+// Failures per second, in the whole job: for each kind of failure, and for each source that the state then comes from.
 ByFault<BySource<double>> failure_rates(const Inputs& inputs, const Holdings& holdings, const Behavior& behavior);
 
 // Says in a sentence why the setting does not fit into the nodes' memory. "" if it does.

@@ -48,8 +48,8 @@ struct TraceScale {
 std::unique_ptr<FailureSource> trace_failures(const placement::FaultTrace& trace, const TraceScale& scale,
                                               std::uint64_t seed);
 
-// Returns the mean time between the failures of one GPU in the trace, in seconds. Throws std::invalid_argument if the
-// trace has too few faults for that, or more nodes than `trace_nodes`.
+// Returns the mean time between two failures of the same GPU, in seconds, as the trace shows it. Throws
+// std::invalid_argument if the trace has too few faults for that, or more nodes than `trace_nodes`.
 double trace_gpu_mtbf_s(const placement::FaultTrace& trace, std::uint32_t trace_nodes, std::uint32_t gpus_per_node);
 
 }  // namespace ckpt::planner

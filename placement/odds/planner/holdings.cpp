@@ -72,7 +72,8 @@ std::string why_not(const Inputs& in, const Scheme& scheme) {
   if (scheme.protection.has_parity() && nodes <= scheme.protection.rows)
     return name + " needs more than " + std::to_string(scheme.protection.rows) + " nodes, but there are only " +
            std::to_string(nodes);
-  if (scheme.capture == Capture::late && in.job.replicas < 2) return name + " needs replicas of the state";
+  if (scheme.capture == Capture::late && in.job.replicas < 2)
+    return name + " needs at least two replicas of the state, but replicas is 1";
   return "";
 }
 

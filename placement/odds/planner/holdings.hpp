@@ -1,5 +1,7 @@
-// Holdings says which states are left after nodes are lost, for one scheme on one cluster: checkpoints in memory, and
-// live replicas. Pure. A Holdings object never changes, and takes O(nodes) time and memory to make.
+// Holdings says whether the job's state survives the loss of given nodes: in the checkpoint in memory, and on the GPUs
+// of live replicas, which are other nodes that hold the same shards. It is for one cluster and one scheme
+// (setting.hpp), which is a way to protect the job. Pure. A Holdings object never changes, and takes O(nodes) time and
+// memory to make.
 #pragma once
 
 #include <array>
@@ -29,8 +31,8 @@ class Holdings {
   // True if every lost shard is still on the GPUs of another node.
   bool replicas_survive(const placement::LostNodes& lost) const;
 
-  // The probability that a source does not survive the loss of `lost` random nodes. 1 for storage, and if `lost` is
-  // loss_odds_count or more.
+  // The probability that the state in `source` does not survive the loss of `lost` random nodes. Returns 1 for storage,
+  // and if `lost` is loss_odds_count or more.
   static constexpr std::uint32_t loss_odds_count = 7;
   double loss_odds(Source source, std::uint32_t lost) const;
 

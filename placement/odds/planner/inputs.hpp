@@ -11,19 +11,19 @@ struct Cluster {
   std::uint32_t gpus = 10'000;
   std::uint32_t gpus_per_node = 8;
   double memory_bytes_per_node = 512.0 * (1ull << 30);  // memory that checkpoints may take
-  double pcie_bytes_per_s = 25e9;                       // of one GPU, to host memory
-  double network_bytes_per_s = 50e9;                    // of one node
-  double storage_bytes_per_s = 20e9;                    // of all nodes together
+  double pcie_bytes_per_s = 25e9;                       // from one GPU to host memory
+  double network_bytes_per_s = 50e9;                    // that one node can send
+  double storage_bytes_per_s = 20e9;                    // that all nodes together can write to storage
   std::uint32_t standby_nodes = 0;                      // 0: a new node replaces each lost one within replace_s
   double replace_s = 330;                               // from ordering a new node until it runs; without standby nodes
-  double repair_s = 24 * 3600;                          // from the loss of a node until it can be a standby node
+  double repair_s = 24 * 3600;                          // from a node's loss until it can serve as a standby node
 
   std::uint32_t nodes() const { return (gpus + gpus_per_node - 1) / gpus_per_node; }
 };
 
 struct Failures {
   double gpu_mtbf_s = 0;           // mean time between failures of one GPU that stop the job
-  double node_share = 0.78;        // share of the failures in which a node's memory is lost; the others end a process
+  double node_share = 0.78;        // share of failures that lose a node's memory; the others end only a process
   std::uint32_t domain_nodes = 0;  // how many nodes a failure domain has; 0: there are no failure domains
   double domain_share = 0;         // share of the losses of memory in which a whole failure domain is lost
   bool domains_named = true;       // true if the option `domain` is set on the nodes
@@ -35,8 +35,8 @@ struct Job {
   double iteration_s = 10;
   double idle_share = 0.25;    // share of an iteration in which the network is idle
   double detection_s = 15;     // from a failure until somebody acts
-  double restart_s = 240;      // for processes, communicators and warm-up, without loading state
-  double live_restart_s = 15;  // the same if healthy processes stay
+  double restart_s = 240;      // to start processes and communicators and to warm up, without loading state
+  double live_restart_s = 15;  // like restart_s, if the healthy processes need not start again
 };
 
 // What checkpoints cost a job besides waiting for copies. The defaults are the project's own measurements.

@@ -1,5 +1,5 @@
-// Computes by formulas what share of the time a setting wastes. Failures come independently of each other and at a
-// constant rate. Pure.
+// Computes by formulas what share of the time a job wastes with a setting (setting.hpp). Failures come independently of
+// each other and at a constant rate. Pure.
 //
 // There are two forms. The first-order form adds up what each failure costs (the formulas of the JIT paper, with our
 // terms). The renewal form also counts failures during a recovery and while work is done again. It is exact if all
@@ -15,7 +15,7 @@ namespace ckpt::planner {
 struct Split {
   double steady = 0;     // stalls, and the time by which iterations are longer
   double detection = 0;  // from a failure until somebody acts
-  double restart = 0;    // from then until training goes on
+  double restart = 0;    // from when somebody acts until training goes on
   double redone = 0;     // work that is done again
 };
 

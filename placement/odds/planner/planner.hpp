@@ -1,4 +1,5 @@
-// Finds the best setting of every scheme on a cluster, and the one to recommend. Pure.
+// Finds how a job is best protected on a cluster. It finds the best setting of every scheme (setting.hpp: a scheme is a
+// way to protect a job, a setting adds how often), and says which one to recommend. Pure.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,7 @@
 
 namespace ckpt::planner {
 
-// A scheme with a setting, and what follows from it.
+// A setting, and what it means for the job.
 struct Candidate {
   Setting setting;
   Behavior behavior;
@@ -27,13 +28,15 @@ struct Plan {
   std::optional<std::size_t> recommended;  // number of a row; none if no scheme that can be set today fits
 };
 
-// One change to the inputs, and the effective time that the best setting would then have.
+// One change to the inputs, and the effective time of the best setting after this change: the share of the elapsed time
+// in which the job trains and does not repeat work.
 struct Lever {
   std::string change;  // for people
   double effective_time = 0;
 };
 
-// Plans for clusters of one shape. The constructor works out what survives which losses, in O(nodes) for each scheme.
+// Makes plans for clusters with the same nodes, failure domains and replicas. The constructor computes for each scheme
+// which losses of nodes its checkpoints survive, in O(nodes).
 class Planner {
  public:
   // Throws std::invalid_argument if the inputs are out of range.
@@ -59,7 +62,8 @@ class Planner {
   std::vector<std::shared_ptr<const Holdings>> holdings_;  // by scheme; null if the scheme cannot run on this cluster
 };
 
-// The settings of a scheme that are worth trying: how often to capture, and how often to write to storage.
+// Returns the settings of `scheme` that are worth trying: combinations of how often to capture and how often to write
+// to storage, near the best ones by the formulas. `holdings`: made from `inputs` and `scheme`.
 std::vector<Setting> settings_to_try(const Inputs& inputs, const Holdings& holdings, const Scheme& scheme);
 
 }  // namespace ckpt::planner

@@ -13,15 +13,15 @@ std::vector<Scheme> all_schemes() {
        "stops training to write to storage, at the best frequency"},
       {"every iteration", overlapped, {2, 0, 0}, option, true, "copies(2), as often as replication allows"},
       {"copies(2)", overlapped, {2, 0, 0}, option, false, "at the best frequency"},
-      {"own memory", overlapped, {1, 0, 0}, option, false, "no copies; a lost node means storage"},
-      {"copies(3)", overlapped, {3, 0, 0}, option, false, "survives any two nodes"},
-      {"xor(4)", overlapped, {1, 4, 1}, option, false, "parity: one node of each four"},
-      {"xor(8)", overlapped, {1, 8, 1}, option, false, "parity: one node of each eight"},
-      {"rs(8,2)", overlapped, {1, 8, 2}, option, false, "parity: two nodes of each eight"},
-      {"copies(2)+xor(8)", overlapped, {2, 8, 1}, option, false, "both: any node, and most pairs of nodes"},
+      {"own memory", overlapped, {1, 0, 0}, option, false, "no copies; restores from storage if a node is lost"},
+      {"copies(3)", overlapped, {3, 0, 0}, option, false, "survives the loss of any two nodes"},
+      {"xor(4)", overlapped, {1, 4, 1}, option, false, "parity: survives one lost node of each four"},
+      {"xor(8)", overlapped, {1, 8, 1}, option, false, "parity: survives one lost node of each eight"},
+      {"rs(8,2)", overlapped, {1, 8, 2}, option, false, "parity: survives two lost nodes of each eight"},
+      {"copies(2)+xor(8)", overlapped, {2, 8, 1}, option, false, "both: survives any lost node, and most lost pairs"},
       {"recompute", gradients, {2, 0, 0}, later, false, "captures gradients, repeats the update on hosts"},
       {"jit", late, {2, 0, 0}, later, false, "captures after the failure, from live replicas"},
-      {"auto", automatic, {2, 0, 0}, later, false, "jit where a replica lives, else every iteration"},
+      {"auto", automatic, {2, 0, 0}, later, false, "jit if the job has replicas, else every iteration"},
   };
 }
 

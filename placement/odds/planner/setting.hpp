@@ -1,5 +1,7 @@
-// A scheme is a way to protect a job. all_schemes() lists those that a plan compares. A setting is a scheme with its
-// frequencies. Plain values.
+// A scheme is a way to protect a job: how its state is captured (Capture), and how the checkpoint in memory is
+// protected against lost nodes (placement::Protection). A setting is a scheme together with two intervals: from one
+// capture to the next, and from one checkpoint on storage to the next. A plan compares all_schemes(), each with its
+// best setting. Plain values.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +14,8 @@
 
 namespace ckpt::planner {
 
-// Where the state comes back from after a failure: the GPUs of a live replica, checkpoints in memory, or storage. Each
-// has older states than the one before.
+// Where the state comes from after a failure: the GPUs of a live replica (another node that holds the same shards),
+// checkpoints in memory, or storage. The states of each source are older than those of the source before.
 enum class Source : std::uint8_t { replica, memory, storage };
 inline constexpr std::size_t source_count = 3;
 constexpr std::size_t index(Source source) { return static_cast<std::size_t>(source); }
@@ -23,7 +25,7 @@ enum class Capture : std::uint8_t {
   stop_and_write,  // training stands still until the checkpoint is on storage
   overlapped,      // into host memory, while training goes on
   gradients,       // captures gradients alone; hosts repeat the optimizer's update (REFT's recomputing)
-  late,            // after the failure, from live replicas; also every Setting::iterations, as `overlapped`
+  late,            // after the failure, from the GPUs of live replicas; besides, `overlapped` at the usual interval
   automatic,       // `late` if the job has replicas, otherwise `overlapped`
 };
 
@@ -38,7 +40,7 @@ struct Scheme {
   Capture capture = Capture::overlapped;
   placement::Protection protection;
   Availability availability = Availability::option;
-  bool every_iteration = false;  // true: captures as often as replication allows; false: at the best frequency
+  bool every_iteration = false;  // true: captures as often as replication keeps up; false: at the best frequency
   std::string what;              // a short description, for people
 };
 
@@ -52,9 +54,9 @@ inline constexpr double never_s = std::numeric_limits<double>::infinity();
 
 struct Setting {
   Scheme scheme;
-  double iterations = 1;             // from one capture to the next
+  double iterations = 1;             // iterations from one capture to the next
   double storage_every_s = never_s;  // seconds of training from one checkpoint on storage to the next
-  std::uint32_t own_slots = 2;       // the option own_slots; 0: no setting, because the scheme cannot run
+  std::uint32_t own_slots = 2;       // the option own_slots; 0: the scheme cannot run, and the rest means nothing
 };
 
 }  // namespace ckpt::planner

@@ -1,9 +1,9 @@
 // Simulates a job on a cluster, from failure to failure. Pure.
 //
-// Training passes states at fixed distances: captures into memory, checkpoints on storage, and the beginnings of
-// iterations, which live replicas hold. After a failure the job goes back to the newest state that can be restored
-// without the lost nodes. Unlike the formulas, the simulation applies losses to the real placement, and its standby
-// nodes may run out.
+// Training leaves states behind at fixed intervals: captures in memory, checkpoints on storage, and the beginning of
+// each iteration on the GPUs of live replicas. After a failure the job goes back to the newest state that can be
+// restored without the lost nodes. Unlike the formulas, the simulation applies losses to the real placement, and its
+// standby nodes may run out.
 #pragma once
 
 #include <cstdint>

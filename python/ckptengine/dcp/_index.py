@@ -27,15 +27,20 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from ..torch import decode
+from ..torch._python_state import PYTHON_STATE, PYTHON_STATE_ON_GPU
 from ..torch._split import RECORD, Record, Split, read_record
 from ._boxes import Box, Stored, pieces
 from ._keys import Keys, plain_key
 
-PYTHON_STATE = "python_state"
 _SECOND_GROUP = re.compile(r"((?:.*\.)?param_groups)\.1\.")
 _OF_PARAMETER = re.compile(r"((?:.*?\.)?param_groups)\..+\.([^.]+)")
 METADATA = "dcp.metadata"
 BYTES = "[bytes]"
+
+
+def decode_python_state(private_layout: Mapping[str, dict], small: Callable[[str], bytes]) -> Any:
+    """Decodes what a Checkpointer stored besides tensors. Raises ValueError if another program stored it."""
+    return decode(small(PYTHON_STATE), small(PYTHON_STATE_ON_GPU) if PYTHON_STATE_ON_GPU in private_layout else b"")
 
 
 @dataclass
@@ -59,7 +64,7 @@ class RankState:
         if PYTHON_STATE not in self.private_layout():
             return None
         try:
-            state = decode(self.small(PYTHON_STATE))
+            state = decode_python_state(self.private_layout(), self.small)
         except ValueError:
             return None  # another program stored something else under this name
         return state if isinstance(state, dict) and "groups" in state else None
@@ -153,7 +158,7 @@ def main_of(private_layout: Mapping[str, dict], small: Callable[[str], bytes]) -
             return read_record(small(name)).main or None
     if PYTHON_STATE in private_layout:
         try:
-            return decode(small(PYTHON_STATE)).get("main") or None
+            return decode_python_state(private_layout, small).get("main") or None
         except (ValueError, AttributeError):
             return None
     return None
@@ -259,7 +264,7 @@ def _versions(
         splits = record.splits if record else {}
         for shard, layout in rank.layouts.items():
             for name, entry in layout.items():
-                if (shard, name) in seen or name == PYTHON_STATE or name.startswith(RECORD):
+                if (shard, name) in seen or name in (PYTHON_STATE, PYTHON_STATE_ON_GPU) or name.startswith(RECORD):
                     continue
                 seen.add((shard, name))
                 tensor = Stored(name, entry)

@@ -13,15 +13,13 @@ from torch import Tensor
 from .._abi import Capture
 from .._engine import Engine, Error, Halted, Health, Restored, Stats, Status, Ticket
 from .._options import Options
-from . import _codec, _rng, _split
+from . import _split
 from ._communication import Communication
 from ._gate import Gate
 from ._inventory import Inventory, named
 from ._memory import Shown, show, show_as_stored, split_name
+from ._python_state import PythonState
 from ._replicas import MainShard, is_distributed, this_rank
-
-PYTHON_STATE = "python_state"
-_BLOB_STEP_BYTES = 4096
 
 
 class Checkpointer:
@@ -78,8 +76,7 @@ class Checkpointer:
     ) -> None:
         self._inventory = Inventory(named("model", model), named("optimizer", optimizer), dict(tensors or {}))
         self._stateful = {"scheduler": named("schedulers", schedulers), "scaler": named("scaler", scaler)}
-        self._extra = dict(extra or {})
-        self._rng = rng
+        self._python_state = PythonState(self._inventory, self._stateful, dict(extra or {}), rng=rng)
         self._shown: dict[str, Shown] = {}
         self._staged: list[Shown] = []
         self._gpu: torch.device | None = None  # the GPU that has tensors; None: all are in host memory
@@ -89,14 +86,13 @@ class Checkpointer:
         self.restored: Restored | None = None  # what the last restore() did
         self.is_warming_up = False  # whether run() calls the training function only to warm the models up
         self._gate: Gate | None = None  # of run(), while it runs
-        self._blob = bytearray()
         self._hooks: list[Any] = []
         if communication not in ("hooks", "patch", None):
             raise Error(Status.INVALID, f"communication is {communication!r}; give 'hooks', 'patch' or None")
         self._tied = self._inventory.tied()
         self.shard = ""  # name of this rank's main shard, if torch.distributed is initialized
-        first = self._encode()  # raises now if Python state cannot be represented
-        self._blob_bytes_min = 2 * len(first)
+        self._facts: dict[str, Any] = {}
+        self._python_state.check()
         self._wanted()  # raises now if a tensor cannot be captured
         self._splits = self._inventory.splits()
         self._record: tuple[str, bytearray] | None = None  # the registered record of the splits
@@ -152,17 +148,14 @@ class Checkpointer:
         self._inventory.create_missing_state(stored["main"])
         self._splits = self._inventory.splits()
         self._register(self._wanted(as_stored={**stored["main"], **stored["private"]}), stored["private"])
-        blob = stored["private"].get(PYTHON_STATE)
-        if blob is not None:
-            self._register_blob(blob["shape"][0])
+        self._python_state.register_as_stored(self.engine, self._gpu, stored["private"])
         result = self.engine.restore(self._current_stream())
         if result.found:
             for shown in self._staged:
                 shown.unstage()
             if self._record is not None:
                 self._inventory.join_created_state(self._stored_splits())
-            if blob is not None:
-                self._put_python_state(_codec.decode(self._blob), adopted=result.adopted)
+            self._python_state.put(adopted=result.adopted)
         self._identities = None
         return result
 
@@ -259,13 +252,11 @@ class Checkpointer:
             if self._main_shard is not None:
                 self._main_shard.refuse_what_differs()
             self._register(self._wanted())
+            self._facts = {"main": self.shard, "tied": self._tied}  # for ckptengine.dcp
             self._identities = identities
         for shown in self._staged:
             shown.stage()
-        data = self._encode()
-        if len(data) > len(self._blob):
-            self._register_blob(max(self._blob_bytes_min, len(data) + len(data) // 2))
-        self._blob[: len(data)] = data
+        self._python_state.capture(self.engine, self._gpu, self._facts)
 
     def _wanted(self, as_stored: Mapping[str, Any] | None = None) -> dict[str, Shown]:
         """Returns how to register all tensors. With `as_stored`, a stored layout, they get its memory order."""
@@ -339,13 +330,6 @@ class Checkpointer:
                 )
         return stored
 
-    def _register_blob(self, size_bytes: int) -> None:
-        """Registers a new buffer of at least `size_bytes` for the Python state. Spare room makes replacements rare."""
-        if self._blob:
-            self.engine.unregister(PYTHON_STATE)
-        self._blob = bytearray(-(-size_bytes // _BLOB_STEP_BYTES) * _BLOB_STEP_BYTES)
-        self.engine.register(PYTHON_STATE, self._blob, capture=Capture.SYNCHRONOUS)
-
     def _refuse_torn_capture(self) -> None:
         """Discards a capture whose tensors moved before before_update() finished it, and raises. If it were kept, a
         later before_update() or close() would regard it as complete."""
@@ -358,70 +342,3 @@ class Checkpointer:
 
     def _before_step(self) -> None:
         self.before_update()
-
-    # ---- Python state ----
-
-    def _encode(self) -> bytes:
-        inventory = self._inventory
-        state: dict[str, Any] = {
-            "groups": {
-                key: [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-                for key, optimizer in inventory.optimizers.items()
-            },
-            "optimizer": inventory.other_state(),
-            "extra": {name: _read_extra(item) for name, item in self._extra.items()},
-            # With these entries, readers of a checkpoint on storage find this rank's tensors (ckptengine.dcp).
-            "main": self.shard,
-            "tied": self._tied,
-        }
-        for what, objects in self._stateful.items():
-            state[what] = {name: item.state_dict() for name, item in objects.items()}
-        if self._rng:
-            state["rng"] = _rng.read()
-        try:
-            return _codec.encode(state, "training state")
-        except _codec.Unrepresentable as error:
-            raise Error(Status.INVALID, str(error)) from None
-
-    def _put_python_state(self, state: dict[str, Any], *, adopted: bool) -> None:
-        """`adopted`: the state is another rank's. Then keeps this rank's generators: ranks must draw other numbers."""
-        for key, groups in state["groups"].items():
-            for group, saved in zip(self._inventory.optimizers[key].param_groups, groups, strict=True):
-                _update_group(group, saved)
-        self._inventory.put_other_state(state["optimizer"])
-        for what, objects in self._stateful.items():
-            for name, item in objects.items():
-                item.load_state_dict(state[what][name])
-        # Generators come last, because other objects may draw from them when they load their state.
-        for name, item in sorted(self._extra.items(), key=lambda named: isinstance(named[1], torch.Generator)):
-            if not (adopted and isinstance(item, torch.Generator)):
-                _write_extra(item, state["extra"][name])
-        if self._rng and "rng" in state and not adopted:
-            _rng.write(state["rng"])
-
-
-def _update_group(group: dict, saved: dict) -> None:
-    for key, value in saved.items():
-        if isinstance(value, Tensor) and isinstance(group.get(key), Tensor):
-            group[key].copy_(value)  # schedulers may hold the same object
-        else:
-            group[key] = value
-
-
-def _read_extra(item: Any) -> Any:
-    if isinstance(item, Tensor):
-        return item
-    if isinstance(item, torch.Generator):
-        return item.get_state()
-    return item.state_dict()
-
-
-def _write_extra(item: Any, state: Any) -> None:
-    if isinstance(item, Tensor):
-        with torch.no_grad():
-            item.copy_(state)
-    elif isinstance(item, torch.Generator):
-        item.set_state(state)
-    else:
-        item.load_state_dict(state)
-        item.state_dict()  # makes torchdata's loader draw its random number now, not in the next iter()

@@ -7,6 +7,11 @@ as JSON. Other types become an object {"~": kind, ...}: tuples, sets, dicts with
 complex numbers, bytes, tensors, numpy arrays and scalars, dtypes, devices. For everything else encode() raises
 Unrepresentable, and names its path.
 
+join() makes one dict of parts that were encoded before. So who encodes often need not encode anew what stayed as it is.
+
+Reading a GPU's tensor waits for the GPU. With `on_gpu`, encode() leaves such tensors where they are. Their bytes belong
+into a buffer on the GPU, which decode() gets as `gpu_bytes`.
+
 Pure functions, thread-safe.
 """
 
@@ -14,10 +19,13 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import functools
+import itertools
 import json
 import math
 import struct
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -32,16 +40,63 @@ class Unrepresentable(TypeError):
     """The state has an object that cannot be stored. The text names the object's path in the state."""
 
 
-def encode(state: Any, what: str = "state") -> bytes:
-    """Returns the bytes of a tree of plain values and tensors. `what` names the tree in errors."""
-    encoder = _Encoder()
+class Number:
+    """A tensor with one element, which is stored as a Python number."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+class OnGpu:
+    """The tensors that encode() leaves on the GPU `device`. Each has a place in a buffer on that GPU."""
+
+    _ALIGNMENT = 16  # of the largest type
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.size_bytes = 0  # that the buffer needs
+        self._tensors: list[tuple[torch.Tensor, int, int]] = []
+
+    def place(self, tensor: torch.Tensor) -> list[int]:
+        begin = -(-self.size_bytes // self._ALIGNMENT) * self._ALIGNMENT
+        self.size_bytes = begin + tensor.numel() * tensor.element_size()
+        self._tensors.append((tensor, begin, self.size_bytes))
+        return [begin, self.size_bytes]
+
+    @torch.no_grad()
+    def copy_to(self, buffer: torch.Tensor) -> None:
+        """Copies all tensors to the buffer of bytes, on the current stream. Does not wait for the GPU."""
+        for tensor, begin, end in self._tensors:
+            buffer.narrow(0, begin, end - begin).view(tensor.dtype).reshape(tensor.shape).copy_(tensor)
+
+
+def encode(state: Any, what: str = "state", on_gpu: OnGpu | None = None) -> bytes:
+    """Returns the bytes of a tree of plain values and tensors. `what` names the tree in errors. Without `on_gpu`, waits
+    for each GPU that has a tensor of the tree."""
+    encoder = _Encoder(on_gpu)
     text = json.dumps(encoder.plain(state, what), separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(text)), text, *encoder.raw])
 
 
-def decode(data: bytes | bytearray | memoryview) -> Any:
+def join(parts: Mapping[str, bytes]) -> bytes:
+    """Returns the bytes of the dict whose values were encoded to these parts."""
+    return b"".join([_head(tuple(parts), tuple(map(len, parts.values()))), *parts.values()])
+
+
+@functools.lru_cache(maxsize=64)
+def _head(names: tuple[str, ...], sizes: tuple[int, ...]) -> bytes:
+    ends = list(itertools.accumulate(sizes, initial=0))
+    parts = [[name, {TAG: "encoded", "at": [ends[i], ends[i + 1]]}] for i, name in enumerate(names)]
+    tree: Any = {TAG: "dict", "items": parts} if TAG in names else dict(parts)
+    text = json.dumps(tree, separators=(",", ":")).encode()
+    return _LENGTH.pack(len(text)) + text
+
+
+def decode(data: bytes | bytearray | memoryview, gpu_bytes: bytes | bytearray | memoryview = b"") -> Any:
     """Returns the state that was given to encode(). Tensors are in CPU memory. Ignores bytes after the end of the
-    encoded state. Raises ValueError if encode() did not make the bytes."""
+    encoded state. `gpu_bytes` is the buffer of OnGpu. Raises ValueError if encode() did not make the bytes."""
     view = memoryview(data)
     if len(view) < _LENGTH.size:
         raise ValueError("Python state is cut short")
@@ -49,13 +104,14 @@ def decode(data: bytes | bytearray | memoryview) -> Any:
     if length > len(view) - _LENGTH.size:
         raise ValueError("Python state is cut short")
     start = _LENGTH.size + length
-    return _Decoder(view[start:]).tree(json.loads(bytes(view[_LENGTH.size : start])))
+    return _Decoder(view[start:], memoryview(gpu_bytes)).tree(json.loads(bytes(view[_LENGTH.size : start])))
 
 
 class _Encoder:
-    def __init__(self) -> None:
+    def __init__(self, on_gpu: OnGpu | None) -> None:
         self.raw: list[bytes] = []
         self.raw_bytes = 0
+        self.on_gpu = on_gpu
 
     def plain(self, value: Any, path: str) -> Any:
         kind = type(value)
@@ -91,15 +147,19 @@ class _Encoder:
     def tensor(self, value: torch.Tensor, path: str) -> dict:
         if is_traceable_wrapper_subclass(value):
             raise Unrepresentable(f"{path} is a {type(value).__name__}: give it as one of `tensors`")
-        if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
+        stays = self.on_gpu is not None and value.device == self.on_gpu.device
+        if value.layout is not torch.strided or value.is_quantized or (value.is_meta and not stays):
             raise Unrepresentable(f"{path} is a tensor of layout {value.layout} on {value.device}: make it dense first")
+        described = {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
+        if stays:
+            return {TAG: "tensor", **described, "on_gpu": self.on_gpu.place(value.detach())}
         flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        return {
-            TAG: "tensor",
-            "dtype": str(value.dtype).removeprefix("torch."),
-            "shape": list(value.shape),
-            "at": self.blob(_tensor_bytes(flat)),
-        }
+        return {TAG: "tensor", **described, "at": self.blob(_tensor_bytes(flat))}
+
+    def number(self, value: Number, path: str) -> Any:
+        if self.on_gpu is not None and value.tensor.device == self.on_gpu.device:
+            return {TAG: "number", "value": self.tensor(value.tensor, path)}
+        return self.plain(value.tensor.item(), path)
 
     def numpy(self, value: Any, path: str) -> dict:
         numpy = sys.modules.get("numpy")
@@ -129,14 +189,16 @@ _SPECIAL = {
     bytes: lambda e, v, path: {TAG: "bytes", "at": e.blob(v)},
     bytearray: lambda e, v, path: {TAG: "bytearray", "at": e.blob(bytes(v))},
     complex: lambda e, v, path: {TAG: "complex", "value": [repr(v.real), repr(v.imag)]},
+    Number: _Encoder.number,
     torch.dtype: lambda e, v, path: {TAG: "torch dtype", "value": str(v).removeprefix("torch.")},
     torch.device: lambda e, v, path: {TAG: "torch device", "value": str(v)},
 }
 
 
 class _Decoder:
-    def __init__(self, raw: memoryview) -> None:
+    def __init__(self, raw: memoryview, on_gpu: memoryview) -> None:
         self.raw = raw
+        self.on_gpu = on_gpu
 
     def tree(self, value: Any) -> Any:
         if isinstance(value, list):
@@ -156,11 +218,14 @@ class _Decoder:
     def pairs(self, value: dict) -> list[tuple]:
         return [(self.tree(k), self.tree(v)) for k, v in value["items"]]
 
-    def blob(self, value: dict) -> bytearray:
-        begin, end = value["at"]
-        if not 0 <= begin <= end <= len(self.raw):
+    def view(self, value: dict) -> memoryview:
+        data, (begin, end) = (self.raw, value["at"]) if "at" in value else (self.on_gpu, value["on_gpu"])
+        if not 0 <= begin <= end <= len(data):
             raise ValueError("Python state is cut short")
-        return bytearray(self.raw[begin:end])
+        return data[begin:end]
+
+    def blob(self, value: dict) -> bytearray:
+        return bytearray(self.view(value))
 
     def tensor(self, value: dict) -> torch.Tensor:
         data = self.blob(value)
@@ -177,6 +242,8 @@ class _Decoder:
 
 
 _MAKERS = {
+    "encoded": lambda d, v: decode(d.view(v), d.on_gpu),
+    "number": lambda d, v: d.tensor(v["value"]).item(),
     "float": lambda d, v: float(v["value"]),
     "tuple": lambda d, v: tuple(d.items(v)),
     "size": lambda d, v: torch.Size(d.items(v)),

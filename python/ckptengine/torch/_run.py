@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from .._engine import Error, Halted, Status
-from . import _codec, _internals, groups
+from . import _internals, groups
 from .groups import Interrupted
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class _Before:
 
     def __init__(self, checkpointer: Checkpointer) -> None:
         self._checkpointer = checkpointer
-        self._python = checkpointer._encode()
+        self._python = checkpointer._python_state.read()
         models = checkpointer._inventory.models.values()
         self._buffers = [(buffer, buffer.clone()) for model in models for buffer in model.buffers()]
 
@@ -122,7 +122,7 @@ class _Before:
         with torch.no_grad():
             for buffer, value in self._buffers:
                 buffer.copy_(value)
-        self._checkpointer._put_python_state(_codec.decode(self._python), adopted=False)
+        self._checkpointer._python_state.write(self._python)
 
 
 class _Run:

@@ -15,8 +15,9 @@ namespace ckpt::agent {
 
 class ChunkBuffers {
  public:
-  // At least as many as a parity group can have members. One chunk needs a buffer per source that is fetched. It needs
-  // one more if the result, in whole leaves, does not fit at the end of its slot.
+  // At least as many as a parity group can have members. A coding job needs one buffer per source that it fetches, for
+  // each chunk. It needs one more if the chunk's result, rounded up to whole leaves, would reach beyond the end of its
+  // slot.
   static constexpr std::size_t count = 64;
   static constexpr std::size_t size_bytes = 1u << 20;
 

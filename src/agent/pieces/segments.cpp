@@ -89,7 +89,8 @@ core::Recovered Segments::recover(const std::vector<core::Recovered::Granted>& g
       try {
         recovered.slots.back().piece = piece_info(*manifest);
       } catch (const Failure& failure) {
-        notices.push_back("dropped a damaged piece in " + shared->path() + ": " + failure.what());
+        notices.push_back("dropped a damaged piece in " + shared->path() +
+                          " (other nodes may have copies): " + failure.what());
         is_damaged = true;  // nobody knows which checkpoint the piece belonged to
         continue;
       }

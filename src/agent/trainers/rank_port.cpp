@@ -29,7 +29,9 @@ std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, c
       const arena::Grant grant = control.grant();
       if (grant.sequence == used) continue;
       const core::Share share = control.share();
-      if (!core::is_valid(share)) throw Failure(CKPT_ERR_CORRUPT, "its control page names an invalid share");
+      if (!core::is_valid(share))
+        throw Failure(CKPT_ERR_CORRUPT,
+                      "its control page is damaged: it names parts of the main shard that do not exist");
       auto shards = core::parts_of(trainer.main_shard, share);
       shards.push_back(trainer.private_shard);
       OpenGrant open{grant.sequence, {}};
@@ -102,12 +104,13 @@ RankPort::ControlChanges RankPort::look(const Segments& segments) {
       outstanding_.reset();
     } else {
       changes.complaint = "rank " + std::to_string(hello_.rank) +
-                          " reported a capture, but its slots are not whole; the snapshot is lost";
+                          " reported a capture, but did not seal all of its slots; this snapshot is lost, and the next "
+                          "one uses the same slots";
       grant(control_->share(), std::vector(outstanding_->slots));
     }
   } else if (used > sequence_) {
     changes.complaint = "rank " + std::to_string(hello_.rank) +
-                        " reported a capture for which it had no grant; the snapshot is ignored";
+                        " reported a capture for which it had no grant; this snapshot is ignored";
   }
   changes.failed = control_->failure_since(last_captured_ ? last_captured_.iteration() : -1);
   if (attempted != attempted_ || capturing != capturing_) {
@@ -119,7 +122,9 @@ RankPort::ControlChanges RankPort::look(const Segments& segments) {
   }
   const core::FreezeAnswer answer{freeze.halt, static_cast<core::Freeze>(freeze.state), freeze.iteration};
   if (freeze.state > static_cast<std::uint8_t>(core::last_freeze)) {
-    changes.complaint = "rank " + std::to_string(hello_.rank) + " gave an unknown answer to a halt";
+    changes.complaint =
+        "rank " + std::to_string(hello_.rank) +
+        " answered a halt in a way that this agent does not know; run ckptd and libckptengine of one version";
   } else if (answer != freeze_) {
     freeze_ = answer;
     changes.freeze = core::FreezeAnswered{hello_.rank, answer};

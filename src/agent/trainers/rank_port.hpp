@@ -47,7 +47,7 @@ class RankPort {
   std::shared_ptr<const arena::Control> shared_control() const { return control_; }
   const std::optional<OpenGrant>& outstanding() const { return outstanding_; }
 
-  // The rank takes part in this incarnation. From now on look() refuses captures of other incarnations.
+  // Call this when the rank joins this incarnation. From now on look() refuses captures of other incarnations.
   void joined(std::uint64_t incarnation) { incarnation_ = incarnation; }
   void grant(const core::Share& share, const std::vector<core::SlotRef>& slots);
   void commit(CheckpointId checkpoint) { control_->committed(checkpoint); }
@@ -56,7 +56,7 @@ class RankPort {
   void halt(const arena::HaltWords& halt) { control_->halt(halt); }
   void ring() const { control_->ring_trainer(); }
   // Tells the trainer that it must not go on, because the job is at this newer incarnation. 0: there is no newer
-  // incarnation, but the agent refused the trainer or took it for gone.
+  // incarnation, but the agent refused the trainer, or believed that its process had ended.
   void fence(std::uint64_t incarnation) {
     control_->fence(incarnation != 0 ? incarnation : arena::fenced_without_incarnation);
   }

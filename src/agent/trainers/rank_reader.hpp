@@ -22,14 +22,14 @@ class RankReader {
  public:
   explicit RankReader(const core::RankWatch::Limits& limits) : watch_(limits) {}
 
-  // As in core::RankWatch.
+  // These do what the functions of the same names do in core::RankWatch.
   void add(core::Rank rank, std::int64_t pid, std::shared_ptr<const arena::Control> control, std::uint64_t incarnation);
   void joined(core::Rank rank, std::uint64_t incarnation) { watch_.joined(rank, incarnation); }
   void interrupted(core::Rank rank, Clock::time_point now);
   void remove(core::Rank rank);
   void died(core::Rank rank, Clock::time_point now);
 
-  // Reads every rank, and judges it. Returns the news if the core should get it. Call it every look_every_s.
+  // Reads every rank, and judges it. Returns what the core should be told, or nothing. Call it every look_every_s.
   std::optional<core::RanksWatched> look(Clock::time_point now);
 
   // For `ckptctl status`: the name of the rank's pause, if it is paused.

@@ -60,14 +60,17 @@ class TrainerRequests {
  public:
   virtual ~TrainerRequests() = default;
 
-  // This trainer now has the rank. It is certain that the rank's earlier trainer no longer writes. `pid`: its process,
-  // for people.
+  // This trainer now has the rank. It is certain that the rank's earlier trainer no longer writes. `pid`: the new
+  // trainer's process, for people.
   virtual void hello(const core::TrainerHello& hello, std::int64_t pid, Respond respond) = 0;
   // It is certain that the process has ended or the engine is closed. `died`: the process ended without closing the
   // engine.
   virtual void exited(Asker asker, bool died) = 0;
+  // The rank asks for its state. The answer comes when its pieces are in this node's memory, when the restore has
+  // failed, or after request.timeout_ms.
   virtual void restore(Asker asker, const RestoreRequest& request, Respond respond) = 0;
-  // `no_replication`: why the trainer cannot take part in GPU replication after all. "" if it can, or did not ask.
+  // The rank has read its state. `no_replication`: why the trainer cannot take part in GPU replication after all. "" if
+  // it can, or did not ask.
   virtual void restored(Asker asker, std::string no_replication, Respond respond) = 0;
   virtual void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) = 0;
   virtual void reserve(Asker asker, const ReserveRequest& request, Respond respond) = 0;

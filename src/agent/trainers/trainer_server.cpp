@@ -103,7 +103,7 @@ void TrainerServer::run() {
     try {
       poll_once();
     } catch (const std::exception& error) {
-      log_->error("serving the trainers' socket failed: {}", error.what());
+      log_->error("cannot serve the trainers' socket, and keeps trying: {}", error.what());
       std::this_thread::sleep_for(std::chrono::milliseconds(100));  // probably out of descriptors
     }
   }

@@ -34,7 +34,7 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
     core::FetchResult result = core::FetchResult::failed;
     std::optional<arena::Manifest> manifest;
     std::vector<PieceRef> damaged;   // sources whose bytes do not match their digests
-    std::vector<PieceRef> wrong;     // parity that matches its digests but does not fit the group's shards
+    std::vector<PieceRef> wrong;     // parity that matches its digests but was computed wrongly from the group's shards
     std::vector<PieceRef> suspects;  // parity pieces that were read together, at least one of which is wrong
     std::vector<PieceRef> unusable;  // what to leave out next time: damaged, wrong, and those that could not be fetched
     std::uint64_t received_bytes = 0;  // bytes of sources from other nodes

@@ -58,7 +58,7 @@ struct FetchRequest {
   FetchDestination destination;
   std::function<void(FetchOutcome outcome)> done;
   // The source calls this, before `done`, for each piece that arrived damaged. The piece belongs to the order's
-  // checkpoint. `is_wrong`: the piece matches its digests but does not fit its parity group.
+  // checkpoint. `is_wrong`: the piece matches its digests, but is not the parity of its group's shards.
   std::function<void(const PieceRef& piece, bool is_wrong)> damaged;
 };
 

@@ -104,7 +104,7 @@ void StorageTier::take_listing(std::size_t source, const ReadOutcome& outcome, p
     listing.withheld.push_back(outcome.sentence);
     listing.knows_incarnations = false;
   }
-  for (const std::string& problem : listing.problems) note_(problem);
+  for (const std::string& problem : listing.problems) note_("a checkpoint on storage cannot be used: " + problem);
   for (const std::string& remark : listing.remarks) note_(remark);
   for (const std::string& problem : listing.withheld) note_(problem);
   round_->listings[source] = std::move(listing);
@@ -143,7 +143,8 @@ void StorageTier::write(const core::StartWrite& write) {
     if (pin == nullptr) {
       queue_.post([this, checkpoint = write.checkpoint] {
         handle_(core::WriteEnded{checkpoint,
-                                 "a piece of the checkpoint was dropped before it could be written to storage"});
+                                 "a piece of the checkpoint was dropped before it could be written to storage; a later "
+                                 "checkpoint will be written"});
       });
       return;
     }
@@ -155,7 +156,8 @@ void StorageTier::write(const core::StartWrite& write) {
       if (trouble.empty())
         wrote(checkpoint, bytes);
       else
-        note_(trouble);
+        note_("iteration " + std::to_string(checkpoint.iteration()) +
+              " was not written to storage; training goes on: " + trouble);
       handle_(core::WriteEnded{checkpoint, trouble});
     });
   };

@@ -1,6 +1,6 @@
 // TransportPort gives transfers access to the transport, and ends the access before the transport is destroyed. A
-// transfer may live longer than the transport. After close(), nobody is inside a function of the transport, and no new
-// call gets in.
+// transfer may live longer than the transport. After close(), no thread is inside a function of the transport, and none
+// can call one any more.
 //
 // Thread-safe. A callback of fetch() may call fetch() again on the same thread.
 #pragma once
@@ -18,7 +18,8 @@ class TransportPort {
   // `transport` must live until close() has returned.
   explicit TransportPort(net::Transport& transport) : transport_(transport) {}
 
-  // Like net::Transport::fetch(). After close(), ends the fetch at once, as if the peer had failed.
+  // Like net::Transport::fetch(), which does not block. After close(), the fetch ends within this call: `sink` gets
+  // FetchEnd::peer_failed, and the transport is not touched.
   void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
              std::int64_t timeout_ms) {
     if (!enter()) return sink->ended(net::FetchEnd::peer_failed);
@@ -26,7 +27,9 @@ class TransportPort {
     transport_.fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
   }
 
-  // Lets no new call in, and returns when the last call has left the transport.
+  // Lets no new call in, and blocks until the last call of fetch() has returned. Does not wait for the fetches
+  // themselves: those that have begun end with the transport. May be called again. Must not be called from within
+  // fetch(), such as by a sink, because it would wait for itself.
   void close() {
     std::unique_lock lock(mutex_);
     closed_ = true;

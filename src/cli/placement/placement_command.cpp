@@ -234,8 +234,8 @@ Result replay_trace(const PlacementOptions& options, const std::vector<Strategy>
 }  // namespace
 
 CLI::App* add_placement_command(CLI::App& app, PlacementOptions& options, bool& json) {
-  CLI::App* command =
-      app.add_subcommand("placement", "Show which nodes would store what, and the odds of recovering it");
+  CLI::App* command = app.add_subcommand(
+      "placement", "Show which nodes would store which pieces, and the odds that the state survives lost nodes");
   command->add_flag("--json", json, "Print JSON");
   command->add_option("--nodes", options.nodes, "Number of nodes")->required();
   command
@@ -250,10 +250,13 @@ CLI::App* add_placement_command(CLI::App& app, PlacementOptions& options, bool& 
   command->add_option("--lost", options.lost, "Nodes lost at once")->capture_default_str();
   command->add_option("--domains", options.domains_path,
                       "File of failure domains: lines \"CHILD PARENT\"; a number is a node, a name a domain");
-  command->add_option("--correlation", options.correlation,
-                      "Also simulate losses: each is in the domain of the one before with this probability");
+  command->add_option(
+      "--correlation", options.correlation,
+      "Also simulate losses: each node is in the failure domain of the one lost before it with this probability");
   command->add_option("--trials", options.trials, "Trials of that simulation")->capture_default_str();
-  command->add_option("--trace", options.trace_path, "File with a fault trace to replay over the placement");
+  command->add_option(
+      "--trace", options.trace_path,
+      "File with a record of real faults, a fault trace, to replay over the placement (docs/placement.md)");
   command->add_option("--repair-hours", options.repair_hours,
                       "Hours until a lost node's pieces are stored again (default: when its fault ends)");
   command->add_option("--synthetic-racks", options.synthetic_racks,

@@ -77,10 +77,13 @@ void add_cluster_options(CLI::App& command, PlanOptions& options) {
   command.add_option("--network", options.network, "Bytes per second of one node's network (default: 50GB)");
   command.add_option("--storage-rate", options.storage_rate,
                      "Bytes per second of storage, for all nodes together (default: 20GB)");
-  command.add_option("--standby", cluster.standby_nodes, "Standby nodes. 0: a new node is ordered")
+  command
+      .add_option("--standby", cluster.standby_nodes,
+                  "Standby nodes. 0: each lost node is replaced by a new one that must be ordered")
       ->capture_default_str();
-  command.add_option("--replace", cluster.replace_s, "Seconds until an ordered node runs")->capture_default_str();
-  command.add_option("--repair", options.repair_hours, "Hours until a lost node is a standby node")
+  command.add_option("--replace", cluster.replace_s, "Seconds from ordering a node until it runs")
+      ->capture_default_str();
+  command.add_option("--repair", options.repair_hours, "Hours from the loss of a node until it can be a standby node")
       ->capture_default_str();
   command.add_option("--price", options.inputs.gpu_hour_price, "Price of a GPU-hour")->capture_default_str();
 }
@@ -99,7 +102,7 @@ void add_failure_options(CLI::App& command, PlanOptions& options) {
       ->capture_default_str();
   command.add_flag("--domains-unnamed", options.domains_unnamed, "Plan for a job that does not set the option domain");
   command.add_flag("--domains-unplanned", options.domains_unplanned,
-                   "Plan as if nodes failed one by one; whole domains fail in the simulation alone");
+                   "Plan as if nodes failed one by one; only the simulation lets whole domains fail");
 }
 
 void add_job_options(CLI::App& command, PlanOptions& options) {
@@ -112,33 +115,41 @@ void add_job_options(CLI::App& command, PlanOptions& options) {
   command.add_option("--detection", job.detection_s, "Seconds until a failure is noticed")->capture_default_str();
   command.add_option("--restart", job.restart_s, "Seconds until all processes train again, without loading state")
       ->capture_default_str();
-  command.add_option("--live-restart", job.live_restart_s, "The same if healthy processes keep running")
+  command.add_option("--live-restart", job.live_restart_s, "Like --restart, if the healthy processes keep running")
       ->capture_default_str();
   auto& overheads = options.inputs.overheads;
-  command.add_option("--blocking", overheads.blocking_s, "Seconds that a snapshot blocks")->capture_default_str();
-  command.add_option("--copy-share", overheads.copy_share, "Share of an iteration that a copy may overlap")
+  command.add_option("--blocking", overheads.blocking_s, "Seconds for which a snapshot blocks training")
+      ->capture_default_str();
+  command
+      .add_option("--copy-share", overheads.copy_share,
+                  "Share of an iteration in which the copy to the host may run beside training")
       ->capture_default_str();
   command
       .add_option("--traffic-share", overheads.traffic_share,
-                  "Share by which iterations are longer while copies are sent")
+                  "By what share iterations are longer while copies are sent")
       ->capture_default_str();
   command
       .add_option("--storing-share", overheads.storing_share,
-                  "Share by which iterations are longer while storage is written")
+                  "By what share iterations are longer while a checkpoint is written to storage")
       ->capture_default_str();
 }
 
 void add_simulation_options(CLI::App& command, PlanOptions& options) {
-  command.add_option("--simulate", options.simulated_days, "Also simulate this many days")->capture_default_str();
+  command
+      .add_option("--simulate", options.simulated_days,
+                  "Also simulate the job for this many days (default with --trace: as long as the trace)")
+      ->capture_default_str();
   command.add_option("--seed", options.seed, "Seed of the simulation")->capture_default_str();
   command
       .add_option("--weibull", options.weibull_shape,
                   "Simulate nodes whose time between failures has a Weibull distribution of this shape")
       ->capture_default_str();
-  command.add_option("--trace", options.trace_path,
-                     "Take the failures from a fault trace (format of InfiniteHBD), and simulate its time");
+  command.add_option(
+      "--trace", options.trace_path,
+      "File with a record of real faults, a fault trace; its format is in docs/placement.md. The failure "
+      "rate comes from it, and a simulation of the job replays its faults");
   command.add_option("--trace-nodes", options.trace_nodes,
-                     "Nodes of the cluster that the trace was taken from (default: those that failed)");
+                     "Nodes of the cluster in which the trace was recorded (default: those that failed)");
 }
 
 void add_job(const JobReport& report, const JobFindings& findings, const planner::Plan& plan, Result& result) {
@@ -153,7 +164,7 @@ CLI::App* add_plan_command(CLI::App& app, PlanOptions& options, bool& json) {
   CLI::App* command = app.add_subcommand("plan", "Say what failures will cost a job, and which protection to take");
   command->add_flag("--json", json, "Print JSON");
   command->add_option("--protection", options.protection, "Plan only this protection, e.g. copies(2)+xor(8)");
-  command->add_flag("--paper", options.papers, "Show what three papers printed beside their formulas and ours");
+  command->add_flag("--paper", options.papers, "Show numbers of three papers beside what their formulas and ours give");
   command->add_option("--plot", options.plot_path, "Also draw the plan: a .png or .svg file (needs gnuplot)");
   command->add_option("--job", options.job, "Take what the agents of this running job measured (default: the only job)")
       ->expected(0, 1);

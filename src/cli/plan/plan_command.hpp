@@ -24,12 +24,12 @@ struct PlanOptions {
   std::optional<double> node_share;
   std::string state, memory, pcie, network, storage_rate;  // bytes, or bytes per second; "": the default
   bool domains_unnamed = false;                            // the job does not set the option `domain`
-  bool domains_unplanned = false;                          // only the simulation lets whole domains fail, not the plan
+  bool domains_unplanned = false;                          // the plan ignores failures of whole domains
   double repair_hours = 24;
   std::string protection;  // the only one to plan; "": compare all
   bool papers = false;     // show the papers' numbers instead of a plan
   std::string plot_path;   // "": no plot
-  // A running job. It counts if is_given("job").
+  // A running job, whose measurements the plan takes. Only used if is_given("job").
   std::string job;  // its name; "": the only job on this machine
   // Says whether the command line gave the option of this name, such as "gpus".
   std::function<bool(const char*)> is_given = [](const char*) { return false; };

@@ -71,7 +71,7 @@ std::string rows_table(const PlanView& view) {
 
 std::string recommendation_text(const PlanView& view) {
   const Plan& plan = view.plan;
-  if (!plan.recommended) return "Nothing that can be set today fits this cluster.\n";
+  if (!plan.recommended) return "No protection that this version can set fits this cluster.\n";
   const planner::Candidate& row = plan.rows[*plan.recommended];
   std::string text = "Recommended: " + row.setting.scheme.name + ", " + percent(row.appraisal.effective_time) +
                      " effective training time. " + why(plan, row) + "\n ";
@@ -79,8 +79,9 @@ std::string recommendation_text(const PlanView& view) {
   text += "\n";
   for (const std::string& thing : things_to_do(view.inputs, row)) text += "  " + thing + "\n";
   const Costs cost = costs(view.inputs, row);
-  return text + "  Memory's state is lost in a month with odds of " + percent(cost.memory_lost_odds_per_month) +
-         ". That costs " + grouped(cost.memory_lost_per_month) + " of the " + grouped(cost.wasted_per_month) +
+  return text +
+         "  The odds that checkpoints in memory are lost in a month: " + percent(cost.memory_lost_odds_per_month) +
+         ". Such losses cost " + grouped(cost.memory_lost_per_month) + " of the " + grouped(cost.wasted_per_month) +
          " that failures cost in a month.\n";
 }
 

@@ -138,7 +138,7 @@ std::string stored_text(const persist::StoredCheckpoint& stored) {
 }
 
 std::string problem_text(const persist::StoredCheckpoint& stored) {
-  return stored.is_withheld ? "withheld: " + stored.problem + "; it may be whole" : stored.problem;
+  return stored.is_withheld ? "withheld: " + stored.problem + "; it may be complete" : stored.problem;
 }
 
 std::vector<std::string> read_shards(persist::FileSystem& files, const persist::CheckpointRecord& record,

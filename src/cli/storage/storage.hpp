@@ -54,7 +54,7 @@ const persist::StoredCheckpoint* newest_usable(const std::vector<persist::Stored
 const persist::StoredCheckpoint& find_checkpoint(const Storage& storage,
                                                  const std::vector<persist::StoredCheckpoint>& stored_checkpoints,
                                                  const std::string& word);
-// The same, but throws Failure (CKPT_ERR_CORRUPT) if the checkpoint is not usable.
+// Like find_checkpoint(), but also throws Failure (CKPT_ERR_CORRUPT) if the checkpoint is not usable.
 const persist::CheckpointRecord& find_usable_checkpoint(
     const Storage& storage, const std::vector<persist::StoredCheckpoint>& stored_checkpoints, const std::string& word);
 

@@ -68,7 +68,7 @@ StorageCommands::StorageCommands(CLI::App& app, bool& json) {
   rm_->add_flag("--yes,-y", yes_, "Do not ask");
   rm_->add_flag(
       "--force", force_,
-      "Also remove the newest usable checkpoint, which a restore uses, and one that a job may be writing now");
+      "Also remove the newest usable checkpoint, which a restore would take, and one that a job may be writing now");
 }
 
 bool StorageCommands::parsed() const {

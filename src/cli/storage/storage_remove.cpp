@@ -13,7 +13,7 @@ using persist::StoredCheckpoint;
 std::string why_keep(Storage& storage, const std::vector<StoredCheckpoint>& all, const StoredCheckpoint& stored) {
   if (&stored == newest_usable(all)) return stored_text(stored) + " is the newest usable one, which a restore takes";
   if (stored.is_withheld)
-    return "storage does not let us read " + stored_text(stored) + ", which may be whole: " + stored.problem;
+    return "storage does not let us read " + stored_text(stored) + ", which may be complete: " + stored.problem;
   if (storage.may_be_coming(storage.job(), all, stored))
     return stored_text(stored) + " is newer than all usable ones, and a job may be writing it now";
   return "";

@@ -77,11 +77,11 @@ std::string plan_text(const json& plan) {
   if (const auto chunks = count(plan, "chunks")) text += " in " + std::to_string(*chunks) + " chunks";
   if (const auto sent = number(plan, "sent_ms")) text += ", " + fine_ms(*sent) + " to send";
   const double overrun_ms = number(plan, "overrun_ms").value_or(0);
-  if (overrun_ms <= 0) return text + ": fits into the idle spans of an iteration";
+  if (overrun_ms <= 0) return text + ": fits into the idle spans of one iteration";
   text += ": prolongs an iteration by " + fine_ms(overrun_ms);
   const auto every = count(plan, "every");
   if (!every) return text;
-  if (*every == 0) return text + ", and no cadence would avoid it";
+  if (*every == 0) return text + ", and rarer snapshots would not avoid that";
   return text + "; a snapshot every " + ordinal(*every) + " iteration would prolong none";
 }
 
@@ -97,7 +97,7 @@ std::string chunks_text(const json& schedule) {
   std::string text;
   if (const auto chunks = count(schedule, "chunks")) text += ", " + std::to_string(*chunks) + " so far";
   if (const auto forced = count(schedule, "forced"); forced.value_or(0) != 0)
-    text += ", " + std::to_string(*forced) + " of them although they did not fit";
+    text += ", " + std::to_string(*forced) + " of them although no idle span was long enough";
   const json link = object(schedule, "link");
   if (const auto rate = number(link, "bytes_per_s")) {
     text += "; link " + bytes_text(*rate) + "/s";

@@ -58,7 +58,8 @@ struct Recording {
 };
 
 // Makes the timelines of all jobs. For each job it shows the last complete iterations, at most `iterations` of them.
-// They are those of the rank that ended an iteration last. If no rank has a complete iteration, shows everything.
+// The iterations are those of the rank that ended an iteration last. If no rank has a complete iteration, shows
+// everything.
 Timeline timeline_of(const std::vector<Recording>& recordings, std::uint32_t iterations);
 
 // Returns the parts of `shown` that nothing in `busy` covers, in order.

@@ -182,8 +182,9 @@ std::uint32_t foreign_world_size(const Inventory& inventory, const RecoveryQuest
 }
 
 std::string mismatch_text(std::uint32_t stored, std::uint32_t world_size) {
-  return "the stored checkpoints are of a job of " + std::to_string(stored) + " ranks, this job has " +
-         std::to_string(world_size) + ", and not all ranks are known to share one main shard: start " +
+  return "the stored checkpoints are of a job of " + std::to_string(stored) + " ranks, and this job has " +
+         std::to_string(world_size) +
+         ". Another number of ranks can restore them only if all ranks are known to share one main shard. Start " +
          std::to_string(stored) +
          " ranks, or load a checkpoint from storage with ckptengine.dcp.Reader, or remove these"
          " checkpoints ('ckptctl gc', and 'ckptctl rm' on storage)";
@@ -224,7 +225,9 @@ bool excludes_newer(const std::vector<const Report*>& witnesses, CheckpointId ch
 }
 
 std::string missing_text(const std::vector<NodeId>& missing) {
-  return missing.empty() ? "" : "; nodes that do not answer: " + join(missing);
+  if (missing.empty()) return "";
+  return "; no answer comes from the nodes with these numbers: " + join(missing) +
+         " (ckptctl status --json has their names)";
 }
 
 std::string lacking_text(const RecoveryQuestion& question, const std::set<std::string>& shards) {
@@ -234,9 +237,9 @@ std::string lacking_text(const RecoveryQuestion& question, const std::set<std::s
     return std::any_of(report->pieces.begin(), report->pieces.end(),
                        [](const auto& piece) { return piece.is_parity(); });
   });
-  const std::string parity = has_parity ? ", nor can they be decoded from what is left" : "";
-  const std::string steps = question.unusable.empty() ? "" : "; on storage: " + join(question.unusable, 3);
-  return who + " shards " + join(shards) + parity + steps + missing_text(question.missing);
+  const std::string parity = has_parity ? ", and they cannot be decoded from the parity that is left" : "";
+  const std::string steps = question.unusable.empty() ? "" : "; not usable on storage: " + join(question.unusable, 3);
+  return who + " its shards " + join(shards) + parity + steps + missing_text(question.missing);
 }
 
 // Why the checkpoint, which was committed, cannot be restored.
@@ -259,10 +262,10 @@ bool is_in_doubt(CheckpointId restored, CheckpointId chosen, CheckpointId base) 
 
 std::string cannot_tell_text(const RecoveryQuestion& question, CheckpointId chosen) {
   if (is_in_doubt(question.restored, chosen, question.base))
-    return describe(question.restored) +
-           ", from which the last incarnation went on, is lost and may have been committed";
+    return "the last incarnation went on from " + describe(question.restored) +
+           ", which is lost now and may have been committed";
   const auto& trouble = question.storage_trouble;
-  return trouble.empty() ? "some nodes of the last incarnation are gone"
+  return trouble.empty() ? "some nodes of the last incarnation are gone, and only they may have known of it"
                          : "storage does not list all that it has (" + trouble + ")";
 }
 
@@ -397,8 +400,8 @@ std::string explain(const Disagreement& disagreement, CheckpointId checkpoint) {
 
 std::string explain_stranded(CheckpointId checkpoint, const std::set<std::string>& shards,
                              const std::vector<NodeId>& missing) {
-  return describe(checkpoint) + " was to be restored, but no node that answers has shards " + join(shards) +
-         " of it any more" + missing_text(missing) + "; start the job again to restore what is left";
+  return describe(checkpoint) + " was to be restored, but no node that answers still has its shards " + join(shards) +
+         missing_text(missing) + "; start the job again to restore what is left";
 }
 
 RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory inventory) {
@@ -438,13 +441,15 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
     decision.verdict = Verdict::lost;
     decision.text = "beyond tolerance: " + describe(newest_commit) + " was committed, but " +
                     loss_text(inventory, newest_commit, question) +
-                    "; bring back nodes that had these shards and restart, or give up this state with " +
+                    ". More is missing than copies and parity cover. Bring back nodes that had these shards and "
+                    "restart the job, or give up this state with " +
                     give_up_text(question);
   } else if (!question.unusable.empty()) {
     decision.verdict = Verdict::lost;
     decision.text = "no node that answers has a checkpoint, and no checkpoint on storage can be used (" +
                     join(question.unusable, 3) + missing_text(question.missing) +
-                    "); repair one of these checkpoints and restart, or give them up with " + give_up_text(question);
+                    "); repair one of these checkpoints and restart the job, or give them up with " +
+                    give_up_text(question);
   } else {
     decision.verdict = Verdict::fresh;
   }

@@ -66,8 +66,9 @@ struct Driver {
   cuda_double::Calls calls;
   cuda_double::Captures captures;
   Memory memory;
-  std::mutex events_mutex;
+  std::mutex events_mutex;  // for the two below
   std::set<CUevent> events;
+  std::set<CUmodule> modules;
   Streams streams;
 };
 Driver& driver() {
@@ -79,6 +80,7 @@ thread_local std::vector<CUcontext> current;     // NOLINT
 thread_local bool in_host_function = false;      // NOLINT
 thread_local bool relaxed = false;               // NOLINT: about captures of graphs
 thread_local std::uint64_t registered_here = 0;  // NOLINT
+thread_local std::uint64_t freed_here = 0;       // NOLINT: and unregistered
 
 // What every call that needs a context begins with.
 CUresult ready() {
@@ -428,6 +430,7 @@ EXPORT CUresult cuMemAlloc(CUdeviceptr* pointer, std::size_t size_bytes) {
 
 EXPORT CUresult cuMemFree(CUdeviceptr pointer) {
   return unsafely([&] {
+    ++freed_here;
     driver().streams.synchronize_all();
     return driver().memory.free(pointer);
   });
@@ -439,6 +442,7 @@ EXPORT CUresult cuMemHostAlloc(void** data, std::size_t size_bytes, unsigned) {
 
 EXPORT CUresult cuMemFreeHost(void* data) {
   return unsafely([&] {
+    ++freed_here;
     driver().streams.synchronize_all();
     return driver().memory.free_host(data);
   });
@@ -453,6 +457,7 @@ EXPORT CUresult cuMemHostRegister(void* data, std::size_t size_bytes, unsigned) 
 
 EXPORT CUresult cuMemHostUnregister(void* data) {
   return unsafely([&] {
+    ++freed_here;
     driver().streams.synchronize_all();
     return driver().memory.unregister_host(data);
   });
@@ -543,18 +548,26 @@ EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) {
     if (const CUresult result = cuda_double::check_image(image, CKPT_DOUBLE_VERSION); result != CUDA_SUCCESS)
       return result;
     *module = new CUmod_st{image};
+    const std::lock_guard lock(driver().events_mutex);
+    driver().modules.insert(*module);
     return CUDA_SUCCESS;
   });
 }
 
 EXPORT CUresult cuModuleUnload(CUmodule module) {
+  const std::lock_guard lock(driver().events_mutex);
+  if (driver().modules.erase(module) == 0) return CUDA_ERROR_INVALID_HANDLE;
   delete module;
   return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
+EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   static std::map<std::string, CUfunc_st> functions;
   return with_context([&] {
+    {
+      const std::lock_guard lock(driver().events_mutex);
+      if (!driver().modules.contains(module)) return CUDA_ERROR_INVALID_HANDLE;
+    }
     const cuda_double::Kernel kernel = cuda_double::find_kernel(name);
     if (kernel == nullptr) return CUDA_ERROR_NOT_FOUND;
     const std::lock_guard lock(driver().events_mutex);
@@ -587,6 +600,7 @@ EXPORT void ckpt_double_reset(void) {
   driver().stream_write_refusal = 0;
   driver().captures.forget_all();
   driver().memory.refuse_registration(CUDA_SUCCESS);
+  driver().memory.hold_registrations(false);
   driver().memory.free_bytes(Memory::window_bytes);
 }
 EXPORT void ckpt_double_hold(ckpt_double_work kind, int held) { driver().streams.hold(kind, held != 0); }
@@ -605,6 +619,12 @@ EXPORT void ckpt_double_refuse_registration(int result) {
 EXPORT void ckpt_double_free_bytes(std::uint64_t bytes) { driver().memory.free_bytes(bytes); }
 EXPORT std::uint64_t ckpt_double_registrations(void) { return driver().memory.registrations(); }
 EXPORT std::uint64_t ckpt_double_registered_here(void) { return registered_here; }
+EXPORT std::uint64_t ckpt_double_refused_registrations(void) { return driver().memory.refused_registrations(); }
+EXPORT std::uint64_t ckpt_double_registered(void) { return driver().memory.registered(); }
+EXPORT std::uint64_t ckpt_double_largest_registration(void) { return driver().memory.largest_registration(); }
+EXPORT void ckpt_double_hold_registrations(int held) { driver().memory.hold_registrations(held != 0); }
+EXPORT void ckpt_double_let_registrations(std::uint64_t count) { driver().memory.let_registrations(count); }
+EXPORT std::uint64_t ckpt_double_freed_here(void) { return freed_here; }
 EXPORT std::uint64_t ckpt_double_allocations(void) { return driver().memory.allocations(); }
 EXPORT void ckpt_double_queue_depth(std::uint64_t operations) { driver().streams.queue_depth(operations); }
 EXPORT std::uint64_t ckpt_double_queue_full(void) { return driver().streams.queue_full(); }

@@ -47,6 +47,15 @@ void ckpt_double_kill_context(int result);
 void ckpt_double_kill_context_at(ckpt_double_work kind, uint64_t countdown, int result);
 /* What cuMemHostRegister() returns from now on; 0: it registers. */
 void ckpt_double_refuse_registration(int result);
+/* How often it refused since the start. */
+uint64_t ckpt_double_refused_registrations(void);
+/* Since the start: how many ranges were registered, and the largest. */
+uint64_t ckpt_double_registered(void);
+uint64_t ckpt_double_largest_registration(void);
+/* From now on cuMemHostRegister() does not come back, or does again. */
+void ckpt_double_hold_registrations(int held);
+/* Lets `count` of those calls, which wait or come later, come back all the same. */
+void ckpt_double_let_registrations(uint64_t count);
 /* Copies to the device from memory that was not pinned, since the start. */
 uint64_t ckpt_double_pageable_copies(void);
 /* Calls of cuEventQuery() since the start. */
@@ -59,6 +68,8 @@ uint64_t ckpt_double_disturbed_captures(void);
 void ckpt_double_free_bytes(uint64_t bytes);
 /* How often the calling thread has registered a range. */
 uint64_t ckpt_double_registered_here(void);
+/* How often the calling thread has freed or unregistered memory, which waits for the whole device. */
+uint64_t ckpt_double_freed_here(void);
 /* Registered ranges; allocations of device memory. */
 uint64_t ckpt_double_registrations(void);
 uint64_t ckpt_double_allocations(void);

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -108,13 +109,20 @@ CUresult Memory::free_host(void* data) {
 
 CUresult Memory::register_host(void* data, std::size_t size_bytes) {
   if (data == nullptr || size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  const std::lock_guard lock(mutex_);
-  if (refusal_ != CUDA_SUCCESS) return refusal_;
+  std::unique_lock lock(mutex_);
+  registrations_changed_.wait(lock, [this] { return !holds_registrations_ || let_registrations_ > 0; });
+  if (let_registrations_ > 0) --let_registrations_;
+  if (refusal_ != CUDA_SUCCESS) {
+    ++refused_;
+    return refusal_;
+  }
   const auto first = reinterpret_cast<std::uintptr_t>(data);
   if (!is_writable(first, size_bytes)) return CUDA_ERROR_INVALID_VALUE;  // as cards do that are not integrated
   if (touches(registrations_, first, size_bytes) || touches(host_allocations_, first, size_bytes))
     return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   registrations_.emplace(first, size_bytes);
+  ++registered_;
+  largest_registration_ = std::max<std::uint64_t>(largest_registration_, size_bytes);
   return CUDA_SUCCESS;
 }
 
@@ -155,6 +163,29 @@ void Memory::free_bytes(std::uint64_t bytes) {
 void Memory::refuse_registration(CUresult result) {
   const std::lock_guard lock(mutex_);
   refusal_ = result;
+}
+std::uint64_t Memory::refused_registrations() const {
+  const std::lock_guard lock(mutex_);
+  return refused_;
+}
+std::uint64_t Memory::registered() const {
+  const std::lock_guard lock(mutex_);
+  return registered_;
+}
+std::uint64_t Memory::largest_registration() const {
+  const std::lock_guard lock(mutex_);
+  return largest_registration_;
+}
+void Memory::hold_registrations(bool held) {
+  const std::lock_guard lock(mutex_);
+  holds_registrations_ = held;
+  let_registrations_ = 0;
+  registrations_changed_.notify_all();
+}
+void Memory::let_registrations(std::uint64_t count) {
+  const std::lock_guard lock(mutex_);
+  let_registrations_ += count;
+  registrations_changed_.notify_all();
 }
 std::uint64_t Memory::allocations() const {
   const std::lock_guard lock(mutex_);

@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -48,6 +49,12 @@ class Memory {
 
   void free_bytes(std::uint64_t bytes);
   void refuse_registration(CUresult result);
+  std::uint64_t refused_registrations() const;
+  std::uint64_t registered() const;  // since the start
+  std::uint64_t largest_registration() const;
+  // Whether register_host() does not come back.
+  void hold_registrations(bool held);
+  void let_registrations(std::uint64_t count);
   std::uint64_t allocations() const;
   std::uint64_t registrations() const;
 
@@ -59,6 +66,9 @@ class Memory {
   std::uintptr_t window_ = 0;  // the bytes lie one window behind
   std::uint64_t free_bytes_ = window_bytes;
   CUresult refusal_ = CUDA_SUCCESS;
+  std::uint64_t refused_ = 0, registered_ = 0, largest_registration_ = 0, let_registrations_ = 0;
+  bool holds_registrations_ = false;
+  std::condition_variable registrations_changed_;
   static bool touches(const Ranges& ranges, std::uintptr_t first, std::size_t size_bytes);
   Ranges allocations_, registrations_, host_allocations_;
 };
