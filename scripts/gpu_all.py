@@ -211,7 +211,8 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=540, metavar="SECONDS", help="for all steps (540)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where gpu.json and gpu.log go")
     parser.add_argument("--resume", action="store_true", help="only what has no result in DIR yet")
-    parser.add_argument("--stand-in", dest="on_double", action="store_true", help="on the test doubles of driver and NCCL")
+    doubles = "on the test doubles of driver and NCCL"
+    parser.add_argument("--stand-in", dest="on_double", action="store_true", help=doubles)
     arguments = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)
     build = arguments.build.resolve()
