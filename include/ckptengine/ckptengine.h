@@ -380,10 +380,10 @@ typedef struct ckpt_halt_t {
  * on_suspicion=halt no rank is ever halted. No call may be under way when the engine is closed. */
 CKPT_API ckpt_status ckpt_wait_halt(ckpt_engine* engine, int64_t timeout_ms, ckpt_halt_t* halt);
 
-/* Says that a communication of this rank has failed by itself, e.g. because a peer's connection was closed. The leader
- * then halts the job at once, and need not wait for a deadline. Nobody is suspected for that. Call it on the training
- * thread, before ckpt_wait_halt(). `text` is for people: agents log its first 500 bytes. The call waits for the node's
- * agent, at most 10 s. It does nothing if this rank is halted already.
+/* Says that a communication of this rank has failed although no halt interrupted it, for example because a peer's
+ * connection was closed. The leader then halts the job at once, and need not wait for a deadline. Nobody is suspected
+ * for that. Call it on the training thread, before ckpt_wait_halt(). `text` is for people: agents log its first 500
+ * bytes. The call waits for the node's agent, at most 10 s. It does nothing if this rank is halted already.
  *
  * CKPT_ERR_INVALID: `text` is null, the option on_suspicion is not halt, or ckpt_restore() was not called. */
 CKPT_API ckpt_status ckpt_report_trouble(ckpt_engine* engine, const char* text);

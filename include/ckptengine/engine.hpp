@@ -235,8 +235,8 @@ class Engine {
     detail::check(status);
     return halt;
   }
-  // Says that a communication of this rank has failed by itself, so that the job is halted at once. Throws Error. See
-  // ckpt_report_trouble().
+  // Says that a communication of this rank has failed although no halt interrupted it, so that the job is halted at
+  // once. Throws Error. See ckpt_report_trouble().
   void report_trouble(const std::string& text) { detail::check(ckpt_report_trouble(engine_, text.c_str())); }
   // Joins the next incarnation of the halted job, in the same process. Then call restore(). Throws Error: the job is
   // still halted then. See ckpt_rejoin().

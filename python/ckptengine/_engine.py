@@ -437,9 +437,10 @@ class Engine:
         return Halt(captured=bool(c.captured), incarnation=c.incarnation, iteration=c.iteration, text=text)
 
     def report_trouble(self, text: str) -> None:
-        """Says that a communication of this rank has failed by itself, e.g. because a peer's connection was closed. So
-        the job is halted at once, and nobody is suspected for it. Call it on the training thread, before wait_halt().
-        `text` is for people. Raises Error (INVALID) without the option on_suspicion=halt, and before restore()."""
+        """Says that a communication of this rank has failed although no halt interrupted it, for example because a
+        peer's connection was closed. So the job is halted at once, and nobody is suspected for it. Call it on the
+        training thread, before wait_halt(). `text` is for people. Raises Error (INVALID) without the option
+        on_suspicion=halt, and before restore()."""
         self._check(self._library.ckpt_report_trouble(self._open(), text.replace("\0", " ").encode("utf-8", "replace")))
 
     def rejoin(self) -> None:

@@ -3,13 +3,16 @@
 //
 // To end, it first begins NCCL's abort. Then it waits until nothing reads or writes the memory given to begin(). Then
 // it frees everything. Each of these three steps may hang, so one deadline limits all of them. If the progress thread
-// has not ended by then, the ProgressThread object stays when the replicator is destroyed.
+// has not ended by then, the ProgressThread object is leaked on purpose when the replicator is destroyed.
 //
 // The progress thread may also hang in a call of the driver: training may hold the driver's lock while it waits for
-// bytes that the progress thread must send. So a second thread, the watchdog, has a deadline for each of four things:
-// all ranks of the group have joined, a step that all of them agreed on has ended, the abort has begun, and the
-// replicator's owner has been told of the end. It calls neither the driver nor NCCL. If a time limit passes, a third
-// thread begins the abort, and the watchdog tells the owner.
+// bytes that the progress thread must send. So there is a second thread, the watchdog. The watchdog calls neither the
+// driver nor NCCL. It has a deadline for each of these waits:
+//   - until all ranks of the group have joined;
+//   - until a step that all of them agreed on has ended;
+//   - until the progress thread has begun the abort;
+//   - until the progress thread has told the replicator's owner of the end.
+// If one of these deadlines passes, a third thread begins the abort, and the watchdog tells the owner.
 #pragma once
 
 #include <utility>

@@ -250,9 +250,10 @@ CLI::App* add_placement_command(CLI::App& app, PlacementOptions& options, bool& 
   command->add_option("--lost", options.lost, "Nodes lost at once")->capture_default_str();
   command->add_option("--domains", options.domains_path,
                       "File of failure domains: lines \"CHILD PARENT\"; a number is a node, a name a domain");
-  command->add_option(
-      "--correlation", options.correlation,
-      "Also simulate losses: each node is in the failure domain of the one lost before it with this probability");
+  command->add_option("--correlation", options.correlation,
+                      "Also simulate correlated losses: with this probability, the next lost node is in the failure "
+                      "domain of the one lost "
+                      "before it");
   command->add_option("--trials", options.trials, "Trials of that simulation")->capture_default_str();
   command->add_option(
       "--trace", options.trace_path,
