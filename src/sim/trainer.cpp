@@ -12,6 +12,7 @@ using namespace core;
 namespace {
 constexpr TimeMs connect_retry_ms = 100;
 constexpr TimeMs restore_timeout_ms = 25000;
+constexpr std::uint64_t within_update = 0x5555;  // what its state differs by while an update changes it
 }  // namespace
 
 Trainer::Trainer(World& world, std::uint64_t its_instance, int its_launch, Rank its_rank, Rank its_world_size,
@@ -275,12 +276,14 @@ void Trainer::begin_update(std::int64_t k) {
     later(left, [this, capture = capture_] { seal_next(capture, 0); });
   }
   const TimeMs takes_ms = left + world_.random.between(2, world_.settings.update_ms);
+  if (world_.settings.can_halt()) later(left + (takes_ms - left) / 2, [this] { main_ ^= within_update; });
   if (std::exchange(dies_in_update_, false))
     later(world_.random.between(0, takes_ms), [this] { quit("it is killed within its update"); });
   later(takes_ms, [this, k] { finish_update(k); });
 }
 
 void Trainer::finish_update(std::int64_t k) {
+  if (world_.settings.can_halt()) main_ ^= within_update;
   const auto step = mix(static_cast<std::uint64_t>(k), static_cast<std::uint64_t>(launch));
   main_ = mix(main_, step);
   private_ = mix(private_, step);
