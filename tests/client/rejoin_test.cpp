@@ -258,7 +258,7 @@ TEST_F(RejoinTest, TroubleOfARankThatCannotBeHaltedIsRefused) {
 class SlotsDevice : public device::HostDevice {
  public:
   explicit SlotsDevice(std::vector<std::vector<const std::byte*>>& seen) : HostDevice(1), seen_(seen) {}
-  void attach(std::vector<device::Range> ranges) override {
+  void attach(const std::vector<device::Range>& ranges, const device::Owner&) override {
     std::vector<const std::byte*> slots;
     for (const device::Range& range : ranges) slots.push_back(range.data);
     if (!slots.empty()) seen_.push_back(std::move(slots));

@@ -57,6 +57,9 @@ class Cluster {
     recovered.newest_seen = kept.newest_seen;
     recovered.epoch = kept.epoch;
     recovered.newest_damaged = kept.newest_damaged;
+    for (const auto& [rank, slots] : granted_) {
+      if (homes_.at(rank) == node) recovered.granted.push_back({rank, slots});
+    }
     core.reset();
     boot(node, arenas_.at(node), recovered);
   }

@@ -393,7 +393,7 @@ TEST(Job, RefusesAnotherWorldSize) {
   cluster.advance(12000);
   ASSERT_TRUE(cluster.failed.contains(0));
   EXPECT_EQ(cluster.failed.at(0).error, RestoreError::mismatch);
-  EXPECT_THAT(cluster.failed.at(0).text, HasSubstr("2 ranks, this job has 1"));
+  EXPECT_THAT(cluster.failed.at(0).text, HasSubstr("2 ranks, and this job has 1"));
 }
 
 // Three ranks that share a shard, each of which captures all of it.

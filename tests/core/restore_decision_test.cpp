@@ -245,19 +245,6 @@ TEST_F(Recovery, WaitsAndSaysThatItCannotTellWhereNobodyKnowsWhoTookPartInTheLas
   EXPECT_TRUE(ask({0, 1, 2}).decision.status_unknown);
 }
 
-// The incarnation of the checkpoint that is restored again went on from its base, behind a commit, which is void since.
-// A later incarnation was opened, and nothing of the earlier ones is on record.
-TEST_F(Recovery, WaitsForNodesThatItHasNotHeardWhereEarlierIncarnationsAreUnknown) {
-  RecoveryQuestion asked;
-  asked.world_size = 2;
-  EXPECT_TRUE(plan_recovery(asked).final) << "a new job";
-  asked.members_are_unknown = true;
-  const auto answer = plan_recovery(asked);
-  EXPECT_EQ(answer.decision.verdict, Verdict::fresh);
-  EXPECT_FALSE(answer.final);
-  EXPECT_FALSE(answer.decision.status_unknown);
-}
-
 TEST_F(Recovery, VoidCheckpointStaysVoidAfterAnIncarnationWithoutCaptures) {
   store_everywhere(5);
   question.members_incarnation = incarnation + 1;

@@ -26,7 +26,7 @@ class PackedTensors {
     }
     plan_ = std::make_unique<device::Plan>(regions);
     const device::Plan* const plans[] = {plan_.get()};
-    table_.assign(plans, device::CudaTable::Images::copied);
+    table_.assign(plans, device::CudaTable::Images::copied, retired_);
     table_.upload(nullptr);
     EXPECT_CUDA(cuStreamSynchronize(nullptr));
   }
@@ -41,6 +41,7 @@ class PackedTensors {
   std::vector<std::unique_ptr<GpuBytes>> memory_;
   std::vector<std::byte> bytes_;
   std::unique_ptr<device::Plan> plan_;
+  device::RetiredMemory retired_;  // of the first table: nothing
   device::CudaTable table_;
   device::CudaKernels kernels_;
 };

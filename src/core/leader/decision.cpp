@@ -127,7 +127,6 @@ RecoveryQuestion DecisionMaker::question(bool with_storage) const {
   }
   question.members = view_.assignment_table.members();
   question.members_are_lost = view_.has_lost_assignments();
-  question.members_are_unknown = view_.record->assignments.incarnation == 0 && view_.record->incarnation > 1;
   question.members_incarnation = view_.record->assignments.incarnation;
   question.restored = view_.record->restored;
   question.restored_ranks = view_.record->restored_ranks;

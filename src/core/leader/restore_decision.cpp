@@ -455,7 +455,7 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
   }
 
   const bool nothing_lost = decision.verdict == Verdict::fresh || (chosen && !decision.behind);
-  const bool all_here = question.missing.empty() && !question.members_are_lost && !question.members_are_unknown;
+  const bool all_here = question.missing.empty() && !question.members_are_lost;
   const auto testifying = witnesses(question);
   const bool in_doubt = is_in_doubt(question.restored, chosen, question.base);
   const bool nothing_newer =

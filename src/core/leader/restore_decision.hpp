@@ -58,7 +58,6 @@ struct RecoveryQuestion {
   std::vector<Member> members;                   // of the last incarnation
   std::uint64_t members_incarnation = 0;         // the last incarnation
   bool members_are_lost = false;                 // the last incarnation's rank assignments are lost
-  bool members_are_unknown = false;              // there may have been an incarnation of which nothing is on record
   CheckpointId restored;                         // the checkpoint that it restored
   std::uint32_t restored_ranks = 0;              // with the private shards of this many ranks
   CheckpointId base;                             // newest commit that it restored or kept
