@@ -46,7 +46,8 @@ class Cluster {
     for (auto& [node, core] : nodes_) restart_agent(node);
     granted_.clear();
   }
-  void restart_agent(NodeId node) {
+  // `found_grants`: what the agent finds of trainers that have not come back to it.
+  void restart_agent(NodeId node, std::vector<Recovered::Granted> found_grants = {}) {
     auto& core = nodes_.at(node);
     Recovered recovered;
     for (const PieceInfo& piece : core->status().pieces) {
@@ -57,9 +58,10 @@ class Cluster {
     recovered.newest_seen = kept.newest_seen;
     recovered.epoch = kept.epoch;
     recovered.newest_damaged = kept.newest_damaged;
-    for (const auto& [rank, slots] : granted_) {
-      if (homes_.at(rank) == node) recovered.granted.push_back({rank, slots});
+    for (const auto& grant : found_grants) {
+      for (const SlotRef& slot : grant.slots) recovered.slots.push_back({slot, {}, false});
     }
+    recovered.granted = std::move(found_grants);
     core.reset();
     boot(node, arenas_.at(node), recovered);
   }

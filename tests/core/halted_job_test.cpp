@@ -394,8 +394,9 @@ TEST(HaltedJob, WhatADeadRankLeftInSlotsThatItWasNotGrantedDoesNotCount) {
 TEST(HaltedJob, ADeadRanksOwnStateCountsEvenIfItsAgentHadJustStartedAgain) {
   Job job;
   for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
-  const SlotRef slot = job.granted().at(2).back();
-  job.restart_agent(2);
+  const std::vector<SlotRef> granted = job.granted().at(2);
+  const SlotRef slot = granted.back();
+  job.restart_agent(2, {{2, granted}});
   job.feed(2, LeftBehind{2, {{slot, piece_of(slot.shard, {1, 43}, ranks)}}});
   job.exit_trainer(2);
   const auto pieces = job.status(2).pieces;
