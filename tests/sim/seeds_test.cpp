@@ -220,10 +220,6 @@ TEST(Seeds, ALeaderThatKnowsOfADecisionDoesNotWaitForAssignments) { EXPECT_EQ(ha
 // decided it. But it had been decided, and all who knew were lost.
 TEST(Seeds, AnIncarnationThatMayHaveBeenDecidedIsNotDecidedAnew) { EXPECT_EQ(watched_violation_of(900963), ""); }
 
-// The store lost the incarnation's record. The next leader opened another one that named no members, and was lost. The
-// leader after it took nobody for missing, and decided before it had heard the nodes that had state.
-TEST(Seeds, ALeaderThatKnowsNoMembersHearsAllNodesBeforeItStartsAnew) { EXPECT_EQ(watched_violation_of(901462), ""); }
-
 // A rank spun, and another one was stopped for a while. The checker expected the leader to name the first one again at
 // the very moment when the other one went on.
 TEST(Seeds, ARankThatSpinsIsNamedAgainSomeTimeAfterAStoppedOneGoesOn) { EXPECT_EQ(watched_violation_of(900640), ""); }
