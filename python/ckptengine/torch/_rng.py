@@ -33,6 +33,11 @@ class Generators:
         return _codec.join(self._encoded)
 
 
+def read() -> dict[str, Any]:
+    """Returns the states, for write()."""
+    return {name: value() for name, _, value in _states()}
+
+
 def _states() -> Iterator[tuple[str, Any, Any]]:
     """Yields the name and state of each generator, and a function that returns the state as it is stored."""
     torchs = torch.get_rng_state()
