@@ -19,6 +19,8 @@ PYTEST_DEADLINE_S = 1800  # of all of them
 PYTEST_JOBS = 2
 TEST_JOBS = 3  # many wait more than they compute
 REPEATED_MAX = 3  # more failures than that are no matter of a machine that hesitated
+# Tests of real processes, which run by real clocks.
+REPEATED = ("tests/process/", "python/tests/test_demo.py", "python/tests/test_groups.py")
 
 # UCX 1.13 keeps an event that it could not handle at once under the number of its descriptor, and aborts where that
 # number belongs to another worker by then. Only tests have several workers in a process; an agent has one.
@@ -207,12 +209,12 @@ def start_pytest(preset, choice, report):
 
 
 def repeat_failed(preset, report, results):
-    """Tests of real processes run by real clocks, beside builds. A few that failed run once more, by themselves; those
+    """Tests of real processes run beside builds. A few that failed run once more, by themselves; those
     that pass then are named in the summary, with what they said. Returns whether nothing is left that failed.
     """
     tree = xml.parse(report)
     failed = {case_id(case): case for case in tree.getroot().iter("testcase") if failures_of(case)}
-    if len(failed) > REPEATED_MAX or not all(name.startswith("tests/process/") for name in failed):
+    if len(failed) > REPEATED_MAX or not all(name.startswith(REPEATED) for name in failed):
         return False
     again = results / f"{preset}-pytest-again.junit"
     start_pytest(preset, list(failed), again)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jit_job import started_jobs
+from jit_jobs import started_jobs
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(290)
