@@ -24,7 +24,7 @@ constexpr auto too_long = "its capture did not end within 45 s";
 }  // namespace
 
 // Waits while the gate is held. Returns false if the incarnation is halted, so that no update may begin. A rank that
-// waits here obeys, so no deadline applies to it, and nobody takes it for one that hangs.
+// waits here does what the halt demands. So it counts as paused, and is not suspected of a hang.
 bool Engine::pass_gate() {
   if (gate_.begin_update()) return true;
   const Deadline deadline = Deadline::in_ms(gate_timeout_ms);

@@ -1,7 +1,8 @@
-// UpdateHabit judges whether tensors stay as they are after a snapshot until before_update() is called. The engine
-// cannot see a change of tensors. So it trusts only a loop that has never forgotten that call, and that was seen to
-// make it after a snapshot of the same kind: a loop may look at its ticket, and call before_update() only after
-// snapshots that were taken. Only the training thread uses it.
+// UpdateHabit judges whether a training loop calls before_update() before it changes tensors. The engine cannot see a
+// change of tensors, so it goes by what the loop has done so far. Some loops look at their tickets, and call
+// before_update() only after snapshots that were taken, not after those that were left out. So a loop is trusted after
+// a snapshot of one kind only if it was seen to call before_update() after an earlier snapshot of that kind. A loop
+// that has ever forgotten the call is not trusted. Only the training thread uses it.
 #pragma once
 
 #include <array>

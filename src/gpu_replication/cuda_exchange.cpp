@@ -153,7 +153,7 @@ void CudaExchange::advance() {
   else if ((received_ < allowed_ || allowed_ == last_) && deadline_.passed())
     throw Failure(CKPT_ERR_TIMEOUT, "a chunk on its way from GPU to GPU got no further for " +
                                         std::to_string(settings_.step_timeout_ms) +
-                                        " ms; a rank of the replication group may have ended or hang");
+                                        " ms; a rank of the replication group may have ended, or may hang");
 }
 
 // NCCL reads and writes only sub-buffers.

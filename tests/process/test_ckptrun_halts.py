@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from ckptengine import Engine
 from conftest import build_file_of
 from launched import Job, runs, until
 from processes import kill_process
@@ -67,7 +66,6 @@ def test_a_rank_that_holds_a_halted_job_up_is_killed_and_no_finished_iteration_i
     finish(job, launcher)
 
 
-@pytest.mark.skipif(not hasattr(Engine, "rejoin"), reason="the engine cannot rejoin")
 @pytest.mark.parametrize("command", ["die", "stop", "spin"])
 def test_ranks_that_rejoin_keep_their_processes(job, command):
     rank = 1

@@ -139,7 +139,7 @@ class Checkpointer:
         if _prepared(self.accelerator) != self._prepared:
             refuse(
                 "accelerator.prepare() or register_for_checkpointing() was called after the Checkpointer was created, "
-                "so what it was given is not captured. Create the Checkpointer after that call"
+                "so the objects given to that call are not captured. Create the Checkpointer after that call"
             )
         if not self._updated:
             return

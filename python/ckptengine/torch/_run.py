@@ -98,7 +98,7 @@ class _Watch:
             try:
                 halt = self._engine.wait_halt(_WATCH_S)
             except Error as error:
-                log.warning("nobody interrupts this rank if the job is halted: %s", error)
+                log.warning("this rank will not be interrupted by a halt, because waiting for one failed: %s", error)
                 return
             if halt is not None and not self._end.is_set():
                 groups.interrupt(str(halt))

@@ -175,8 +175,9 @@ std::string halt_options(bool halts, std::uint32_t capture_every) {
 
 }  // namespace
 
-// A rank that reports never answers a halt, and only iterations that all ranks capture are committed. The first rank
-// counts, and an agent that may have to halt the job.
+// A rank with on_suspicion=report never answers a halt. If ranks differ in capture_every, only those iterations are
+// committed that all of them capture. So every rank is compared with the lowest one, and with the leader's own agent,
+// which would have to halt the job.
 Leader::Obstacle Leader::other_options() const {
   if (view_.bindings.empty()) return {};
   const auto said_by = [](const RankReport& rank) { return halt_options(rank.halts, rank.capture_every); };
