@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "device/cuda_copy.hpp"
 #include "device/cuda_device.hpp"
 #include "gpu.hpp"
 
@@ -17,19 +18,22 @@ inline constexpr std::size_t leaf = kernels::leaf_size_bytes;
 inline constexpr std::uint64_t small_staging = 16 * leaf;  // sub-buffers of four leaves
 
 // A place for a piece, as a slot is one: whole pages, and behind them those of the digests.
+// It is always one registration, wherever the system maps it.
 class Slot {
  public:
   explicit Slot(const Plan& plan) : size_bytes_((plan.leaves() + 1) * leaf * 2), leaves_(plan.leaves()) {
-    data_ = ::mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mapped_ = ::mmap(nullptr, 2 * size_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const std::size_t to_cut = first_part_bytes(mapped_, size_bytes_);
+    data_ = static_cast<std::byte*>(mapped_) + (to_cut < size_bytes_ ? to_cut : 0);
   }
-  ~Slot() { ::munmap(data_, size_bytes_); }
+  ~Slot() { ::munmap(mapped_, 2 * size_bytes_); }
   Slot(const Slot&) = delete;
   Slot& operator=(const Slot&) = delete;
 
   Range range() const { return {data(), size_bytes_}; }
   Packed packed() const { return {data(), digests()}; }
   ConstPacked const_packed() const { return {data(), digests()}; }
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  std::byte* data() const { return data_; }
   std::uint64_t* digests() const { return reinterpret_cast<std::uint64_t*>(data() + size_bytes_ / 2); }
 
   void expect_holds(const std::vector<std::byte>& bytes) const {
@@ -41,7 +45,8 @@ class Slot {
 
  private:
   std::size_t size_bytes_, leaves_;
-  void* data_;
+  void* mapped_;
+  std::byte* data_;
 };
 
 // Tensors of odd sizes on the GPU.

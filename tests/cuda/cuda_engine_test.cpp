@@ -10,6 +10,9 @@ namespace {
 
 using testing::HasSubstr;
 
+// The fake agent's segments. One that lies across a multiple of pin_max_bytes has a slot of two registrations.
+constexpr std::uint64_t segments = 2, cuts_max = segments;
+
 TEST_F(CudaEngineTest, WhatTheAgentGetsIsWhatWasOnTheGpu) {
   const auto engine = started();
   restore(*engine);
@@ -329,7 +332,7 @@ TEST_F(HeldCudaEngineTest, AGrowingStatePinsAndFreesNothingOnTheTrainingThread) 
   ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
   ASSERT_EQ(before_update(*engine).status, CKPT_OK);
   ASSERT_TRUE(captured(*engine, 0));
-  const auto registrations = buttons().registrations();
+  const auto registrations = buttons().registrations();  // of 3 slots in each segment
   GpuBytes moments(2 * main_bytes), more_statistics(200'000);
   const auto bytes = bytes_of(2 * main_bytes, 7);
   moments.write(bytes);
@@ -343,7 +346,8 @@ TEST_F(HeldCudaEngineTest, AGrowingStatePinsAndFreesNothingOnTheTrainingThread) 
   EXPECT_EQ(buttons().freed_here(), freed_here);
   ASSERT_TRUE(captured(*engine, k));
   EXPECT_EQ(stored("moments", CheckpointId(1, k)), bytes);
-  EXPECT_TRUE(eventually([&] { return buttons().registrations() == registrations; })) << "the old slots are let go";
+  EXPECT_TRUE(eventually([&] { return buttons().registrations() <= registrations + cuts_max; }))
+      << "the old slots are let go";
 }
 
 TEST_F(HeldCudaEngineTest, EachSlotIsOneRegistration) {
@@ -352,8 +356,10 @@ TEST_F(HeldCudaEngineTest, EachSlotIsOneRegistration) {
   restore(*engine);
   const auto pinned_by_restore = buttons().registered_here();
   ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
-  constexpr std::uint64_t slots = 3, segments = 2, words = 1;  // slots and segments: the fake agent's
-  EXPECT_EQ(buttons().registrations() - before, slots * segments + words);
+  constexpr std::uint64_t slots = 3, words = 1;
+  const auto registrations = buttons().registrations() - before;
+  EXPECT_GE(registrations, slots * segments + words);
+  EXPECT_LE(registrations, slots * segments + words + cuts_max);
   EXPECT_EQ(buttons().registered_here(), pinned_by_restore) << "training waits for no pinning";
 }
 
@@ -370,7 +376,8 @@ TEST_F(HeldCudaEngineTest, ASlotThatTheAgentAddsIsPinnedBesideTraining) {
   ASSERT_EQ(before_update(*engine).status, CKPT_OK);
   ASSERT_TRUE(captured(*engine, 1));
   EXPECT_EQ(stored("weights", CheckpointId(1, 1)), std::vector(main_bytes, std::byte{7}));
-  EXPECT_EQ(buttons().registrations(), registrations + 2);
+  EXPECT_GE(buttons().registrations(), registrations + segments);
+  EXPECT_LE(buttons().registrations(), registrations + segments + cuts_max);
   EXPECT_EQ(buttons().registered_here(), registered_here);
 }
 

@@ -186,7 +186,7 @@ class ImpatientChunkPacerTest : public ChunkPacerTest {
 
 class HurriedChunkPacerTest : public ChunkPacerTest {
  protected:
-  HurriedChunkPacerTest() : ChunkPacerTest(200) {}
+  HurriedChunkPacerTest() : ChunkPacerTest(600) {}
 };
 
 TEST_F(ImpatientChunkPacerTest, AnAskerDoesNotGiveUpASourceThatSaysItWaits) {
