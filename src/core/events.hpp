@@ -72,7 +72,8 @@ struct RestoreDone {
 struct SegmentsReady {
   Rank rank = 0;
   std::vector<std::string> shards;
-  std::uint8_t slots = 2;  // how many slots each segment has
+  std::uint8_t slots = 2;          // how many slots each segment has
+  std::uint8_t private_slots = 0;  // how many that of the private shard has, if that is more
 };
 
 // The rank's progress, as its control page shows it. If a capture has ended as well, the driver posts Captured first.
@@ -85,6 +86,7 @@ struct Progress {
 struct Captured {
   Rank rank = 0;
   std::vector<PieceInfo> pieces;
+  bool in_spare = false;  // the private shard is in the grant's spare slot
 };
 // A trainer's answer to a halt. The driver posts it after Captured.
 struct FreezeAnswered {
@@ -95,8 +97,8 @@ struct FreezeAnswered {
 struct TroubleReported {
   Rank rank = 0;
 };
-// What a trainer that has ended left in the slots of its grant, sealed and valid: some of a snapshot's pieces. The
-// driver posts it before TrainerExited.
+// What a trainer that has ended left in the slots of its grant, sealed and valid: some of a snapshot's pieces, and the
+// private shard of the iteration before or after it. The driver posts it before TrainerExited.
 struct LeftBehind {
   Rank rank = 0;
   std::vector<std::pair<SlotRef, PieceInfo>> pieces;
@@ -203,8 +205,11 @@ struct GrantSlots {
   Rank rank = 0;
   Share share;
   std::vector<SlotRef> slots;  // one slot of each segment, in the order of SegmentsReady::shards
+  // A further slot for the private shard. The trainer keeps it, or the one in `slots`, after the capture.
+  std::optional<SlotRef> spare = {};
 };
-// Adds slots to the rank's segments until each segment has `slots` of them. Answered by SegmentsReady. If there is not
+// Adds slots to the rank's segments until each segment has `slots` of them, and that of the private shard one more if
+// the rank gets spare slots. Answered by SegmentsReady. If there is not
 // enough memory, no answer comes.
 struct AddSlots {
   Rank rank = 0;

@@ -86,6 +86,7 @@ class Worker {
     std::uint8_t slots_asked = 0;               // how many slots per segment the driver was last asked for
     SlotDemand demand;
     std::vector<SlotRef> granted;  // one per segment; empty: no grant is open
+    std::optional<SlotRef> spare;  // granted as well, for the private shard, also while no grant is open
     std::int64_t attempted = -1;
     std::int64_t capturing = -1;
     CheckpointId notified_commit;
