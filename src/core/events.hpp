@@ -51,6 +51,7 @@ struct TrainerHello {
   std::string private_shard;
   std::uint32_t capture_every = 1;  // its options of these names: all ranks need the same
   bool halts = false;
+  CaptureMode capture = CaptureMode::every;
 };
 // A trainer's process has ended. The driver knows that from its pidfd.
 struct TrainerExited {
@@ -266,6 +267,7 @@ struct RestoreReady {
   Share share;  // what the rank captures from now on
   std::vector<RestoreSource> main;
   RestoreSource private_;
+  bool is_replicated = false;  // see Admission
 };
 enum class RestoreError : std::uint8_t { superseded, refused, lost, mismatch };
 // The other answer to RestoreAsked. `text` says to people why restore() fails.

@@ -42,7 +42,7 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 
 inline constexpr std::uint32_t magic = 0x4e504b43;  // "CKPN"
 // The version of all that must be the same on both sides, including socket_segment_size of ucx.cpp.
-inline constexpr std::uint32_t version = 15;
+inline constexpr std::uint32_t version = 16;
 inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
 inline constexpr std::size_t grain_bytes = 64u << 10;

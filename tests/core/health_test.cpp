@@ -335,7 +335,7 @@ TEST(Health, ARankWithAnotherReactionToSuspicionsIsNamed) {
   EXPECT_EQ(health.standing, Standing::degraded);
   EXPECT_EQ(health.cause, Cause::other_options);
   EXPECT_EQ(health.rank, 2u);
-  EXPECT_THAT(explain(health, name_of), HasSubstr("on_suspicion=report capture_every=1, rank 0 has on_suspicion=halt"));
+  EXPECT_THAT(explain(health, name_of), HasSubstr("on_suspicion=report capture=every capture_every=1, rank 0 has on_suspicion=halt"));
 }
 
 TEST(Health, AnAgentThatIsToCaptureAtOtherIterationsThanTheRanksIsNamed) {
@@ -349,7 +349,7 @@ TEST(Health, AnAgentThatIsToCaptureAtOtherIterationsThanTheRanksIsNamed) {
   }
   EXPECT_EQ(cluster.health(0).cause, Cause::other_options);
   EXPECT_THAT(explain(cluster.health(0), name_of),
-              HasSubstr("capture_every=10, the leading agent has on_suspicion=report capture_every=1"));
+              HasSubstr("capture_every=10, the leading agent has on_suspicion=report capture=every capture_every=1"));
 }
 
 TEST(Health, ANodeThatCannotUseTheCoordinationStoreIsNamed) {

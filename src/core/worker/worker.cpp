@@ -119,6 +119,7 @@ void Worker::on(const SegmentsReady& ready) {
   if (it == trainers_.end()) return;
   it->second.segments = ready.shards;
   it->second.slots = ready.slots;
+  it->second.has_spare = ready.private_slots > ready.slots;
   for (const std::string& shard : ready.shards) slots_.add_segment(ready.rank, shard, ready.slots);
   slots_.add_segment(ready.rank, it->second.hello.private_shard, ready.private_slots);
 }
@@ -202,6 +203,7 @@ std::vector<RankReport> Worker::rank_reports() const {
     report.reports_trouble = trainer.reports_trouble;
     report.capture_every = trainer.hello.capture_every;
     report.halts = trainer.hello.halts;
+    report.capture = trainer.hello.capture;
     reports.push_back(std::move(report));
   }
   return reports;
@@ -340,6 +342,7 @@ void Worker::reconcile_admissions(Effects& effects) {
     if (admission.share) {
       trainer.share = admission.share;
       trainer.adopts = admission.adopts;
+      trainer.is_replicated = admission.is_replicated;
     }
     if (admission.replication &&
         std::exchange(trainer.notified_replication_in, trainer.incarnation) != trainer.incarnation)
@@ -509,7 +512,8 @@ void Worker::reconcile_restore(Trainer& trainer, Effects& effects) {
       break;
     }
     case Verdict::fresh:
-      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *trainer.share, {}, {}});
+      effects.push_back(
+          RestoreReady{rank, directive_.incarnation, decision, *trainer.share, {}, {}, trainer.is_replicated});
       trainer.served_in = directive_.incarnation;
       break;
     case Verdict::restore: {
@@ -522,7 +526,8 @@ void Worker::reconcile_restore(Trainer& trainer, Effects& effects) {
         effects.push_back(RestoreFailed{rank, RestoreError::lost, directive_.stranded});
         break;
       }
-      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *trainer.share, *main, private_->front()});
+      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *trainer.share, *main, private_->front(),
+                                     trainer.is_replicated});
       trainer.served_in = directive_.incarnation;
       break;
     }
@@ -546,7 +551,7 @@ void Worker::reconcile_grant(Trainer& trainer, Effects& effects) {
   }
   for (const SlotRef& ref : slots) slots_.grant(ref);
   trainer.granted = slots;
-  if (trainer.hello.halts && !trainer.spare) {
+  if (trainer.has_spare && !trainer.spare) {
     trainer.spare = slots_.find_free(trainer.hello.rank, trainer.hello.private_shard);
     if (trainer.spare) slots_.grant(*trainer.spare);
   }
