@@ -28,11 +28,11 @@ using SignedWord64 = std::atomic<std::int64_t>;
 using Word32 = std::atomic<std::uint32_t>;
 static_assert(Word64::is_always_lock_free && Word32::is_always_lock_free);
 
-inline constexpr std::uint32_t format_version = 4;                           // of ReceiveBufferHeader
-inline constexpr std::uint32_t control_format_version = 7;                   // of RankControl. Format 6 had no spare slot
-inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;            // "CKPTNE1"
-inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;         // "CKPTNT1"
-inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;         // "CKPTNG1"
+inline constexpr std::uint32_t format_version = 4;                    // of ReceiveBufferHeader
+inline constexpr std::uint32_t control_format_version = 7;            // of RankControl. Format 6 had no spare slot
+inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;     // "CKPTNE1"
+inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;  // "CKPTNT1"
+inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;  // "CKPTNG1"
 inline constexpr std::uint64_t receive_buffer_magic = 0x31474c5450'4b43ull;  // "CKPTLG1"
 inline constexpr std::size_t page_bytes = 4096;
 // In RankControl::fenced: the agent takes no more snapshots from this trainer, but no incarnation superseded it.
@@ -90,9 +90,9 @@ struct RankControl {
   std::uint32_t rank;
 
   // Written by the agent.
-  alignas(
-      64) Word64 grant;    // sequence << 24 | spare slot + 1, 8 bits, 0: none | a slot for each segment, 4 bits each, first
-                           //   one lowest; sequence 0: none
+  alignas(64)
+      Word64 grant;  // sequence << 24 | spare slot + 1, 8 bits, 0: none | a slot for each segment, 4 bits each, first
+                     //   one lowest; sequence 0: none
   SignedWord64 resume_at;  // snapshots of earlier iterations than this are skipped, on all ranks
   Word64 committed;        // newest committed checkpoint of this incarnation
   Word64 share;            // core::Share, which parts are captured: first << 32 | of << 16 | stored; before any grant
@@ -107,7 +107,7 @@ struct RankControl {
   Word64 capturing;               // checkpoint whose capture is under way, or may still be; 0: none
   Word32 trainer_doorbell;        // futex: +1 after any change above
   Word64 not_taken;               // newest snapshot that failed: iteration << 8 | ckpt_status; 0: none
-  Word64 used_spare;              // sequence of the last grant whose spare slot has the private shard; stored before used_grant
+  Word64 used_spare;  // sequence of the last grant whose spare slot has the private shard; stored before used_grant
 
   HealthWords health;
 

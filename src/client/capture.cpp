@@ -93,16 +93,17 @@ void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const Ra
   late_.reset();
   Slots& slots = *session_.slots;
   const std::size_t parts = slots.size() - 1;  // and the private shard
-  const bool is_own_kept =
-      seals_own_early_ && device_.can_start_late() && keep_own(checkpoint, state, private_plan);
+  const bool is_own_kept = seals_own_early_ && device_.can_start_late() && keep_own(checkpoint, state, private_plan);
   std::array<device::Device::Copy, core::captures_max> copies;
   for (std::size_t i = 0; i < slots.size() - (is_own_kept ? 1 : 0); ++i) {
     auto slot = slots[i].writable_slot(grant.slots[i]);
     slot.begin();
     copies[i] = {&state.captured[i].plan, {slot.data(), slot.digests()}};
   }
-  if (is_own_kept) copies[parts] = {&nothing_, {}};
-  else if (private_plan != nullptr) copies[parts].plan = private_plan;
+  if (is_own_kept)
+    copies[parts] = {&nothing_, {}};
+  else if (private_plan != nullptr)
+    copies[parts].plan = private_plan;
   // Store in this order: an iteration that was attempted and is not being captured has been captured or never will be.
   session_.control->capturing(checkpoint);
   session_.control->attempted(checkpoint.iteration());
@@ -241,8 +242,7 @@ void Capture::over(bool whole) {
 bool Capture::seal() try {
   const arena::Grant grant = active_->grant;
   const std::size_t last = session_.slots->size() - 1;
-  for (std::size_t i = 0; i < last; ++i)
-    publish(i, grant.slots[i], active_->checkpoint, active_->state->captured[i]);
+  for (std::size_t i = 0; i < last; ++i) publish(i, grant.slots[i], active_->checkpoint, active_->state->captured[i]);
   if (!active_->is_own_sealed) publish(last, active_->own_slot, active_->checkpoint, active_->state->captured[last]);
   session_.control->used_grant(grant.sequence, active_->own_slot != grant.slots[last]);
   return true;

@@ -8,7 +8,6 @@
 // release() take no locks, allocate nothing, and make no system call except one futex wake each.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -57,8 +56,8 @@ class Capture {
              const device::Plan* private_plan = nullptr);
 
   // For state in host memory. Sees to it that the private shard of `checkpoint` is sealed in a slot of this rank. Keeps
-  // the one that prepare_own() wrote, if the tensors are still the same. Returns false if there is no slot, or the piece
-  // cannot be sealed now. The grant, if there is one, stays unused.
+  // the one that prepare_own() wrote, if the tensors are still the same. Returns false if there is no slot, or the
+  // piece cannot be sealed now. The grant, if there is one, stays unused.
   bool keep_own(CheckpointId checkpoint, const RankState& state, const device::Plan* private_plan = nullptr);
   // As keep_own(), before the update of `checkpoint`, and beside the piece that keep_own() has kept. Does nothing
   // without a second slot. Seals the piece only if the last keep_own() has found what was prepared for it.
@@ -118,9 +117,7 @@ class Capture {
   struct OwnSlots {
     std::array<std::uint8_t, 2> slots{};
     std::size_t count = 0;
-    bool has(std::uint8_t slot) const {
-      return std::find(slots.begin(), slots.begin() + count, slot) != slots.begin() + count;
-    }
+    bool has(std::uint8_t slot) const { return (count > 0 && slots[0] == slot) || (count > 1 && slots[1] == slot); }
   };
   // The layout text that this engine wrote to each slot. So it writes each once, and not in every iteration.
   using WrittenLayouts = std::array<std::uint64_t, arena::segment_slots_max>;

@@ -109,7 +109,7 @@ bool Engine::await_slot(Deadline deadline, bool is_closing) {
 }
 
 // The agent grants slots for the main shard once an earlier commit has freed them. A commit may be under way.
-std::optional<arena::Grant> Engine::await_grant(Deadline deadline, bool is_closing) {
+std::optional<arena::Grant> Engine::await_grant(Deadline deadline, bool is_closing) try {
   for (;;) {
     const auto control = link_.control();
     const std::uint32_t seen = control->agent_doorbell();
@@ -117,6 +117,8 @@ std::optional<arena::Grant> Engine::await_grant(Deadline deadline, bool is_closi
     if (deadline.passed() || (is_closing && is_hopeless())) return std::nullopt;
     control->wait_agent_doorbell(seen, Deadline::in_ms(std::min<std::int64_t>(deadline.remaining_ms(), slot_look_ms)));
   }
+} catch (const Failure&) {  // a grant that cannot be true
+  return std::nullopt;
 }
 
 // Makes the state of the gate's iteration whole in its slots. Returns false if that is impossible; late_failure_ then
@@ -131,8 +133,7 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
   // On a GPU the snapshot before may still be copied.
   if (!sealing_.wait(deadline)) return fail(too_long);
   if (tickets_.newest_captured() == gate_.iteration()) return true;
-  if (deferred_.is_open() && !await_slot(slot_deadline, is_closing))
-    return fail(no_slot);
+  if (deferred_.is_open() && !await_slot(slot_deadline, is_closing)) return fail(no_slot);
   // Closing finishes a snapshot that was taken, as it always did.
   const bool finishes = is_closing && !capture_.may_begin_late() && !habit_.has_forgotten_after_taken();
   if (!gate_.is_kept() && !finishes) {

@@ -247,8 +247,7 @@ void Engine::check_device(std::int64_t iteration) const {
 // All ranks must decide alike: the option and the placement of the job are the same for them, and so is the kind of
 // memory.
 bool Engine::is_due(std::int64_t iteration) const {
-  const bool is_in_each =
-      options_.capture == CaptureMode::automatic && (!is_replicated_ || !device_->can_start_late());
+  const bool is_in_each = options_.capture == CaptureMode::automatic && (!is_replicated_ || !device_->can_start_late());
   return captures_next_ || is_in_each || iteration % static_cast<std::int64_t>(options_.capture_every) == 0;
 }
 
@@ -462,8 +461,8 @@ Outcome Engine::before_update(std::span<const device::Stream> streams) {
   return outcome;
 }
 
-// Writes the private shard for the iteration whose update begins now. A rank that dies within that update leaves it, and
-// the others may have the main shard.
+// Writes the private shard for the iteration whose update begins now. A rank that dies within that update leaves it,
+// and the others may have the main shard.
 void Engine::prepare_own() {
   const bool is_ready = std::exchange(own_is_ready_, true);
   if (!is_ready || !is_consecutive_ || options_.on_suspicion != OnSuspicion::halt || !device_->can_start_late()) return;

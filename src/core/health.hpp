@@ -66,10 +66,10 @@ struct Health {
   std::int64_t iterations_at_risk = 0;
   std::uint32_t copies_now = 0, copies = 0, parity_now = 0, parity = 0;
   // These times change all the time. A change of them alone is no news.
-  TimeMs lasts_ms = 0;    // how long the standing has been the same
-  TimeMs at_risk_ms = 0;  // since the newest commit, or since this incarnation restored one
-  TimeMs allowed_ms = 0;  // the job is not protected after this long without a commit
-  TimeMs pace_ms = 0;     // recent time between two snapshot() calls of a rank; 0: not known yet
+  TimeMs lasts_ms = 0;              // how long the standing has been the same
+  TimeMs at_risk_ms = 0;            // since the newest commit, or since this incarnation restored one
+  TimeMs allowed_ms = 0;            // the job is not protected after this long without a commit
+  TimeMs pace_ms = 0;               // recent time between two snapshot() calls of a rank; 0: not known yet
   std::uint32_t capture_every = 1;  // in one of so many iterations main shards are captured
   // The slowest node in the newest commit.
   NodeId slowest_node = no_node;

@@ -191,7 +191,8 @@ std::string explain(const Health& health, const NameOf& name_of) {
     case Cause::other_options:
       return rank + " was started with another option on_suspicion, capture or capture_every" + with_detail(health);
     case Cause::no_replica:
-      return "capture is jit, but only " + node + " has " + health.detail + ", so nobody else can be captured in its place";
+      return "capture is jit, but only " + node + " has " + health.detail +
+             ", so nobody else can be captured in its place";
     case Cause::stalled:
       return "ranks take snapshots, but no checkpoint is committed";
     case Cause::agent_silent:
@@ -256,7 +257,8 @@ std::string advice(const Health& health, const NameOf& name_of) {
     case Cause::other_protection:
       return "give all agents of the job one option protection, and restart that agent";
     case Cause::other_options:
-      return "give all ranks and agents of the job the same on_suspicion, capture and capture_every; an agent that runs "
+      return "give all ranks and agents of the job the same on_suspicion, capture and capture_every; an agent that "
+             "runs "
              "keeps its own, so restart it";
     case Cause::no_replica:
       return "give capture=auto or every, or spread the ranks that share state over two nodes or more";

@@ -58,10 +58,10 @@ struct Config {
   TimeMs unprotected_after_ms = 5000;  // a shorter wait for a commit is no reason to call the job unprotected
   std::uint32_t capture_every = 1;     // ranks capture main shards in every so many iterations only
   CaptureMode capture = CaptureMode::every;
-  bool halts = false;                  // true: a suspicion whose culprits are known halts the incarnation
-  TimeMs halt_decision_ms = 5000;      // how long a halt waits for ranks that are still in an update
-  TimeMs halt_ms = 60000;              // how long it waits until all ranks that answer are captured
-  std::uint32_t hang_factor = 3;       // a rank that computes so many times as long as the others is a straggler
+  bool halts = false;              // true: a suspicion whose culprits are known halts the incarnation
+  TimeMs halt_decision_ms = 5000;  // how long a halt waits for ranks that are still in an update
+  TimeMs halt_ms = 60000;          // how long it waits until all ranks that answer are captured
+  std::uint32_t hang_factor = 3;   // a rank that computes so many times as long as the others is a straggler
 };
 
 // A shard that a parity piece was computed from. A parity piece has one for each member of its group.

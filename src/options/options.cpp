@@ -479,7 +479,8 @@ const std::array keys = {
         "and the state that they have is captured ([jit](jit.md)). The same on all ranks and nodes."),
     entry<&Options::capture, Capturing>(
         "capture", "every", "", agent | engine, 0,
-        "When main shards are captured. `every`: as `capture_every` says, by default in every iteration. `jit`: seldom, "
+        "When main shards are captured. `every`: as `capture_every` says, by default in every iteration. `jit`: "
+        "seldom, "
         "because after a failure they are captured late from ranks on other nodes that have the same. `auto`: `jit` if "
         "ranks on two nodes or more have each main shard of the job, and in every iteration otherwise "
         "([jit](jit.md#capture-modes)). The same on all ranks and nodes."),
@@ -584,8 +585,9 @@ constexpr std::uint32_t jit_capture_every = 30;
 void fill_capture(Options& options) {
   if (options.on_suspicion == OnSuspicion::report) {
     if (options.capture == CaptureMode::jit)
-      refuse("capture is jit, but on_suspicion is report, so nothing would be captured after a failure; give "
-             "on_suspicion=halt, or leave capture out");
+      refuse(
+          "capture is jit, but on_suspicion is report, so nothing would be captured after a failure; give "
+          "on_suspicion=halt, or leave capture out");
     if (options.capture == CaptureMode::automatic) {
       options.capture = CaptureMode::every;
       options.capture_every = 1;

@@ -51,8 +51,8 @@ struct Control {
   std::string main_shard;
   std::string private_shard;
 
-  std::uint64_t grant = 0;     // number of the newest grant; 0: none yet
-  std::vector<SlotRef> slots;  // of the newest grant
+  std::uint64_t grant = 0;       // number of the newest grant; 0: none yet
+  std::vector<SlotRef> slots;    // of the newest grant
   std::optional<SlotRef> spare;  // likewise, a second one for the private shard
   std::int64_t resume_at = 0;
   CheckpointId committed;

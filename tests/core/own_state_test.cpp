@@ -10,9 +10,9 @@ namespace {
 
 constexpr Rank rank = 0;
 
-class OneRank : public ::testing::Test {
+class OwnState : public ::testing::Test {
  protected:
-  OneRank() {
+  OwnState() {
     node.follow(lone_leader, 5);
     node.handle(TrainerHello{rank, 50, 0, 1, main_shard(rank), private_shard(rank)});
     node.handle(RestoreAsked{rank});
@@ -40,9 +40,8 @@ class OneRank : public ::testing::Test {
   }
   bool reports(CheckpointId checkpoint, const std::string& shard) const {
     const auto pieces = node.status().pieces;
-    return std::any_of(pieces.begin(), pieces.end(), [&](const PieceInfo& piece) {
-      return piece.checkpoint == checkpoint && piece.shard == shard;
-    });
+    return std::any_of(pieces.begin(), pieces.end(),
+                       [&](const PieceInfo& piece) { return piece.checkpoint == checkpoint && piece.shard == shard; });
   }
 
   LoneNode node{Config{}};
@@ -51,7 +50,7 @@ class OneRank : public ::testing::Test {
   std::uint64_t sequence_ = 0;
 };
 
-TEST_F(OneRank, KeepsTheSlotThatACaptureHasNotUsed) {
+TEST_F(OwnState, KeepsTheSlotThatACaptureHasNotUsed) {
   EXPECT_EQ(newest_grant().slots.back(), own(0));
   EXPECT_EQ(newest_grant().spare, own(1));
   capture(1, true);
@@ -60,7 +59,7 @@ TEST_F(OneRank, KeepsTheSlotThatACaptureHasNotUsed) {
   EXPECT_TRUE(reports({1, 1}, private_shard(rank)));
 }
 
-TEST_F(OneRank, LeavesItsOwnStateInBothSlots) {
+TEST_F(OwnState, LeavesItsOwnStateInBothSlots) {
   node.handle(LeftBehind{rank,
                          {{own(0), piece_of(private_shard(rank), {1, 1}, 1)},
                           {own(1), piece_of(private_shard(rank), {1, 2}, 1)},
@@ -70,7 +69,7 @@ TEST_F(OneRank, LeavesItsOwnStateInBothSlots) {
   EXPECT_FALSE(reports({1, 3}, private_shard(rank))) << "that slot was not its own";
 }
 
-TEST_F(OneRank, GivesBothSlotsBackWhenItEnds) {
+TEST_F(OwnState, GivesBothSlotsBackWhenItEnds) {
   node.handle(TrainerExited{rank, 50});
   node.handle(TrainerHello{rank, 51, 0, 1, main_shard(rank), private_shard(rank)});
   EXPECT_EQ(node.all<GrantSlots>().size(), 1u);

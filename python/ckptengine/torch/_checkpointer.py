@@ -37,7 +37,8 @@ class Checkpointer:
                 parallelism), here and below, each rank captures its local tensor.
     optimizer   An object with `param_groups` and `state` like torch's optimizers, or several by name. If the optimizer
                 is partitioned over the ranks (ZeRO), each rank gives its own part.
-    schedulers, scaler   Objects with state_dict() and load_state_dict(), one or several.
+    schedulers, scaler   Objects with state_dict() and load_state_dict(), one or several. With on_suspicion="halt" they
+                belong to the main shard, like parameter groups. So they must be equal on all ranks that share it.
     tensors     More tensors by name that nothing but the update changes, e.g. averaged or master weights.
     extra       Objects with state_dict() and load_state_dict(), torch.Generators or tensors, by name. They are captured
                 before snapshot() returns, so they may change at any time. The position in the data belongs here, e.g.

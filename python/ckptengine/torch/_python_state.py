@@ -51,7 +51,7 @@ class PythonState:
         self._stateful = stateful
         self._extra = extra
         self._generators = _rng.Generators() if rng else None
-        self._groups = {key: _Groups() for key in inventory.optimizers}
+        self._groups = {key: _Groups(is_sorted=splits) for key in inventory.optimizers}
         self._facts: tuple[dict[str, Any], dict[str, bytes]] = ({}, {})
         self._splits = splits
         self._own = _Blob(PYTHON_STATE, PYTHON_STATE_ON_GPU, Capture.SYNCHRONOUS)
@@ -137,8 +137,9 @@ class PythonState:
                 ),
                 "optimizer": _codec.encode(other, "training state['optimizer']", on_gpu) if other else _NOTHING,
             }
+            read = _read_sorted if self._splits else _read_stateful
             for what, objects in self._stateful.items():
-                parts[what] = _all_of(what, objects, _read_stateful, on_gpu)
+                parts[what] = _all_of(what, objects, read, on_gpu)
         return parts
 
 
@@ -237,7 +238,8 @@ class _Blob:
 class _Groups:
     """Encodes the parameter groups of an optimizer, and remembers the result while nothing changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_sorted: bool) -> None:
+        self._is_sorted = is_sorted
         self._seen: list[Any] | None = None  # keys and values; None: one of the values may change in place
         self._encoded = b""
 
@@ -247,6 +249,8 @@ class _Groups:
         if seen is not None and len(found) == len(seen) and all(map(operator.is_, found, seen)):
             return self._encoded
         plain = [{k: v for k, v in group.items() if k != "params"} for group in groups]
+        if self._is_sorted:
+            plain = _sorted(plain)
         self._encoded = _codec.encode(plain, "training state['groups']", on_gpu)
         self._seen = found if all(_is_immutable(v) for group in plain for v in group.values()) else None
         return self._encoded
@@ -278,6 +282,17 @@ def _read_stateful(item: Any) -> Any:
         "growth_interval": item.get_growth_interval(),
         "_growth_tracker": _codec.Number(tracker),
     }
+
+
+def _read_sorted(item: Any) -> Any:
+    return _sorted(_read_stateful(item))
+
+
+def _sorted(value: Any) -> Any:
+    """Equal state must be equal bytes on all ranks, also on one that got attributes in another order."""
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if type(value) is list else value
 
 
 def _read_extra(item: Any) -> Any:

@@ -69,9 +69,7 @@ LeftPieces left_by_orphan(const std::string& directory, core::Rank rank, const O
     auto manifest = segment->slot(ref.slot).read();
     if (manifest && is_wanted(manifest->checkpoint)) pieces.emplace_back(ref, std::move(*manifest));
   };
-  const auto is_newest = [&](CheckpointId checkpoint) {
-    return is_whole || (capturing && checkpoint == capturing);
-  };
+  const auto is_newest = [&](CheckpointId checkpoint) { return is_whole || (capturing && checkpoint == capturing); };
   const auto is_newest_own = [&](CheckpointId checkpoint) {
     return attempted >= 0 && checkpoint.iteration() >= attempted;
   };

@@ -23,16 +23,18 @@ namespace ckpt::agent {
 
 // The slots that a trainer may be writing to.
 struct OpenGrant {
-  std::uint64_t sequence = 0;                // the grant's number
-  std::vector<core::SlotRef> slots;          // empty: the trainer has used the grant
-  std::optional<core::SlotRef> spare = {};  // for the private shard; the trainer has it also after it has used the grant
+  std::uint64_t sequence = 0;        // the grant's number
+  std::vector<core::SlotRef> slots;  // empty: the trainer has used the grant
+  std::optional<core::SlotRef> spare =
+      {};  // for the private shard; the trainer has it also after it has used the grant
 };
 
 // Finds the grants of an earlier agent that trainers may still be using, by rank. Reads the control pages of living
 // trainers in the arena in `directory`.
 std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, const Log& log);
 
-// Of a trainer with this grant: where its private shard is, or may be, if it uses the grant, and which slot remains for it.
+// Of a trainer with this grant: where its private shard is, or may be, if it uses the grant, and which slot remains for
+// it.
 struct OwnSlots {
   core::SlotRef used;
   std::optional<core::SlotRef> left;

@@ -192,7 +192,9 @@ std::uint32_t Leader::capture_every() const {
 // which would have to halt the job.
 Leader::Obstacle Leader::other_options() const {
   if (view_.bindings.empty()) return {};
-  const auto said_by = [](const RankReport& rank) { return halt_options(rank.halts, rank.capture, rank.capture_every); };
+  const auto said_by = [](const RankReport& rank) {
+    return halt_options(rank.halts, rank.capture, rank.capture_every);
+  };
   const auto& [first, its] = *view_.bindings.begin();
   for (const auto& [rank, binding] : view_.bindings) {
     if (said_by(binding.rank) != said_by(its.rank))
