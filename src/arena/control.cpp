@@ -49,8 +49,8 @@ std::uint64_t Grant::word() const {
 
 Grant Grant::from_word(std::uint64_t word) {
   Grant grant{word >> grant_sequence_bit, {}};
-  if (const auto spare = static_cast<std::uint8_t>(word >> grant_spare_bit); spare != 0)
-    grant.spare = static_cast<std::uint8_t>(spare - 1);
+  const auto spare = static_cast<std::uint8_t>(word >> grant_spare_bit);
+  if (spare != 0 && spare <= 16) grant.spare = static_cast<std::uint8_t>(spare - 1);
   for (std::size_t i = 0; i < grant.slots.size(); ++i)
     grant.slots[i] = static_cast<std::uint8_t>(word >> (4 * i) & 0xf);
   return grant;

@@ -223,8 +223,11 @@ void Agent::greet(std::uint64_t instance, TimeMs waited_ms) {
 void Agent::take_left_behind(Rank rank, bool is_whole) {
   const Control& control = machine_.arena.controls.at(rank);
   LeftBehind left{rank, {}};
-  std::vector<SlotRef> slots = control.slots;
-  if (control.spare) slots.push_back(*control.spare);
+  std::vector<SlotRef> slots = control.own_slots();
+  if (open_grants_.contains(rank)) {
+    slots = control.slots;
+    if (control.spare) slots.push_back(*control.spare);
+  }
   for (const SlotRef& ref : slots) {
     Slot* const found = machine_.arena.find(ref);
     if (found == nullptr) continue;
