@@ -10,7 +10,7 @@ All groups of a process are in the same state:
 
     open         They communicate.
     failed       A communication has failed, e.g. because a peer has gone.
-    interrupted  interrupt() was called: whoever waits for a communication goes on.
+    interrupted  interrupt() was called: threads that wait for a communication go on.
     closed       They answer themselves, as if all ranks had sent what this rank sends. So a rank that takes the place
                  of another can build its model and warm up.
 
@@ -33,7 +33,8 @@ from ._group_state import Interrupted, state
 
 
 def interrupt(reason: str) -> None:
-    """Lets whoever waits for a communication go on, within milliseconds. Any thread may call it."""
+    """Interrupts all groups: threads that wait for a communication go on within milliseconds. Any thread may call
+    it."""
     state.interrupt(reason)
 
 
@@ -57,7 +58,7 @@ def check() -> None:
 
 
 def why_not() -> str:
-    """Why check() raises. "" if it does not."""
+    """Returns why check() would raise. "" if it would not."""
     return state.why_not()
 
 
@@ -76,13 +77,13 @@ def require_replaceable() -> None:
 
 
 def failures() -> int:
-    """How many communications have failed since the groups were opened."""
+    """Returns how many communications have failed since the groups were opened."""
     return state.failures
 
 
 def unanswered() -> str:
-    """The communication in closed groups, while nothing was guarded, that only another rank could have answered. "" if
-    there is none."""
+    """Returns the name of a communication that only another rank could have answered. It was made in closed groups,
+    outside of guard(). "" if there was none."""
     return state.unanswered
 
 
@@ -92,8 +93,8 @@ def is_closed() -> bool:
 
 @contextlib.contextmanager
 def guard() -> Iterator[None]:
-    """Context for training that calls check() before it uses results. Meanwhile failed communications have garbage for
-    a result in a backward pass, and raise Interrupted otherwise."""
+    """Context for training that calls check() before it uses results. Within it, a communication that fails in a
+    backward pass returns a meaningless result. Any other that fails raises Interrupted."""
     before, state.guarded = state.guarded, True
     try:
         yield
