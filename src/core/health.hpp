@@ -36,8 +36,8 @@ enum class Cause : std::uint8_t {
   rank_fails = 14,         // a trainer's snapshots fail
   rank_behind = 15,        // a trainer makes no progress while others do
   no_snapshots = 16,       // no rank calls snapshot()
-  copies_do_not_fit = 17,  // a node has no memory for what it should hold
-  copies_missing = 18,     // a node does not have what it should hold
+  copies_do_not_fit = 17,  // a node has no memory for a piece of the next commit
+  copies_missing = 18,     // a node has not got a piece of the next commit
   replacement = 19,        // a standby node has the place of a lost member
   ranks_differ = 20,       // ranks of one shard captured different bytes (the alarm)
   too_slow = 21,           // commits come slower than the job's pace allows
@@ -82,7 +82,7 @@ struct Health {
 // does not change it.
 class SnapshotInterval {
  public:
-  // The rank that is furthest ahead has reached `iteration`.
+  // Call this when the rank that is furthest ahead has offered `iteration` to snapshot().
   void reached(std::int64_t iteration, TimeMs now);
   // 0: not known yet.
   TimeMs interval_ms() const;

@@ -87,7 +87,7 @@ struct Report {
 
 enum class Verdict : std::uint8_t {
   undecided = 0,
-  fresh = 1,     // nothing is stored: start anew
+  fresh = 1,     // nothing is stored: begin at iteration 0
   restore = 2,   // restore Decision::checkpoint
   lost = 3,      // committed state cannot be rebuilt from what is left
   mismatch = 4,  // what is stored has another world size

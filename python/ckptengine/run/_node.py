@@ -20,7 +20,8 @@ KILL_WAIT_S = 10.0
 
 @dataclass
 class Rank:
-    """One rank of this node. `process` is None before it starts, while it waits to start anew, and when it is done."""
+    """One rank of this node. `process` is None before it starts, while it waits to be restarted, and when it is
+    done."""
 
     number: int
     local: int

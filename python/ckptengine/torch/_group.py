@@ -325,7 +325,7 @@ def _outputs(arguments: tuple) -> list[torch.Tensor]:
     return list(_alone.tensors_in(arguments[0])) if arguments else []
 
 
-# Modules between whoever communicates and a group.
+# Modules whose frames lie between the caller of a communication and a group.
 _BETWEEN = ("ckptengine.", "torch.distributed.distributed_c10d", "torch.distributed.c10d_logger")
 
 

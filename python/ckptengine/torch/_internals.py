@@ -146,7 +146,7 @@ def needs_warm_up(models: Iterable[nn.Module]) -> bool:
 
 def reset_models(models: Iterable[nn.Module]) -> None:
     """Lets the next forward pass succeed, wherever the last pass was interrupted. Drops all gradients. All ranks must
-    call it at the same iteration, because DDP then agrees on its buckets anew."""
+    call it at the same iteration, because the ranks' DDP models then agree on their buckets again."""
     fsdp_roots = []
     for model in models:
         for module in model.modules():

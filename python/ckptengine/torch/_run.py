@@ -44,7 +44,7 @@ def run(train: Callable[[Checkpointer], Result], checkpointer: Checkpointer) -> 
     Needs groups "ckpt:gloo" or "ckpt:nccl", and the option on_suspicion=halt. run() restores: do not call restore().
 
     `train`:
-      - It begins at `checkpointer.next_iteration`. Its local variables begin anew with each call. What must go on
+      - It begins at `checkpointer.next_iteration`. Its local variables are lost with each call. State that must survive
         belongs to the checkpointer, e.g. as `extra`.
       - It changes the model within `checkpointer.update(k)` only, or after before_update(). Both raise Interrupted, as
         do communications. It lets Interrupted through. Before that, a backward pass may have given garbage.

@@ -1,5 +1,5 @@
-"""Process groups of torch whose connections can be made anew, while the groups, and all that holds them (models, device
-meshes), stay as they are. Backends "ckpt:gloo" and "ckpt:nccl":
+"""Process groups of torch whose connections can be replaced. The groups themselves stay, and so do models and device
+meshes that hold them. Backends "ckpt:gloo" and "ckpt:nccl":
 
     torch.distributed.init_process_group("ckpt:gloo")
 
@@ -44,9 +44,9 @@ def close() -> None:
 
 
 def reopen(prefix: str) -> None:
-    """Connects all groups anew, in the order in which they were made. All ranks must give the same `prefix`, which must
-    be new. Waits for the other ranks, at most for the timeout of a group. Raises Interrupted if interrupt() is called
-    meanwhile, and Error."""
+    """Connects all groups again, in the order in which they were made. All ranks must give the same `prefix`, which
+    must be new. Waits for the other ranks, at most for the timeout of a group. Raises Interrupted if interrupt() is
+    called meanwhile, and Error."""
     state.reopen(prefix)
 
 
