@@ -51,7 +51,7 @@ void GpuReplication::meet(Deadline deadline) {
     lock.unlock();
     open();
     if (replicator_->wait_to_meet(deadline)) return;
-    replicator_->give_up("not all ranks of the replication group connected over NCCL before restore() had to go on");
+    replicator_->give_up("not all ranks of the replication group connected over NCCL before restore() had to return");
     lock.lock();  // the replicator now reports its failure, perhaps with a better reason
     const Deadline reported_by = Deadline::in_ms(settings_.replicator.end_timeout_ms);
     changed_.wait_until(lock, reported_by.at(), [this] { return has_failed_; });

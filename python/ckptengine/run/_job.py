@@ -185,7 +185,10 @@ class Job:
     def _all_have_joined_or_end(self) -> None:
         if not self._started:
             missing = ", ".join(str(each) for each in range(self._settings.nodes) if each not in self._members)
-            self.end(f"no launcher of node {missing} has joined within {self._settings.join_timeout_s:g} s")
+            self.end(
+                f"no launcher of node {missing} has joined within {self._settings.join_timeout_s:g} s. Start all "
+                "launchers again, or allow more time with --join-timeout"
+            )
 
     # ---- ranks ----
 

@@ -81,7 +81,7 @@ class Link:
             return
         self._out += json.dumps(message).encode() + b"\n"
         if len(self._out) > WAITING_BYTES_MAX:
-            self._lose("does not take what it is sent")
+            self._lose("does not read what is sent to it")
         else:
             self._flush()
 
@@ -117,7 +117,7 @@ class Link:
             line, self._in = self._in.split(b"\n", 1)
             self._take(line)
         if len(self._in) > (LINE_BYTES_MAX if self.is_open else GREETING_BYTES_MAX):
-            self._lose("sends more than a message may have")
+            self._lose("sent a message that is too long")
 
     def _take(self, line: bytes) -> None:
         try:
@@ -128,7 +128,7 @@ class Link:
                 self._greet(message)
                 return
         except (ValueError, KeyError):
-            self._lose("sends what is no message of ckptrun")
+            self._lose("sent something that is not a message of ckptrun")
             return
         if message:  # an empty one only says that the other end lives
             self.on_message(message)
@@ -160,7 +160,9 @@ class Link:
 
     def _check_server(self, message: Message) -> None:
         if "refused" in message or not hmac.compare_digest(str(message["proof"]), self._expected):
-            self._lose("is of another job: --rdzv-id (or CKPTENGINE_JOB) and CKPTENGINE_TOKEN_FILE must be the same")
+            self._lose(
+                "belongs to another job: --rdzv-id (or CKPTENGINE_JOB) and CKPTENGINE_TOKEN_FILE must be the same"
+            )
         else:
             self._opened()
 

@@ -177,7 +177,10 @@ class Launcher:
                 "Start all launchers again: checkpoints stay in the agents' memory")  # fmt: skip
 
         def failed(why: str) -> None:
-            text = f"no launcher of node 0 answers at {where} within {settings.join_timeout_s:g} s: {why}"
+            text = (
+                f"no launcher of node 0 answers at {where} within {settings.join_timeout_s:g} s: {why}. Start it, or "
+                "correct --rdzv-endpoint"
+            )
             self._end(1, text=text)
 
         dial(self.loop, settings.host, settings.port, secret, settings.node_timeout_s, until_s, connected, failed)
