@@ -17,8 +17,8 @@ namespace ckpt::placement {
 // The bytes that a group has lost, by stripe and member. Each member has one position in each stripe.
 class LostPieces {
  public:
-  // Adds all bytes that the member has of the stripe, or the range `within` of them. `within` counts from the first
-  // byte of the member's segment or parity piece.
+  // Notes bytes as lost: all that the member has in this stripe, or only the range `within`. In a stripe, a member has
+  // either one segment of its shard or one row of parity. Byte 0 of `within` is the first byte of that segment or row.
   void add(std::uint32_t stripe, std::uint32_t member) { add(stripe, member, {0, UINT64_MAX}); }
   void add(std::uint32_t stripe, std::uint32_t member, ByteRange within);
   // Adds all parity that the member holds.

@@ -31,7 +31,8 @@ class Links {
   Links(LinkBackend& backend, const TransportOptions& options, PendingConnections& pending_connections, Dial dial,
         OnDown on_down);
 
-  // Sets or replaces the instance and the listener's address of a peer.
+  // Sets where a peer is reached: at its listener's `address`, if its arena has the id `instance`. A later call
+  // replaces both. If that changes one of them, drops the links that used the old value.
   void set_peer(PeerId peer, std::uint64_t instance, const std::string& address);
   // Returns the outgoing link to `peer`, and makes it if needed. Null if set_peer() was not called for this peer.
   std::shared_ptr<Link> to(PeerId peer);

@@ -206,10 +206,12 @@ std::optional<CheckpointRecord> CheckpointWriter::find_committed(const std::stri
     return std::nullopt;
   }
   if (found->checkpoint > wanted.checkpoint)
-    throw Failure(CKPT_ERR_SUPERSEDED, files_.label(path) + " is of incarnation " +
-                                           std::to_string(found->checkpoint.incarnation()) +
-                                           ", so the checkpoint of the earlier incarnation " +
-                                           std::to_string(wanted.checkpoint.incarnation()) + " is not completed");
+    throw Failure(CKPT_ERR_SUPERSEDED,
+                  files_.label(path) + " belongs to the later incarnation " +
+                      std::to_string(found->checkpoint.incarnation()) +
+                      ", so this agent does not complete this iteration of incarnation " +
+                      std::to_string(wanted.checkpoint.incarnation()) +
+                      ". There is nothing to do: storage has the iteration from the later incarnation");
   if (found->checkpoint != wanted.checkpoint) return std::nullopt;
   if (!are_same_pieces(*found, wanted)) refuse_other_bytes(files_.label(path));
   return found;
