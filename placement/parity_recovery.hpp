@@ -44,8 +44,8 @@ struct DecodeSource {
 };
 
 // How to get some bytes at one position of a stripe. If `sources` has only this position itself, the bytes are not
-// lost: read them there. Otherwise decode them from layout.columns() sources, with the coefficients that
-// kernels/erasure_code.hpp has for the positions of the sources.
+// lost: read them there. Otherwise decode them from these sources, of which there are layout.columns().
+// ErasureCode::decoder() (kernels/erasure_code.hpp) has the coefficients for their positions.
 struct DecodeStep {
   std::uint32_t stripe = 0;
   std::uint32_t position = 0;
@@ -62,7 +62,8 @@ struct DecodePlan {
 // Plans how to get the bytes `wanted` of a member's shard. Ignores the part of `wanted` beyond the shard's end.
 DecodePlan plan_shard(const ParityLayout& layout, const LostPieces& lost, std::uint32_t member, ByteRange wanted);
 
-// Plans how to get the bytes `wanted` of the parity piece in row `row` of a stripe. Ignores what is beyond its end.
+// Plans how to get the bytes `wanted` of the parity piece in row `row` of a stripe. Ignores the part of `wanted` beyond
+// the piece's end.
 DecodePlan plan_parity(const ParityLayout& layout, const LostPieces& lost, std::uint32_t stripe, std::uint32_t row,
                        ByteRange wanted);
 

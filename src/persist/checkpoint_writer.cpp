@@ -41,9 +41,10 @@ bool are_same_pieces(const CheckpointRecord& a, const CheckpointRecord& b) {
 }
 
 [[noreturn]] void refuse_other_bytes(const std::string& path) {
-  throw Failure(CKPT_ERR_CORRUPT, path +
-                                      " describes other bytes of the same incarnation and iteration; check whether "
-                                      "another job of this name uses this storage; if not, remove the checkpoint");
+  throw Failure(CKPT_ERR_CORRUPT,
+                path +
+                    " describes other bytes of the same checkpoint; check whether another job of this "
+                    "name writes to this storage; if not, remove this checkpoint from it");
 }
 
 }  // namespace
@@ -129,7 +130,9 @@ std::optional<ShardRecord> CheckpointWriter::find_written(const std::string& dir
 ShardRecord CheckpointWriter::write(const Piece& piece) {
   const arena::Manifest& manifest = *piece.manifest;
   if (!arena::is_consistent(manifest) || !is_plain_name(manifest.shard))
-    throw Failure(CKPT_ERR_CORRUPT, "the manifest of shard \"" + manifest.shard + "\" is inconsistent");
+    throw Failure(CKPT_ERR_CORRUPT,
+                  "the manifest of shard \"" + manifest.shard +
+                      "\" contradicts itself, so this checkpoint is not written; a later one will be");
   const Header header = encode_header(manifest, job_);
   ShardRecord record = describe(manifest, header, node_);
   const std::uint64_t incarnation = manifest.checkpoint.incarnation();
