@@ -38,12 +38,11 @@ static_assert(offsetof(RankControl, magic) == 0 && offsetof(RankControl, format)
               offsetof(RankControl, agent_doorbell) == 120 && offsetof(RankControl, used_grant) == 128 &&
               offsetof(RankControl, attempted) == 136 && offsetof(RankControl, capturing) == 144 &&
               offsetof(RankControl, trainer_doorbell) == 152 && offsetof(RankControl, not_taken) == 160 &&
-              offsetof(RankControl, used_spare) == 168 &&
-              offsetof(RankControl, health) == 192 && offsetof(HealthWords, heartbeats) == 0 &&
-              offsetof(HealthWords, sequence) == 8 && offsetof(HealthWords, words) == 16 &&
-              offsetof(RankControl, stored) == 1600 && offsetof(RankControl, halt_at) == 1608 &&
-              offsetof(RankControl, halt) == 1616 && offsetof(RankControl, answered) == 1664 &&
-              offsetof(RankControl, freeze) == 1672);
+              offsetof(RankControl, used_spare) == 168 && offsetof(RankControl, health) == 192 &&
+              offsetof(HealthWords, heartbeats) == 0 && offsetof(HealthWords, sequence) == 8 &&
+              offsetof(HealthWords, words) == 16 && offsetof(RankControl, stored) == 1600 &&
+              offsetof(RankControl, halt_at) == 1608 && offsetof(RankControl, halt) == 1616 &&
+              offsetof(RankControl, answered) == 1664 && offsetof(RankControl, freeze) == 1672);
 static_assert(offsetof(CommWords, written) == 0 && offsetof(CommWords, channels) == 64 &&
               sizeof(CommWords::Channel) == 8 && offsetof(CommWords::Channel, begun) == 0 &&
               offsetof(CommWords::Channel, ended) == 4 && offsetof(CommWords, events) == 128 &&

@@ -96,7 +96,7 @@ class PythonState:
             self._put({**self._own.decoded(), **self._common.decoded()}, adopted)
 
     def read(self) -> bytes:
-        """Returns the state of now, for write(). Waits for a GPU that has part of it. Raises Error."""
+        """Returns the present state, for write(). Waits for the GPU if a part of the state is there. Raises Error."""
         return _codec.join({**self._encode_own({}, None), **self._encode_common(None)})
 
     def write(self, data: bytes) -> None:
