@@ -4,7 +4,7 @@ The job is that of ./dev demo --jit: four ranks on four nodes of this machine tr
 three ways take turns, each in processes of its own: torch alone; with rejoining, where one rank is killed, one is
 stopped, one spins and a node is lost; and with a restart of all ranks in new processes after a kill, as under torchrun.
 
-  jit_iteration    the median iteration with on_suspicion=halt and capture_every=10, against torch alone
+  jit_iteration    the median iteration with capture=jit, against torch alone
   jit_vs_restart   from the kill until all ranks have trained again: a restart of all, against rejoining
   jit_vs_nvrx      the same with NVRx's in-process restart, which has a fifth rank in reserve, against rejoining
   jit_vs_torchft   the same with torchft, against rejoining. torchft can also go on with the other three; here the
@@ -41,7 +41,7 @@ from jit_recovery import Recovery, restart_all, strike
 from report import Progress
 from run import find_programs
 
-OPTIONS = {"on_suspicion": "halt", "capture_every": CAPTURE_EVERY}
+OPTIONS = {"on_suspicion": "halt", "capture": "jit", "capture_every": CAPTURE_EVERY}
 FAULTS = {"kill": (1, "kill", "backward"), "stop": (2, "stop", "backward"), "spin": (3, "spin", "forward"),
           "node": (1, "node", "")}  # fmt: skip
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -95,8 +95,9 @@ typedef enum ckpt_memory {
 /* When a tensor is captured. This also selects one of the rank's two shards. */
 typedef enum ckpt_capture {
   CKPT_OVERLAPPED = 0, /* main shard: copied while training goes on, until ckpt_before_update() */
-  CKPT_SYNCHRONOUS = 1 /* private shard: copied before ckpt_snapshot() returns. For small state that changes before
-                          the update: BatchNorm statistics, random number generators, counters */
+  CKPT_SYNCHRONOUS = 1 /* private shard: copied before ckpt_snapshot() returns. For this rank's own small state that
+                          changes before the update: BatchNorm statistics, random number generators, counters. With
+                          on_suspicion=halt also copied in ckpt_before_update() (docs/jit.md) */
 } ckpt_capture;
 
 /* The engine of one rank. ckpt_create() makes it, ckpt_close() frees it. */
@@ -230,7 +231,8 @@ typedef enum ckpt_warning {
                                         what it refused to pin before */
   CKPT_WARNING_FORGOTTEN_UPDATE = 3, /* snapshot discarded: ckpt_before_update() was not called after it */
   CKPT_WARNING_REPLICATION = 4,      /* checkpoints go from host to host, although GPU to GPU was asked for */
-  CKPT_WARNING_TENSORS_CHANGED = 5   /* after a rejoin, a tensor did not hold what was captured, and was loaded */
+  CKPT_WARNING_TENSORS_CHANGED = 5,  /* after a rejoin, a tensor did not hold what was captured, and was loaded */
+  CKPT_WARNING_CAPTURE = 6           /* capture=jit, but this rank cannot be captured after a failure */
 } ckpt_warning;
 
 /* Receives a warning on the training thread, within the call that noticed the cause. It must not call the engine.
@@ -352,6 +354,11 @@ CKPT_API ckpt_status ckpt_before_update(ckpt_engine* engine, void* const* stream
 /* Discards the pending capture: one that ckpt_snapshot() began and ckpt_before_update() has not finished. Use it when
  * tensors changed before ckpt_before_update() finished their capture. Does nothing if no capture is pending. */
 CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
+
+/* With the option on_suspicion=halt, ckpt_before_update() also copies the CKPT_SYNCHRONOUS tensors, for a rank that is
+ * killed within the update. Call this function before it if these tensors do not hold the coming iteration's state yet.
+ * Then the next ckpt_before_update() does not copy them. */
+CKPT_API ckpt_status ckpt_own_not_ready(ckpt_engine* engine);
 
 /* Lets the next ckpt_snapshot() capture the whole state, whatever the option capture_every says. Use it for the last
  * snapshot of a job, or before something risky. All ranks have to call it before the same iteration. */

@@ -222,6 +222,10 @@ class Engine {
   // nothing if no capture is pending. Throws Error.
   void discard() { detail::check(ckpt_discard(engine_)); }
 
+  // The CKPT_SYNCHRONOUS tensors do not hold the coming iteration's state yet, so the next before_update() does not
+  // copy them. Only with on_suspicion=halt does it copy them at all. Throws Error. See ckpt_own_not_ready().
+  void own_not_ready() { detail::check(ckpt_own_not_ready(engine_)); }
+
   // Lets the next snapshot() capture the whole state, whatever the option capture_every says. Call it on all ranks
   // before the same iteration. Throws Error.
   void capture_next() { detail::check(ckpt_capture_next(engine_)); }

@@ -260,6 +260,7 @@ _INSTANT_CALLS: dict[str, list] = {
     "ckpt_pause": [c_void_p, c_char_p],
     "ckpt_resume": [c_void_p],
     "ckpt_capture_next": [c_void_p],
+    "ckpt_own_not_ready": [c_void_p],
 }
 
 

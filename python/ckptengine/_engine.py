@@ -412,6 +412,11 @@ class Engine:
             ticket._failed(status, message)
         return False
 
+    def own_not_ready(self) -> None:
+        """Tells the engine that the synchronous tensors do not hold the coming iteration's state yet, so the next
+        before_update() does not copy them. It does so at all only with on_suspicion=halt (docs/jit.md)."""
+        self._check(self._library.ckpt_own_not_ready(self._open()))
+
     def capture_next(self) -> None:
         """Lets the next snapshot() capture the whole state, whatever the option `capture_every` says. Every rank has to
         call it before the same iteration."""

@@ -151,10 +151,15 @@ class Options:
     on_suspicion: Literal["report", "halt"] | None = None
     """What happens once a rank is suspected to hold the others up. `report`: it is named. `halt`: all ranks freeze,
     and the state that they have is captured (docs/jit.md). The same on all ranks and nodes. Default: report."""
+    capture: Literal["every", "jit", "auto"] | None = None
+    """When main shards are captured. `every`: as `capture_every` says, by default in every iteration. `jit`: seldom,
+    because after a failure they are captured late from ranks on other nodes that have the same. `auto`: `jit` if
+    ranks on two nodes or more have each main shard of the job, and in every iteration otherwise
+    ([jit](jit.md#capture-modes)). The same on all ranks and nodes. Default: every."""
     capture_every: int | None = None
     """Main shards are captured every so many (N) iterations only, private shards in every iteration. Without a
     successful halt, a failure costs up to N iterations (docs/jit.md). The same on all ranks and nodes. Default:
-    1."""
+    1, or 30 with `capture=jit` or `auto`."""
     restore_timeout_ms: int | None = None
     """Longest time for a whole restore. Default: 60000."""
     claim_timeout_ms: int | None = None

@@ -46,7 +46,9 @@ def read_step(folder: Path, only: str | None = None) -> dict[str, dict[str, Any]
 
 def tensors_in(header: dict[str, dict], data: memoryview) -> dict[str, Any]:
     from .torch._memory import split_name
-    from .torch._python_state import PYTHON_STATE, PYTHON_STATE_ON_GPU
+    from .torch._python_state import COMMON_STATE, COMMON_STATE_ON_GPU, PYTHON_STATE, PYTHON_STATE_ON_GPU
+
+    on_gpu = {PYTHON_STATE: PYTHON_STATE_ON_GPU, COMMON_STATE: COMMON_STATE_ON_GPU}
 
     def bytes_of(stored_name: str) -> memoryview:
         begin, end = header[stored_name]["data_offsets"] if stored_name in header else (0, 0)
@@ -55,9 +57,9 @@ def tensors_in(header: dict[str, dict], data: memoryview) -> dict[str, Any]:
     tensors = {}
     for stored_name, entry in header.items():
         begin, end = entry["data_offsets"]
-        if stored_name == PYTHON_STATE:
-            tensors[PYTHON_STATE] = python_state(data[begin:end], bytes_of(PYTHON_STATE_ON_GPU))
-        elif stored_name == PYTHON_STATE_ON_GPU and PYTHON_STATE in header:
+        if stored_name in on_gpu:
+            tensors[stored_name] = python_state(data[begin:end], bytes_of(on_gpu[stored_name]))
+        elif any(stored_name == part and of in header for of, part in on_gpu.items()):
             continue  # a part of the other
         else:
             name, order = split_name(stored_name)

@@ -13,7 +13,7 @@ from ckptengine.dcp._index import decode_python_state
 from ckptengine.export import tensors_in
 from ckptengine.torch import _codec, _python_state
 from ckptengine.torch._inventory import Inventory
-from ckptengine.torch._python_state import PYTHON_STATE, PYTHON_STATE_ON_GPU, PythonState
+from ckptengine.torch._python_state import COMMON_STATE, PYTHON_STATE, PYTHON_STATE_ON_GPU, PythonState
 from torch import nn
 
 GPU = torch.device("meta")
@@ -273,3 +273,78 @@ def test_plain_numbers_of_an_optimizer_are_read_anew_and_are_no_replaced_tensors
     assert inventory.identities() == before
     assert inventory.other_state()[""]["first.weight"] == {"step": 2}
     assert _python_state.PythonState(inventory, {}, {}, rng=False) is not None
+
+
+# ---- common state apart from own state ----
+
+
+class Schedule:
+    """Has attributes in the order in which they were set."""
+
+    def __init__(self, **state: object) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict:
+        return dict(self.state)
+
+    def load_state_dict(self, state: dict) -> None:
+        self.state = state
+
+
+def split_state(schedule: Schedule, **extra: object) -> tuple[PythonState, dict]:
+    group = {"params": [], "lr": 0.1}
+    inventory = Inventory({}, {"": SimpleNamespace(param_groups=[group], state={})}, {})
+    return PythonState(inventory, {"scheduler": {"": schedule}}, extra, rng=True, splits=True), group
+
+
+def test_what_an_update_changes_is_common_state_and_all_else_is_own_state():
+    position = Schedule(at=3)
+    state, group = split_state(Schedule(steps=5), data=position)
+    engine = Registrations()
+    state.capture(engine, None, {"main": "rank0"})
+    own, common = (_codec.decode(engine.memory[name]) for name in (PYTHON_STATE, COMMON_STATE))
+    assert set(own) == {"main", "extra", "rng"} and own["extra"] == {"data": {"at": 3}}
+    assert set(common) == {"groups", "optimizer", "scheduler"} and common["scheduler"] == {"": {"steps": 5}}
+    before = bytes(engine.memory[COMMON_STATE])
+    group["lr"], position.state = 0.7, {"at": 4}
+    assert state.capture_own({"main": "rank0"})
+    assert _codec.decode(engine.memory[PYTHON_STATE])["extra"] == {"data": {"at": 4}}
+    assert bytes(engine.memory[COMMON_STATE]) == before, "that of the last snapshot may still be captured"
+    state.put(adopted=False)
+    assert group["lr"] == 0.1 and position.state == {"at": 4}
+
+
+def test_own_state_that_has_outgrown_its_buffer_is_left_to_the_snapshot():
+    position = Schedule(at="")
+    state, _ = split_state(Schedule(), data=position)
+    engine, facts = Registrations(), {}
+    state.check()
+    state.capture(engine, None, facts)
+    before = bytes(engine.memory[PYTHON_STATE])
+    position.state = {"at": "x" * len(before)}
+    assert not state.capture_own(facts)
+    assert bytes(engine.memory[PYTHON_STATE]) == before
+    state.capture(engine, None, facts)
+    assert decoded(engine)["extra"]["data"] == position.state
+
+
+def test_equal_common_state_is_equal_bytes_whatever_order_attributes_and_lengths_it_had():
+    one, two = Schedule(a=1, b=[{"c": 2, "d": 3}]), Schedule(b=[{"d": 3, "c": 2}], a=1)
+    found = []
+    for schedule in (one, two):
+        state, _ = split_state(schedule)
+        engine = Registrations()
+        if schedule is two:
+            schedule.state, state_of_now = {"longer": "x" * 1000}, schedule.state
+            state.capture(engine, None, {})
+            schedule.state = state_of_now
+        state.capture(engine, None, {})
+        found.append(bytes(engine.memory[COMMON_STATE]))
+    assert found[0] == found[1]
+
+
+def test_readers_of_a_checkpoint_join_common_and_own_state():
+    small = {PYTHON_STATE: _codec.encode({"main": "model"}), COMMON_STATE: _codec.encode({"groups": [1]})}
+    assert decode_python_state({name: {} for name in small}, small.__getitem__) == {"main": "model", "groups": [1]}
+    data = memoryview(bytearray(small[COMMON_STATE]))
+    assert tensors_in({COMMON_STATE: {"data_offsets": [0, len(data)]}}, data) == {COMMON_STATE: {"groups": [1]}}

@@ -37,6 +37,7 @@ core::Config core_config(const Options& options, bool has_sources, NodeId node, 
   config.unprotected_after_ms = options.unprotected_after_ms;
   config.hang_factor = options.hang_factor;
   config.capture_every = options.capture_every;
+  config.capture = static_cast<core::CaptureMode>(options.capture);
   config.halts = options.on_suspicion == OnSuspicion::halt;
   return config;
 }
@@ -98,7 +99,7 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, const Gr
 // Collects what an earlier agent left in the arena.
 core::Recovered Driver::recover(const Grants& granted) {
   std::vector<core::Recovered::Granted> in_use;
-  for (const auto& [rank, grant] : granted) in_use.push_back({rank, grant.slots});
+  for (const auto& [rank, grant] : granted) in_use.push_back({rank, grant.slots, grant.spare});
   std::vector<std::string> notices;
   core::Recovered recovered = segments_.recover(in_use, notices);
   for (const std::string& notice : notices) event_log_.note(notice);

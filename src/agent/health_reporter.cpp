@@ -207,6 +207,7 @@ nlohmann::json HealthReporter::report() const {
           {"at_risk_iterations", health.iterations_at_risk},
           {"allowed_ms", health.allowed_ms},
           {"iteration_ms", health.pace_ms},
+          {"capture_every", health.capture_every},
           {"committed", committed ? json{{"incarnation", committed.incarnation()}, {"iteration", committed.iteration()}}
                                   : json(nullptr)},
           {"copies", {{"now", health.copies_now}, {"wanted", health.copies}}},

@@ -29,11 +29,11 @@ using Word32 = std::atomic<std::uint32_t>;
 static_assert(Word64::is_always_lock_free && Word32::is_always_lock_free);
 
 // The formats of the files. Each header names its format. A reader refuses formats that it does not know.
-inline constexpr std::uint32_t format_version = 4;                           // of ReceiveBufferHeader
-inline constexpr std::uint32_t control_format_version = 6;                   // of RankControl. Format 5 had no halts
-inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;            // "CKPTNE1"
-inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;         // "CKPTNT1"
-inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;         // "CKPTNG1"
+inline constexpr std::uint32_t format_version = 4;                    // of ReceiveBufferHeader
+inline constexpr std::uint32_t control_format_version = 7;            // of RankControl. Format 6 had no spare slot
+inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;     // "CKPTNE1"
+inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;  // "CKPTNT1"
+inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;  // "CKPTNG1"
 inline constexpr std::uint64_t receive_buffer_magic = 0x31474c5450'4b43ull;  // "CKPTLG1"
 inline constexpr std::size_t page_bytes = 4096;
 // In RankControl::fenced: the agent takes no more snapshots from this trainer, but no incarnation superseded it.
@@ -91,8 +91,9 @@ struct RankControl {
   std::uint32_t rank;
 
   // Written by the agent.
-  alignas(
-      64) Word64 grant;    // sequence << 16 | a slot for each segment, 4 bits each, first one lowest; sequence 0: none
+  alignas(64)
+      Word64 grant;  // sequence << 24 | spare slot + 1, 8 bits, 0: none | a slot for each segment, 4 bits each, first
+                     //   one lowest; sequence 0: none
   SignedWord64 resume_at;  // all ranks skip the snapshots of iterations before this one
   Word64 committed;        // newest committed checkpoint of this incarnation
   Word64 share;   // parts that the rank captures, as core::Share: first << 32 | of << 16 | stored. Set before any grant
@@ -107,6 +108,7 @@ struct RankControl {
   Word64 capturing;               // checkpoint whose capture is under way, or may be; 0: none
   Word32 trainer_doorbell;        // futex: +1 after any change above
   Word64 not_taken;               // newest snapshot that failed: iteration << 8 | ckpt_status; 0: none
+  Word64 used_spare;  // sequence of the last grant whose spare slot has the private shard; stored before used_grant
 
   HealthWords health;
 

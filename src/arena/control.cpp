@@ -14,6 +14,8 @@ namespace ckpt::arena {
 namespace {
 
 constexpr unsigned freeze_state_bit = 56;
+constexpr unsigned grant_spare_bit = 16;
+constexpr unsigned grant_sequence_bit = 24;
 
 std::string control_path(const std::string& directory, std::uint32_t rank) {
   return directory + "/rank-" + std::to_string(rank) + ".control";
@@ -34,7 +36,11 @@ struct stat stat_of(int fd) {
 }  // namespace
 
 std::uint64_t Grant::word() const {
-  std::uint64_t word = sequence << 16;
+  std::uint64_t word = sequence << grant_sequence_bit;
+  if (spare) {
+    check(*spare < 16, "a grant names a spare slot that no segment has");
+    word |= std::uint64_t{*spare + 1u} << grant_spare_bit;
+  }
   for (std::size_t i = 0; i < slots.size(); ++i) {
     check(slots[i] < 16, "a grant names a slot that its four bits cannot hold");
     word |= std::uint64_t{slots[i]} << (4 * i);
@@ -43,7 +49,9 @@ std::uint64_t Grant::word() const {
 }
 
 Grant Grant::from_word(std::uint64_t word) {
-  Grant grant{word >> 16, {}};
+  Grant grant{word >> grant_sequence_bit, {}};
+  const auto spare = static_cast<std::uint8_t>(word >> grant_spare_bit);
+  if (spare != 0 && spare <= 16) grant.spare = static_cast<std::uint8_t>(spare - 1);
   for (std::size_t i = 0; i < grant.slots.size(); ++i)
     grant.slots[i] = static_cast<std::uint8_t>(word >> (4 * i) & 0xf);
   return grant;

@@ -27,10 +27,13 @@ struct WriterId {
 };
 
 // Permission for one capture: the slots that the trainer may write, one in each of its segments. First come the slots
-// for the parts of the main shard that the rank stores, in order, and then the slot for its private shard.
+// for the parts of the main shard that the rank stores, in order, and then the slot for its private shard. `spare` is a
+// further slot for the private shard. The trainer may write to either of the two, and one of them remains for it after
+// the capture.
 struct Grant {
   std::uint64_t sequence = 0;                            // grants are numbered from 1; 0: no grant
   std::array<std::uint8_t, core::captures_max> slots{};  // each below segment_slots_max
+  std::optional<std::uint8_t> spare = {};
 
   std::uint64_t word() const;
   static Grant from_word(std::uint64_t word);
@@ -118,13 +121,22 @@ class Control {
   }
   void attempted(std::int64_t iteration) { words_->attempted.store(iteration, std::memory_order_release); }
   void capturing(CheckpointId checkpoint) { words_->capturing.store(checkpoint.word(), std::memory_order_release); }
-  void used_grant(std::uint64_t sequence) { words_->used_grant.store(sequence, std::memory_order_release); }
+  // `in_spare`: the private shard is in the grant's spare slot.
+  void used_grant(std::uint64_t sequence, bool in_spare = false) {
+    if (in_spare) words_->used_spare.store(sequence, std::memory_order_release);
+    words_->used_grant.store(sequence, std::memory_order_release);
+  }
   // Only for the thread that watches for a halt.
   void freeze(const FreezeWords& answer);
   void ring_agent() { ring(words_->trainer_doorbell, FutexScope::shared); }
   std::int64_t attempted() const { return words_->attempted.load(std::memory_order_acquire); }
   CheckpointId capturing() const { return CheckpointId::from_word(words_->capturing.load(std::memory_order_acquire)); }
   std::uint64_t used_grant() const { return words_->used_grant.load(std::memory_order_acquire); }
+  // Of the grant that was used last.
+  bool used_spare() const {
+    const std::uint64_t used = used_grant();
+    return used != 0 && words_->used_spare.load(std::memory_order_acquire) == used;
+  }
   FreezeWords freeze() const;
   std::uint32_t trainer_doorbell() const { return words_->trainer_doorbell.load(std::memory_order_acquire); }
   // Agent: waits until the doorbell differs from `seen`, or the deadline passes. ring_agent() wakes it.

@@ -22,6 +22,7 @@ constexpr std::chrono::milliseconds connect_pause{10};
 // The agent's own options count. It warns if they differ from these.
 nlohmann::json asked_for(const Options& options) {
   nlohmann::json asked = {{"claim_timeout_ms", options.claim_timeout_ms},
+                          {"capture", static_cast<int>(options.capture)},
                           {"capture_every", options.capture_every},
                           {"halts", options.on_suspicion == OnSuspicion::halt}};
   if (options.chosen_protection() != placement::Protection())

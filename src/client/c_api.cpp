@@ -288,6 +288,13 @@ ckpt_status ckpt_discard(ckpt_engine* engine) {
   });
 }
 
+ckpt_status ckpt_own_not_ready(ckpt_engine* engine) {
+  return on_engine(engine, [](auto& self) -> Outcome {
+    self.own_not_ready();
+    return {};
+  });
+}
+
 ckpt_status ckpt_capture_next(ckpt_engine* engine) {
   return on_engine(engine, [](auto& self) -> Outcome {
     self.capture_next();

@@ -32,7 +32,10 @@ std::vector<device::Range> ranges_of(const Slots& slots) {
 
 void Capture::attach(AgentSession session) {
   for (WrittenLayouts& written : written_layouts_) written.fill(0);
-  if (session.slots != session_.slots) small_.reset();
+  if (session.slots != session_.slots) {
+    late_.reset();
+    own_.reset();
+  }
   if (session.slots && session.slots == session_.slots && !device_.wants_ranges()) {
     session_ = std::move(session);
     return;
@@ -45,7 +48,9 @@ void Capture::attach(AgentSession session) {
 
 void Capture::renew() {
   detach();
-  small_.reset();
+  late_.reset();
+  own_.reset();
+  own_is_steady_ = false;
   failure_.clear();
   is_torn_.store(false);
 }
@@ -60,14 +65,16 @@ void Capture::follow_growth(arena::Segment& segment) {
 std::optional<arena::Grant> Capture::unused_grant() {
   const arena::Grant grant = session_.control->grant();
   if (grant.sequence == session_.control->used_grant()) return std::nullopt;
-  Slots& slots = *session_.slots;
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (grant.slots[i] >= slots[i].slots()) follow_growth(slots[i]);
-    if (grant.slots[i] >= slots[i].slots())
-      throw Failure(CKPT_ERR_INTERNAL,
-                    "the agent granted a slot that does not exist; do engine and agent have the same version?");
-  }
+  for (std::size_t i = 0; i < session_.slots->size(); ++i) check_slot(i, grant.slots[i]);
   return grant;
+}
+
+void Capture::check_slot(std::size_t segment, std::uint8_t slot) {
+  arena::Segment& of = (*session_.slots)[segment];
+  if (slot >= of.slots()) follow_growth(of);
+  if (slot >= of.slots())
+    throw Failure(CKPT_ERR_INTERNAL,
+                  "the agent granted a slot that does not exist; do engine and agent have the same version?");
 }
 
 std::optional<std::string> Capture::misfit(const RankState& state) const {
@@ -79,69 +86,114 @@ std::optional<std::string> Capture::misfit(const RankState& state) const {
   return std::nullopt;
 }
 
+// If the device can, the private shard is sealed first.
 void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
                     const device::Plan* private_plan) {
   check(!active_, "a capture begins before the previous one has ended");
-  small_.reset();
+  late_.reset();
   Slots& slots = *session_.slots;
+  const std::size_t parts = slots.size() - 1;  // and the private shard
+  const bool is_own_kept = seals_own_early_ && device_.can_start_late() && keep_own(checkpoint, state, private_plan);
   std::array<device::Device::Copy, core::captures_max> copies;
-  for (std::size_t i = 0; i < slots.size(); ++i) {
+  for (std::size_t i = 0; i < slots.size() - (is_own_kept ? 1 : 0); ++i) {
     auto slot = slots[i].writable_slot(grant.slots[i]);
     slot.begin();
     copies[i] = {&state.captured[i].plan, {slot.data(), slot.digests()}};
   }
+  if (is_own_kept)
+    copies[parts] = {&nothing_, {}};
+  else if (private_plan != nullptr)
+    copies[parts].plan = private_plan;
   // Store in this order: an iteration that was attempted and is not being captured has been captured or never will be.
   session_.control->capturing(checkpoint);
   session_.control->attempted(checkpoint.iteration());
-  active_ = {grant, checkpoint, &state};
-  const std::size_t parts = slots.size() - 1;  // and the private shard
-  if (private_plan != nullptr) copies[parts].plan = private_plan;
+  active_ = {grant, checkpoint, &state, is_own_kept ? own_->slot : grant.slots[parts], is_own_kept};
+  if (!is_own_kept) own_.reset();
   device_.start(std::span(copies).first(parts), copies[parts], stream);
-  if (seals_small_early_ && device_.can_start_late()) publish_small(*active_);
 }
 
-void Capture::seal_small(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state,
-                         const device::Plan* private_plan) {
-  check(!active_, "a private shard is sealed while a capture runs");
-  small_.reset();
+// After a capture, one slot of its grant remains for this rank.
+Capture::OwnSlots Capture::own_slots() {
+  const arena::Control& control = *session_.control;
+  const std::uint64_t used = control.used_grant();
+  const bool in_spare = control.used_spare();
+  const arena::Grant grant = control.grant();
+  OwnSlots own;
   const std::size_t last = session_.slots->size() - 1;
-  auto slot = (*session_.slots)[last].writable_slot(grant.slots[last]);
-  slot.begin();
-  // In the order of begin(). The agent takes the iteration for one that is still being captured.
-  session_.control->capturing(checkpoint);
-  session_.control->attempted(checkpoint.iteration());
-  const device::Plan& plan = private_plan != nullptr ? *private_plan : state.captured[last].plan;
-  device_.start({}, {&plan, {slot.data(), slot.digests()}}, nullptr);
-  Active small{grant, checkpoint, &state};
-  publish_small(small);
-  if (small.is_small_sealed) small_ = small;
+  const bool is_open = grant.sequence != used;
+  if (grant.sequence != 0 && (is_open || in_spare)) own.slots[own.count++] = grant.slots[last];
+  if (grant.spare && (is_open || !in_spare)) own.slots[own.count++] = *grant.spare;
+  for (std::size_t i = 0; i < own.count; ++i) check_slot(last, own.slots[i]);
+  return own;
 }
 
-void Capture::begin_late() {
-  check(!active_ && small_, "a late capture begins without a sealed private shard");
-  Slots& slots = *session_.slots;
-  const std::size_t parts = slots.size() - 1;
-  std::array<device::Device::Copy, core::captures_max> copies;
-  for (std::size_t i = 0; i < parts; ++i) {
-    auto slot = slots[i].writable_slot(small_->grant.slots[i]);
-    slot.begin();
-    copies[i] = {&small_->state->captured[i].plan, {slot.data(), slot.digests()}};
-  }
-  active_ = std::exchange(small_, std::nullopt);
-  device_.start(std::span(copies).first(parts), {&nothing_, {}}, nullptr);
+void Capture::write_own(std::uint8_t slot, CheckpointId checkpoint, const RankState& state,
+                        const device::Plan* private_plan, bool is_to_be_sealed) {
+  const PieceState& piece = state.captured.back();
+  auto to = session_.slots->back().writable_slot(slot);
+  to.begin();
+  own_ = Own{slot, checkpoint, piece.length_bytes(), piece.shard->layout_hash};
+  const device::Plan& plan = private_plan != nullptr ? *private_plan : piece.plan;
+  device_.start({}, {&plan, {to.data(), to.digests()}}, nullptr);
+  if (is_to_be_sealed) seal_own(state);
 }
 
-// The slot was emptied, and its data and digests are written. A piece that cannot be sealed now is sealed, or refused,
-// at the end of the capture.
-void Capture::publish_small(Active& of) {
-  const std::size_t last = session_.slots->size() - 1;
-  const std::uint8_t slot = of.grant.slots[last];
+void Capture::seal_own(const RankState& state) {
   try {
-    publish((*session_.slots)[last].writable_slot(slot), of, of.state->captured[last], written_layouts_[last][slot]);
-    of.is_small_sealed = true;
+    publish(session_.slots->size() - 1, own_->slot, own_->checkpoint, state.captured.back());
+    own_->is_sealed = true;
   } catch (const Failure& failure) {
     failure_ = failure.what();
   }
+}
+
+bool Capture::keep_own(CheckpointId checkpoint, const RankState& state, const device::Plan* private_plan) {
+  check(!active_, "a private shard is sealed while a capture runs");
+  const OwnSlots own = own_slots();
+  if (own.count == 0) return false;
+  const PieceState& piece = state.captured.back();
+  const bool is_there = own_ && own_->checkpoint == checkpoint && own.has(own_->slot);
+  if (is_there && own_->is_kept) return own_->is_sealed;
+  bool is_same = false;
+  if (is_there && own_->length_bytes == piece.length_bytes() && own_->layout_hash == piece.shard->layout_hash) {
+    auto written = session_.slots->back().writable_slot(own_->slot);
+    is_same = !device_.verify(private_plan != nullptr ? *private_plan : piece.plan, written.digests());
+    own_is_steady_ = is_same;
+  }
+  const std::uint8_t other = own_ && own.slots[0] == own_->slot ? own.slots[own.count - 1] : own.slots[0];
+  if (!is_same)
+    write_own(is_there ? own_->slot : other, checkpoint, state, private_plan, true);
+  else if (!own_->is_sealed)
+    seal_own(state);
+  own_->is_kept = true;
+  return own_->is_sealed;
+}
+
+void Capture::prepare_own(CheckpointId checkpoint, const RankState& state) {
+  check(!active_, "a private shard is prepared while a capture runs");
+  const OwnSlots own = own_slots();
+  for (std::size_t i = 0; i < own.count; ++i) {
+    if (own_ && own.slots[i] == own_->slot) continue;
+    write_own(own.slots[i], checkpoint, state, nullptr, own_is_steady_);
+    return;
+  }
+}
+
+bool Capture::begin_late(const arena::Grant& grant) {
+  check(!active_ && late_ && own_, "a late capture begins without a sealed private shard");
+  Slots& slots = *session_.slots;
+  const std::size_t parts = slots.size() - 1;
+  if (grant.slots[parts] != own_->slot && grant.spare != own_->slot) return false;
+  std::array<device::Device::Copy, core::captures_max> copies;
+  for (std::size_t i = 0; i < parts; ++i) {
+    auto slot = slots[i].writable_slot(grant.slots[i]);
+    slot.begin();
+    copies[i] = {&late_->state->captured[i].plan, {slot.data(), slot.digests()}};
+  }
+  active_ = Active{grant, late_->checkpoint, late_->state, own_->slot, true};
+  late_.reset();
+  device_.start(std::span(copies).first(parts), {&nothing_, {}}, nullptr);
+  return true;
 }
 
 std::uint64_t Capture::length_bytes() const {
@@ -154,14 +206,16 @@ std::span<const std::byte> Capture::main_piece() const {
   return {session_.slots->front().slot(active_->grant.slots[0]).data(), active_->state->captured[0].length_bytes()};
 }
 
-void Capture::publish(arena::WritableSlot slot, const Active& of, const PieceState& piece,
-                      std::uint64_t& written_layout) const {
+// The slot was emptied, and its data and digests are written.
+void Capture::publish(std::size_t segment, std::uint8_t number, CheckpointId checkpoint, const PieceState& piece) {
   const ShardState& shard = *piece.shard;
+  auto slot = (*session_.slots)[segment].writable_slot(number);
+  std::uint64_t& written_layout = written_layouts_[segment][number];
   if (written_layout != shard.layout_hash || !slot.holds_layout(piece.length_bytes(), shard.layout_hash)) {
     slot.write_layout(piece.length_bytes(), shard.layout_text);
     written_layout = shard.layout_hash;
   }
-  slot.seal({.checkpoint = of.checkpoint.word(),
+  slot.seal({.checkpoint = checkpoint.word(),
              .length_bytes = piece.length_bytes(),
              .root_digest = 0,
              .layout_bytes = shard.layout_text.size(),
@@ -187,12 +241,10 @@ void Capture::over(bool whole) {
 
 bool Capture::seal() try {
   const arena::Grant grant = active_->grant;
-  Slots& slots = *session_.slots;
-  for (std::size_t i = 0; i < slots.size() - (active_->is_small_sealed ? 1 : 0); ++i) {
-    const std::uint8_t slot = grant.slots[i];
-    publish(slots[i].writable_slot(slot), *active_, active_->state->captured[i], written_layouts_[i][slot]);
-  }
-  session_.control->used_grant(grant.sequence);
+  const std::size_t last = session_.slots->size() - 1;
+  for (std::size_t i = 0; i < last; ++i) publish(i, grant.slots[i], active_->checkpoint, active_->state->captured[i]);
+  if (!active_->is_own_sealed) publish(last, active_->own_slot, active_->checkpoint, active_->state->captured[last]);
+  session_.control->used_grant(grant.sequence, active_->own_slot != grant.slots[last]);
   return true;
 } catch (const Failure& failure) {  // no thread of the device may throw; the grant stays unused
   failure_ = failure.what();
@@ -201,7 +253,7 @@ bool Capture::seal() try {
 
 void Capture::cancel() {
   device_.cancel();  // first: until this returns, the device may end the capture
-  small_.reset();
+  late_.reset();
   if (!active_) return;
   session_.control->capturing(CheckpointId());
   active_.reset();

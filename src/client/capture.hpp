@@ -1,7 +1,7 @@
 // Capture copies one rank's state into the slots that the agent granted, for one iteration. begin() starts the copy.
 // release() allows the tensors to change. When the copy is whole, the slots are sealed: in release(), or later on a
-// thread of the device. seal_small() copies and seals the private shard alone, and begin_late() the main shard after
-// it.
+// thread of the device. keep_own() copies and seals the private shard alone, and begin_late() the main shard after it.
+// prepare_own() copies the private shard for the coming iteration, before its update (docs/jit.md).
 //
 // The training thread uses it, the thread that begins a DeferredCapture, or the one that has frozen the rank
 // (update_gate.hpp); nobody does between a successful release() and the call of `sealed`. For host tensors, begin() and
@@ -30,9 +30,9 @@ std::vector<device::Range> ranges_of(const Slots& slots);
 
 class Capture {
  public:
-  // `seals_small_early`: begin() seals the private shard at once, so that it outlives a process that is killed later.
-  Capture(device::Device& device, std::uint32_t world_size, bool seals_small_early = false)
-      : device_(device), world_size_(world_size), seals_small_early_(seals_small_early) {}
+  // `seals_own_early`: begin() seals the private shard at once, so that it outlives a process that is killed later.
+  Capture(device::Device& device, std::uint32_t world_size, bool seals_own_early = false)
+      : device_(device), world_size_(world_size), seals_own_early_(seals_own_early) {}
   ~Capture() { cancel(); }
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
@@ -55,16 +55,22 @@ class Capture {
   void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
              const device::Plan* private_plan = nullptr);
 
-  // Copies the private shard into its slot of the grant and seals it there, for state in host memory. The grant stays
-  // unused. Throws Failure.
-  void seal_small(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state,
-                  const device::Plan* private_plan = nullptr);
-  // True if begin_late() can add the main shard to what was sealed.
-  bool can_begin_late() const { return small_.has_value(); }
-  // As begin(), for the main shard of the checkpoint of the last seal_small(). Allocates nothing.
-  void begin_late();
+  // For state in host memory. Sees to it that the private shard of `checkpoint` is sealed in a slot of this rank. Keeps
+  // the one that prepare_own() wrote, if the tensors are still the same. Returns false if there is no slot, or the
+  // piece cannot be sealed now. The grant, if there is one, stays unused.
+  bool keep_own(CheckpointId checkpoint, const RankState& state, const device::Plan* private_plan = nullptr);
+  // As keep_own(), before the update of `checkpoint`, and beside the piece that keep_own() has kept. Does nothing
+  // without a second slot. Seals the piece only if the last keep_own() has found what was prepared for it.
+  void prepare_own(CheckpointId checkpoint, const RankState& state);
+
+  // After keep_own(): the main shard may follow.
+  void expect_late(CheckpointId checkpoint, const RankState& state) { late_ = Late{checkpoint, &state}; }
+  bool may_begin_late() const { return late_.has_value(); }
+  // As begin(), for the main shard of that checkpoint. Returns false if the grant does not include the slot with its
+  // private shard. Allocates nothing.
+  bool begin_late(const arena::Grant& grant);
   // The tensors change: the main shard of that checkpoint is gone.
-  void forget_small() { small_.reset(); }
+  void forget_late() { late_.reset(); }
 
   bool active() const { return active_.has_value(); }
   CheckpointId checkpoint() const { return active_->checkpoint; }
@@ -91,26 +97,51 @@ class Capture {
     arena::Grant grant;
     CheckpointId checkpoint;
     const RankState* state;
-    bool is_small_sealed = false;
+    std::uint8_t own_slot;  // of the private shard
+    bool is_own_sealed = false;
+  };
+  struct Late {
+    CheckpointId checkpoint;
+    const RankState* state;
+  };
+  // The newest private shard in a slot of this rank.
+  struct Own {
+    std::uint8_t slot = 0;
+    CheckpointId checkpoint;
+    std::uint64_t length_bytes = 0;
+    std::uint64_t layout_hash = 0;
+    bool is_sealed = false;
+    bool is_kept = false;  // by keep_own(): it is final
+  };
+  // The slots for the private shard that the agent has left to this rank now.
+  struct OwnSlots {
+    std::array<std::uint8_t, 2> slots{};
+    std::size_t count = 0;
+    bool has(std::uint8_t slot) const { return (count > 0 && slots[0] == slot) || (count > 1 && slots[1] == slot); }
   };
   // The layout text that this engine wrote to each slot. So it writes each once, and not in every iteration.
   using WrittenLayouts = std::array<std::uint64_t, arena::segment_slots_max>;
 
   void follow_growth(arena::Segment& segment);
+  void check_slot(std::size_t segment, std::uint8_t slot);
+  OwnSlots own_slots();
+  void write_own(std::uint8_t slot, CheckpointId checkpoint, const RankState& state, const device::Plan* private_plan,
+                 bool is_to_be_sealed);
+  void seal_own(const RankState& state);
   void over(bool whole);
   bool seal();
-  void publish_small(Active& of);
-  void publish(arena::WritableSlot slot, const Active& of, const PieceState& piece,
-               std::uint64_t& written_layout) const;
+  void publish(std::size_t segment, std::uint8_t slot, CheckpointId checkpoint, const PieceState& piece);
 
   device::Device& device_;
   const std::uint32_t world_size_;
-  const bool seals_small_early_;
+  const bool seals_own_early_;
   std::atomic<bool> is_torn_{false};
   const device::Plan nothing_{{}};
   AgentSession session_;
   std::optional<Active> active_;
-  std::optional<Active> small_;  // of it, the private shard is sealed and nothing else
+  std::optional<Late> late_;
+  std::optional<Own> own_;
+  bool own_is_steady_ = false;  // the last update did not change the private shard
   Sealed sealed_;
   std::string failure_;
   std::array<WrittenLayouts, core::captures_max> written_layouts_{};  // by segment

@@ -22,7 +22,7 @@ class DeferredCapture {
     CheckpointId checkpoint;
     const RankState* state = nullptr;
     Clock::time_point called_at;
-    bool is_small_only = false;  // only the private shard is captured
+    bool is_own_only = false;  // only the private shard is kept; the main shard may follow late
   };
 
   // Training thread. True if the private shard is small enough to be kept.

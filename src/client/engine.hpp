@@ -58,6 +58,8 @@ class Engine {
   Outcome snapshot(std::int64_t iteration, device::Stream stream = nullptr);
   Outcome before_update(std::span<const device::Stream> streams = {});
   void discard();
+  // The private tensors do not hold the coming iteration's state at the next before_update().
+  void own_not_ready() { own_is_ready_ = false; }
   // The next snapshot captures the main shard, whatever the option capture_every says.
   void capture_next() { captures_next_ = true; }
   // Finishes a pending capture and waits until the last snapshot is committed, at most close_timeout_ms. Does not wait
@@ -132,7 +134,11 @@ class Engine {
   void discard_forgotten();
   void pass_on_news();
   bool is_due(std::int64_t iteration) const;
-  Outcome snapshot_small(std::int64_t iteration, Clock::time_point called_at, const RankState& state);
+  void warn_of_capture();
+  Outcome snapshot_own(std::int64_t iteration, Clock::time_point called_at, const RankState& state);
+  bool keep_own(CheckpointId checkpoint, const RankState& state);
+  Outcome end_capture(std::span<const device::Stream> streams);
+  void prepare_own();
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
   // True if a capture was begun or deferred, and not released.
   bool open_capture() const { return !sealing_.under_way() && (deferred_.is_open() || capture_.active()); }
@@ -142,8 +148,9 @@ class Engine {
 
   // late_capture.cpp
   bool pass_gate();
-  void settle_small();
-  void take_back_small();
+  void settle_own();
+  void take_back_own();
+  std::optional<arena::Grant> await_grant(Deadline deadline, bool is_closing);
   void leave_rest();
   std::string halt_text() const;
   void change_registered(const char* call, const std::function<void()>& change);
@@ -186,7 +193,11 @@ class Engine {
   std::int64_t last_iteration_ = -1;
   UpdateGate gate_;
   UpdateHabit habit_;
+  bool is_replicated_ = false;  // in this incarnation, ranks on two nodes or more have each main shard
+  bool has_warned_of_capture_ = false;
   bool captures_next_ = false;
+  bool own_is_ready_ = true;     // see own_not_ready()
+  bool is_consecutive_ = false;  // the newest snapshot's iteration is the one after the last
   // Why the tensors were not captured late. Belongs to whoever has frozen the gate. Once the gate is over, any thread
   // may read it under the mutex, and rejoin() opens the gate under it.
   std::string late_failure_;

@@ -19,6 +19,7 @@ constexpr std::int64_t session_timeout_ms = 1'000;  // while the link is busy wi
 constexpr std::int64_t slot_look_ms = 50;           // only bounds the wait: the doorbell wakes it
 
 constexpr auto not_asked_for = "training was not seen to call before_update() before each change of its tensors";
+constexpr auto no_slot = "no slot was free, as earlier snapshots do not have all their copies yet";
 constexpr auto too_long = "its capture did not end within 45 s";
 
 }  // namespace
@@ -39,15 +40,15 @@ bool Engine::pass_gate() {
   return has_passed;
 }
 
-// From now on no other thread begins a small snapshot.
-void Engine::settle_small() {
-  if (deferred_.is_open() && deferred_.snapshot().is_small_only) deferred_.take_back();
+// From now on no other thread keeps the private shard of an iteration that is not due.
+void Engine::settle_own() {
+  if (deferred_.is_open() && deferred_.snapshot().is_own_only) deferred_.take_back();
 }
 
-// A small snapshot can no longer become whole, because the tensors change now.
-void Engine::take_back_small() {
-  settle_small();
-  capture_.forget_small();
+// An iteration that was not due can no longer become whole, because the tensors change now.
+void Engine::take_back_own() {
+  settle_own();
+  capture_.forget_late();
 }
 
 void Engine::leave_rest() {
@@ -62,7 +63,7 @@ void Engine::leave_rest() {
 void Engine::change_registered(const char* call, const std::function<void()>& change) {
   const bool was_at_rest = has_late_captures() && gate_.state() != UpdateGate::updating;
   leave_rest();
-  settle_small();
+  settle_own();
   try {
     check_no_capture(call);
     is_registered_anew_ = true;
@@ -71,7 +72,7 @@ void Engine::change_registered(const char* call, const std::function<void()>& ch
     if (was_at_rest) gate_.rest_again();
     throw;
   }
-  capture_.forget_small();
+  capture_.forget_late();
   habit_.left_rest();
 }
 
@@ -107,6 +108,19 @@ bool Engine::await_slot(Deadline deadline, bool is_closing) {
   return !deferred_.take_back();
 }
 
+// The agent grants slots for the main shard once an earlier commit has freed them. A commit may be under way.
+std::optional<arena::Grant> Engine::await_grant(Deadline deadline, bool is_closing) try {
+  for (;;) {
+    const auto control = link_.control();
+    const std::uint32_t seen = control->agent_doorbell();
+    if (auto grant = unused_grant()) return grant;
+    if (deadline.passed() || (is_closing && is_hopeless())) return std::nullopt;
+    control->wait_agent_doorbell(seen, Deadline::in_ms(std::min<std::int64_t>(deadline.remaining_ms(), slot_look_ms)));
+  }
+} catch (const Failure&) {  // a grant that cannot be true
+  return std::nullopt;
+}
+
 // Makes the state of the gate's iteration whole in its slots. Returns false if that is impossible; late_failure_ then
 // says why.
 bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
@@ -119,20 +133,20 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
   // On a GPU the snapshot before may still be copied.
   if (!sealing_.wait(deadline)) return fail(too_long);
   if (tickets_.newest_captured() == gate_.iteration()) return true;
-  if (deferred_.is_open() && !await_slot(slot_deadline, is_closing))
-    return fail("no slot was free, as earlier snapshots do not have all their copies yet");
+  if (deferred_.is_open() && !await_slot(slot_deadline, is_closing)) return fail(no_slot);
   // Closing finishes a snapshot that was taken, as it always did.
-  const bool finishes = is_closing && !capture_.can_begin_late() && !habit_.has_forgotten_after_taken();
+  const bool finishes = is_closing && !capture_.may_begin_late() && !habit_.has_forgotten_after_taken();
   if (!gate_.is_kept() && !finishes) {
     capture_.cancel();
     return fail(not_asked_for);
   }
   if (!capture_.active()) {
     if (!follow_session(Deadline::in_ms(session_timeout_ms))) return fail("the node's agent does not answer");
-    if (!capture_.can_begin_late())
+    if (!capture_.may_begin_late())
       return fail(registry_.has_gpu_tensors() ? "tensors are in GPU memory, and this iteration was not due"
                                               : "its snapshot was skipped or failed");
-    capture_.begin_late();
+    const auto grant = await_grant(slot_deadline, is_closing);
+    if (!grant || !capture_.begin_late(*grant)) return fail(no_slot);
   }
   if (!release({}, deadline.remaining_ms())) {
     capture_.cancel();

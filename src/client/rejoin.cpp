@@ -104,6 +104,7 @@ void Engine::forget_incarnation() {
   last_iteration_ = -1;
   habit_.left_rest();
   captures_next_ = false;
+  is_consecutive_ = false;
   granted_after_ = {};
   reserve_failure_.reset();
   reserving_.take_failure();

@@ -215,6 +215,7 @@ ckpt_restored Engine::restore(device::Stream stream) {
     restored_word_.store(stored_->main.front().manifest.checkpoint.word(), std::memory_order_release);
   }
   registry_.share(stored_->share);
+  is_replicated_ = stored_->is_replicated;
   restored_message_ = std::move(stored_->message);
   result.message = restored_message_.c_str();
   last_iteration_ = result.iteration;

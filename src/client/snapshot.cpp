@@ -161,7 +161,7 @@ void Engine::discard_forgotten() {
 
 void Engine::discard() {
   leave_rest();
-  if (has_late_captures()) take_back_small();
+  if (has_late_captures()) take_back_own();
   habit_.left_rest();
   if (!open_capture() || give_up_deferred(CKPT_DISCARDED)) return;
   tickets_.discarded(last_iteration_);
@@ -187,6 +187,7 @@ void Engine::check_fence(const arena::Control& control) {
 Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream) {
   device_->check_streams("snapshot()", {&stream, 1});
   discard_forgotten();
+  is_consecutive_ = iteration == last_iteration_ + 1;
   last_iteration_ = iteration;
   const bool has_overtaken_copy = sealing_.under_way();
   if (has_overtaken_copy && !is_due(iteration)) return {CKPT_SKIPPED, not_due};
@@ -210,10 +211,11 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   check_device(iteration);
 
   if (iteration < capture_.session().control->resume_at()) return {CKPT_SKIPPED, waits_for_copies};
-  if (!is_due(iteration)) return snapshot_small(iteration, called_at, state);
+  if (!is_due(iteration)) return snapshot_own(iteration, called_at, state);
   captures_next_ = false;
   auto grant = unused_grant();
   if (!grant && device_->can_start_late() && DeferredCapture::fits(state)) {
+    keep_own(CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state);
     defer(iteration, called_at, state);
     return {};
   }
@@ -242,19 +244,40 @@ void Engine::check_device(std::int64_t iteration) const {
     throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
 }
 
+// All ranks must decide alike: the option and the placement of the job are the same for them, and so is the kind of
+// memory.
 bool Engine::is_due(std::int64_t iteration) const {
-  return captures_next_ || iteration % static_cast<std::int64_t>(options_.capture_every) == 0;
+  const bool is_in_each = options_.capture == CaptureMode::automatic && (!is_replicated_ || !device_->can_start_late());
+  return captures_next_ || is_in_each || iteration % static_cast<std::int64_t>(options_.capture_every) == 0;
+}
+
+void Engine::warn_of_capture() {
+  if (options_.capture != CaptureMode::jit || std::exchange(has_warned_of_capture_, true)) return;
+  warnings_.add(CKPT_WARNING_CAPTURE,
+                "capture is jit, but tensors are in GPU memory, so this rank is not captured after a failure, which "
+                "costs up to " +
+                    std::to_string(options_.capture_every) + " iterations; give capture=auto or every");
+}
+
+// Seals the private shard now, if the agent's slots are those that this process has mapped.
+bool Engine::keep_own(CheckpointId checkpoint, const RankState& state) {
+  return has_late_captures() && link_.connected() && link_.session_number() == session_number_ &&
+         capture_.keep_own(checkpoint, state);
 }
 
 // Keeps the private shard: a rank that dies before the next snapshot leaves it, and its peers can still capture the
 // main shard. To the agent the iteration is being captured, because it may still become whole.
-Outcome Engine::snapshot_small(std::int64_t iteration, Clock::time_point called_at, const RankState& state) {
+Outcome Engine::snapshot_own(std::int64_t iteration, Clock::time_point called_at, const RankState& state) {
   const CheckpointId checkpoint(incarnation_.load(std::memory_order_relaxed), iteration);
-  if (!device_->can_start_late()) return {CKPT_SKIPPED, not_due};
-  if (const auto grant = unused_grant()) {
-    capture_.seal_small(*grant, checkpoint, state);
+  if (!device_->can_start_late()) {
+    warn_of_capture();
+    return {CKPT_SKIPPED, not_due};
+  }
+  // In the order of Capture::begin(): the iteration becomes the one that was attempted when this call ends.
+  capture_.session().control->capturing(checkpoint);
+  if (keep_own(checkpoint, state)) {
+    capture_.expect_late(checkpoint, state);
   } else if (DeferredCapture::fits(state)) {
-    capture_.session().control->capturing(checkpoint);
     deferred_.offer({checkpoint, &state, called_at, true});
     deferred_.try_begin([this] { return begin_deferred(); });
   }
@@ -310,15 +333,16 @@ void Engine::defer(std::int64_t iteration, Clock::time_point called_at, const Ra
 // Runs on the training thread or on the watcher's, within DeferredCapture::try_begin(). What is wrong now, the next
 // snapshot() tells.
 bool Engine::begin_deferred() try {
-  const auto& [checkpoint, state, called_at, is_small_only] = deferred_.snapshot();
+  const auto& [checkpoint, state, called_at, is_own_only] = deferred_.snapshot();
   if (!follow_session(Deadline::in_ms(0)) || !capture_.session().slots || capture_.misfit(*state)) return false;
   const arena::Control& control = *capture_.session().control;
   if (control.fenced() != 0 || checkpoint.iteration() < control.resume_at()) return false;
   const auto grant = unused_grant();
   if (!grant) return false;
-  if (is_small_only) {
-    capture_.seal_small(*grant, checkpoint, *state, &deferred_.private_plan());
-    return capture_.can_begin_late();
+  if (is_own_only) {
+    if (!capture_.keep_own(checkpoint, *state, &deferred_.private_plan())) return false;
+    capture_.expect_late(checkpoint, *state);
+    return true;
   }
   tickets_.taken(checkpoint.iteration(), called_at);
   capture_.begin(*grant, checkpoint, *state, nullptr, &deferred_.private_plan());
@@ -384,7 +408,7 @@ Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
   if (habit_.rests() && gate_.is_closed()) capture_.tear();
   if (!pass_gate()) return halted();
   if (habit_.began_snapshot(incarnation_.load(std::memory_order_relaxed)) && has_late_captures()) warn_of_habit();
-  take_back_small();
+  take_back_own();
   link_.comm().offered(iteration);
   mark_iteration(called_at, stream);
   snapshot_called_at_ = called_at;
@@ -428,9 +452,29 @@ bool Engine::release(std::span<const device::Stream> streams, std::int64_t timeo
 
 Outcome Engine::before_update(std::span<const device::Stream> streams) {
   device_->check_streams("before_update()", streams);
+  const bool was_at_rest = gate_.state() != UpdateGate::updating;
   if (!pass_gate()) return halted();
   habit_.asked();
-  take_back_small();
+  take_back_own();
+  const Outcome outcome = end_capture(streams);
+  if (was_at_rest) prepare_own();
+  return outcome;
+}
+
+// Writes the private shard for the iteration whose update begins now. A rank that dies within that update leaves it,
+// and the others may have the main shard.
+void Engine::prepare_own() {
+  const bool is_ready = std::exchange(own_is_ready_, true);
+  if (!is_ready || !is_consecutive_ || options_.on_suspicion != OnSuspicion::halt || !device_->can_start_late()) return;
+  if (capture_.active() || !capture_.session().slots || reserving_.under_way()) return;
+  if (!link_.connected() || link_.session_number() != session_number_ || capture_.session().control->fenced() != 0)
+    return;
+  const RankState& state = registry_.state();
+  if (capture_.misfit(state)) return;
+  capture_.prepare_own(CheckpointId(incarnation_.load(std::memory_order_relaxed), last_iteration_ + 1), state);
+}
+
+Outcome Engine::end_capture(std::span<const device::Stream> streams) {
   if (!open_capture()) return {};
   const auto called_at = Clock::now();
   deferred_.try_begin([this] { return begin_deferred() || (wait_for_freed_slot() && begin_deferred()); });

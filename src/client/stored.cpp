@@ -73,6 +73,7 @@ Stored take_stored(Frame answer) {
     stored.fetch_ms = json.value("fetch_ms", 0.0);
     if (stored.incarnation == 0 || stored.incarnation > CheckpointId::incarnation_max)
       throw Failure(CKPT_ERR_INTERNAL, "the agent named an impossible incarnation");
+    stored.is_replicated = json.value("is_replicated", false);
     const auto& share = json.at("share");
     stored.share = {share.at("first").get<std::uint32_t>(), share.at("of").get<std::uint32_t>(),
                     share.at("stored").get<std::uint32_t>()};

@@ -33,6 +33,7 @@ struct Stored {
   std::int64_t iteration = -1;
   double fetch_ms = 0;
   core::Share share;              // what this rank captures from now on
+  bool is_replicated = false;     // ranks on two nodes or more have each main shard of the job
   std::vector<StoredPiece> main;  // if a checkpoint was found: the shard's parts in order
   std::optional<StoredPiece> private_;
   // Where GPU replication's pieces arrive, with its page. Set if the rank asked for GPU replication and has a group.

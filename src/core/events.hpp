@@ -51,6 +51,7 @@ struct TrainerHello {
   std::string private_shard;
   std::uint32_t capture_every = 1;  // its option capture_every; all ranks need the same
   bool halts = false;
+  CaptureMode capture = CaptureMode::every;
 };
 // A trainer's process has ended. The driver knows that from its pidfd.
 struct TrainerExited {
@@ -72,7 +73,8 @@ struct RestoreDone {
 struct SegmentsReady {
   Rank rank = 0;
   std::vector<std::string> shards;
-  std::uint8_t slots = 2;  // how many slots each segment has
+  std::uint8_t slots = 2;          // how many slots each segment has
+  std::uint8_t private_slots = 0;  // how many that of the private shard has, if that is more
 };
 
 // The rank's progress, as its control page shows it. If a capture has ended as well, the driver posts Captured first.
@@ -85,6 +87,7 @@ struct Progress {
 struct Captured {
   Rank rank = 0;
   std::vector<PieceInfo> pieces;
+  bool in_spare = false;  // the private shard is in the grant's spare slot
 };
 // A trainer's answer to a halt. The driver posts it after Captured.
 struct FreezeAnswered {
@@ -96,8 +99,8 @@ struct FreezeAnswered {
 struct TroubleReported {
   Rank rank = 0;
 };
-// A trainer has ended, and the slots of its grant have pieces of a snapshot that it sealed but did not report as
-// captured. The driver posts this before TrainerExited.
+// A trainer has ended, and the slots of its grant have pieces that it sealed but did not report as captured: some of a
+// snapshot, or the private shard of the iteration after it. The driver posts this before TrainerExited.
 struct LeftBehind {
   Rank rank = 0;
   std::vector<std::pair<SlotRef, PieceInfo>> pieces;
@@ -205,8 +208,11 @@ struct GrantSlots {
   Rank rank = 0;
   Share share;
   std::vector<SlotRef> slots;  // one slot of each segment, in the order of SegmentsReady::shards
+  // A further slot for the private shard. The trainer keeps it, or the one in `slots`, after the capture.
+  std::optional<SlotRef> spare = {};
 };
-// Adds slots to the rank's segments until each segment has `slots` of them. Answered by SegmentsReady. If there is not
+// Adds slots to the rank's segments until each segment has `slots` of them, and that of the private shard one more if
+// the rank gets spare slots. Answered by SegmentsReady. If there is not
 // enough memory, no answer comes.
 struct AddSlots {
   Rank rank = 0;
@@ -263,6 +269,7 @@ struct RestoreReady {
   Share share;  // what the rank captures from now on
   std::vector<RestoreSource> main;
   RestoreSource private_;
+  bool is_replicated = false;  // see Admission
 };
 enum class RestoreError : std::uint8_t { superseded, refused, lost, mismatch };
 // The other answer to RestoreAsked. `text` says to people why restore() fails.

@@ -95,6 +95,7 @@ void visit_fields(auto& v, Is<RankReport> auto& rank) {
   v.field("reports_trouble", rank.reports_trouble);
   v.field("capture_every", rank.capture_every);
   v.field("halts", rank.halts);
+  v.field("capture", rank.capture);
 }
 
 void visit_fields(auto& v, Is<FreezeAnswer> auto& answer) {
@@ -173,6 +174,7 @@ void visit_fields(auto& v, Is<Health> auto& health) {
   v.field("at_risk_ms", health.at_risk_ms);
   v.field("allowed_ms", health.allowed_ms);
   v.field("pace_ms", health.pace_ms);
+  v.field("capture_every", health.capture_every);
   v.field("slowest_node", health.slowest_node);
   v.field("slowest_ms", health.slowest_ms);
   v.field("slowest_is_capture", health.slowest_is_capture);
@@ -264,6 +266,7 @@ void visit_fields(auto& v, Is<Admission> auto& admission) {
   v.field("share", admission.share);
   v.field("replication", admission.replication);
   v.shard_or_none("adopts", admission.adopts);
+  v.field("is_replicated", admission.is_replicated);
 }
 
 void visit_fields(auto& v, Is<CodingInputs::Source> auto& source) {

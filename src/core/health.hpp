@@ -50,9 +50,10 @@ enum class Cause : std::uint8_t {
   agent_silent = 28,      // set by the library: the node's agent does not answer
   agent_gone = 29,        // set by the library: the node has no agent
   superseded = 30,        // set by the library: this trainer belongs to an earlier incarnation
-  other_options = 31,     // a rank has another option `on_suspicion` or `capture_every`
+  other_options = 31,     // a rank has another option `on_suspicion`, `capture` or `capture_every`
+  no_replica = 32,        // with `capture=jit`: ranks of one node alone have a main shard
 };
-inline constexpr Cause last_cause = Cause::other_options;
+inline constexpr Cause last_cause = Cause::no_replica;
 
 struct Health {
   Standing standing = Standing::unprotected;
@@ -65,10 +66,11 @@ struct Health {
   std::int64_t iterations_at_risk = 0;
   std::uint32_t copies_now = 0, copies = 0, parity_now = 0, parity = 0;
   // These times change all the time. A change of them alone is no news.
-  TimeMs lasts_ms = 0;    // how long the standing has been the same
-  TimeMs at_risk_ms = 0;  // since the newest commit, or since this incarnation restored one
-  TimeMs allowed_ms = 0;  // the job is not protected after this long without a commit
-  TimeMs pace_ms = 0;     // recent time between two snapshot() calls of a rank; 0: not known yet
+  TimeMs lasts_ms = 0;              // how long the standing has been the same
+  TimeMs at_risk_ms = 0;            // since the newest commit, or since this incarnation restored one
+  TimeMs allowed_ms = 0;            // the job is not protected after this long without a commit
+  TimeMs pace_ms = 0;               // recent time between two snapshot() calls of a rank; 0: not known yet
+  std::uint32_t capture_every = 1;  // in one of so many iterations main shards are captured
   // The slowest node in the newest commit.
   NodeId slowest_node = no_node;
   TimeMs slowest_ms = 0;

@@ -117,6 +117,8 @@ const char* cause_name(Cause cause) {
       return "other_protection";
     case Cause::other_options:
       return "other_options";
+    case Cause::no_replica:
+      return "no_replica";
     case Cause::stalled:
       return "stalled";
     case Cause::agent_silent:
@@ -187,7 +189,10 @@ std::string explain(const Health& health, const NameOf& name_of) {
     case Cause::other_protection:
       return node + " was started with another option protection" + with_detail(health);
     case Cause::other_options:
-      return rank + " was started with another option on_suspicion or capture_every" + with_detail(health);
+      return rank + " was started with another option on_suspicion, capture or capture_every" + with_detail(health);
+    case Cause::no_replica:
+      return "capture is jit, but only " + node + " has " + health.detail +
+             ", so nobody else can be captured in its place";
     case Cause::stalled:
       return "ranks take snapshots, but no checkpoint is committed";
     case Cause::agent_silent:
@@ -252,8 +257,11 @@ std::string advice(const Health& health, const NameOf& name_of) {
     case Cause::other_protection:
       return "give all agents of the job one option protection, and restart that agent";
     case Cause::other_options:
-      return "give all ranks and agents of the job the same on_suspicion and capture_every; an agent that runs keeps "
-             "its own, so restart it";
+      return "give all ranks and agents of the job the same on_suspicion, capture and capture_every; an agent that "
+             "runs "
+             "keeps its own, so restart it";
+    case Cause::no_replica:
+      return "give capture=auto or every, or spread the ranks that share state over two nodes or more";
     case Cause::stalled:
       return "see ckptctl status and the agents' logs";
     case Cause::agent_silent:

@@ -221,6 +221,10 @@ JobPlacement arrange(const std::vector<RankAssignment>& assignments, std::option
         add_once(placement_of_job.places[part].capturers, ring[i]->node);
     }
     const auto owners = nodes_under(naming);
+    if (owners.size() == 1 && (placement_of_job.lone_shard.empty() || shard < placement_of_job.lone_shard)) {
+      placement_of_job.lone_shard = shard;
+      placement_of_job.lone_node = owners.front();
+    }
     for (const std::string& part : parts_of(shard, is_cut ? count : 1)) {
       Place& place = placement_of_job.places[part];
       place.owners = owners;

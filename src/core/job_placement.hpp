@@ -36,6 +36,9 @@ struct JobPlacement {
   Places places;
   std::map<Rank, Share> shares;
   std::string notice;  // a sentence for people: which copies share a failure domain; "" if none do
+  // A main shard that ranks of one node alone name, and that node. The name is "" if there is none.
+  std::string lone_shard;
+  NodeId lone_node = no_node;
 };
 
 // `assignments` are in order of rank, without gaps. `strategy`: none if the options name none.

@@ -98,6 +98,7 @@ class BinaryReader {
   void field(const char*, Cause& cause) { read_enum(cause, last_cause); }
   void field(const char*, RankTrouble& trouble) { read_enum(trouble, last_trouble); }
   void field(const char*, Freeze& freeze) { read_enum(freeze, last_freeze); }
+  void field(const char*, CaptureMode& mode) { read_enum(mode, last_capture_mode); }
   void field(const char*, Halt& halt) {
     visit_fields(*this, halt);
     good_ = good_ && halt.culprits.size() <= culprits_max && halt.others.size() <= unfrozen_max;

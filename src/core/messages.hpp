@@ -40,6 +40,7 @@ struct RankReport {
   bool reports_trouble = false;     // a communication has failed in this incarnation, and no halt interrupted it
   std::uint32_t capture_every = 1;  // its option capture_every
   bool halts = false;
+  CaptureMode capture = CaptureMode::every;
   bool operator==(const RankReport&) const = default;
 };
 
@@ -141,6 +142,8 @@ struct Admission {
   std::optional<Share> share = {};                   // once the incarnation is decided and placed
   std::optional<ReplicationGroup> replication = {};  // likewise, if the rank asked for it
   std::string adopts = {};  // the private shard that it restores instead of one of its own; "": its own
+  // With `share`: ranks on two nodes or more name each main shard of the job. The same for all ranks.
+  bool is_replicated = false;
   bool operator==(const Admission&) const = default;
 };
 

@@ -23,7 +23,8 @@ struct Recovered {
   // the rank gets no other grant, until the trainer has captured into them or is proven dead.
   struct Granted {
     Rank rank = 0;
-    std::vector<SlotRef> slots;
+    std::vector<SlotRef> slots;         // empty: the trainer has captured into them
+    std::optional<SlotRef> spare = {};  // as GrantSlots::spare; it stays granted after a capture
   };
   std::vector<Slot> slots;  // all slots of all segments, free ones included
   std::vector<Granted> granted;

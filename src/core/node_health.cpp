@@ -38,7 +38,7 @@ void HealthView::observe(const Directive& directive, CheckpointId highest_commit
 Health HealthView::judge(const Directive& directive, const Config& config, const Facts& facts, TimeMs now) const {
   const TimeMs age_ms = now - received_at_.value_or(began_at_.value_or(now));
   Health health = health_in(directive, received_at_ ? age_ms : 0);
-  health.allowed_ms = allowed_ms(config.unprotected_after_ms, health.pace_ms * config.capture_every);
+  health.allowed_ms = allowed_ms(config.unprotected_after_ms, health.pace_ms * health.capture_every);
   health.at_risk_ms = std::max(health.at_risk_ms, clock_.quiet_ms(now));
   const bool is_overdue = health.at_risk_ms > health.allowed_ms;
   // Its own pause is not the leader's fault: a node that was paused first hears the next directive.

@@ -25,6 +25,11 @@ inline constexpr Rank no_rank = UINT32_MAX;
 inline constexpr NodeId storage_node = UINT32_MAX - 1;
 inline constexpr NodeId parity_node = UINT32_MAX - 2;
 
+// When ranks capture main shards (the option `capture`). `jit` and `automatic` count on replicas: ranks on other nodes
+// that have the same main shard.
+enum class CaptureMode : std::uint8_t { every = 0, jit = 1, automatic = 2 };
+inline constexpr CaptureMode last_capture_mode = CaptureMode::automatic;
+
 struct Config {
   NodeId node = 0;
   std::uint64_t arena_id = 0;        // identifies this node's arena; an arena that was made anew has a new id
@@ -52,10 +57,11 @@ struct Config {
   std::uint32_t relay_from = 256;      // from this many nodes on, nodes report through relays
   TimeMs unprotected_after_ms = 5000;  // a shorter wait for a commit is no reason to call the job unprotected
   std::uint32_t capture_every = 1;     // ranks capture main shards in every so many iterations only
-  bool halts = false;                  // true: a suspicion whose culprits are known halts the incarnation
-  TimeMs halt_decision_ms = 5000;      // how long a halt waits for ranks that are still in an update
-  TimeMs halt_ms = 60000;              // how long it waits until all ranks that answer are captured
-  std::uint32_t hang_factor = 3;       // a rank that computes so many times as long as the others is a straggler
+  CaptureMode capture = CaptureMode::every;
+  bool halts = false;              // true: a suspicion whose culprits are known halts the incarnation
+  TimeMs halt_decision_ms = 5000;  // how long a halt waits for ranks that are still in an update
+  TimeMs halt_ms = 60000;          // how long it waits until all ranks that answer are captured
+  std::uint32_t hang_factor = 3;   // a rank that computes so many times as long as the others is a straggler
 };
 
 // A shard that a parity piece was computed from. A parity piece has one for each member of its group.

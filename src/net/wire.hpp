@@ -43,7 +43,7 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 inline constexpr std::uint32_t magic = 0x4e504b43;  // "CKPN"
 // The version of the protocol. It covers all that must be the same on both sides, such as socket_segment_size in
 // ucx.cpp.
-inline constexpr std::uint32_t version = 15;
+inline constexpr std::uint32_t version = 16;
 inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
 inline constexpr std::size_t grain_bytes = 64u << 10;

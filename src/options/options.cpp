@@ -262,6 +262,17 @@ struct Reaction {
   static std::string text(OnSuspicion from) { return from == OnSuspicion::report ? "report" : "halt"; }
 };
 
+struct Capturing {
+  static std::string type() { return "every|jit|auto"; }
+  static void parse(CaptureMode& to, std::string_view text) {
+    if (text != "every" && text != "jit" && text != "auto") throw BadValue{"must be every, jit or auto"};
+    to = text == "every" ? CaptureMode::every : text == "jit" ? CaptureMode::jit : CaptureMode::automatic;
+  }
+  static std::string text(CaptureMode from) {
+    return from == CaptureMode::every ? "every" : from == CaptureMode::jit ? "jit" : "auto";
+  }
+};
+
 struct Flag {
   static std::string type() { return "flag"; }
   static void parse(bool& to, std::string_view text) {
@@ -466,8 +477,15 @@ const std::array keys = {
         "on_suspicion", "report", "", agent | engine, 0,
         "What happens once a rank is suspected to hold the others up. `report`: it is named. `halt`: all ranks freeze, "
         "and the state that they have is captured ([jit](jit.md)). The same on all ranks and nodes."),
-    entry<&Options::capture_every, Count<1, 1'000'000>>(
-        "capture_every", "1", "", agent | engine, 0,
+    entry<&Options::capture, Capturing>(
+        "capture", "every", "", agent | engine, 0,
+        "When main shards are captured. `every`: as `capture_every` says, by default in every iteration. `jit`: "
+        "seldom, "
+        "because after a failure they are captured late from ranks on other nodes that have the same. `auto`: `jit` if "
+        "ranks on two nodes or more have each main shard of the job, and in every iteration otherwise "
+        "([jit](jit.md#capture-modes)). The same on all ranks and nodes."),
+    entry<&Options::capture_every, Count<0, 1'000'000>>(
+        "capture_every", "0", "1, or 30 with `capture=jit` or `auto`", agent | engine, 0,
         "Main shards are captured every so many (N) iterations only, private shards in every iteration. Without a "
         "successful halt, a failure costs up to N iterations ([jit](jit.md)). The same on all ranks and nodes."),
     entry<&Options::restore_timeout_ms, Milliseconds>("restore_timeout_ms", "60000", "", engine | agent, 0,
@@ -561,6 +579,23 @@ std::string host_name() {
   return is_plain_name(name) ? name : "localhost";
 }
 
+// Seldom enough that copies cost nothing, often enough that the loss of all replicas costs a minute or so.
+constexpr std::uint32_t jit_capture_every = 30;
+
+void fill_capture(Options& options) {
+  if (options.on_suspicion == OnSuspicion::report) {
+    if (options.capture == CaptureMode::jit)
+      refuse(
+          "capture is jit, but on_suspicion is report, so nothing would be captured after a failure; give "
+          "on_suspicion=halt, or leave capture out");
+    if (options.capture == CaptureMode::automatic) {
+      options.capture = CaptureMode::every;
+      options.capture_every = 1;
+    }
+  }
+  if (options.capture_every == 0) options.capture_every = options.capture == CaptureMode::every ? 1 : jit_capture_every;
+}
+
 void fill_computed(Options& options, const Settings& settings) {
   const std::string user = "ckptengine-" + std::to_string(geteuid());
   if (options.node.empty()) options.node = host_name();
@@ -571,6 +606,7 @@ void fill_computed(Options& options, const Settings& settings) {
   if (options.rank >= options.world_size && settings.contains("rank") && settings.contains("world_size"))
     refuse(settings.at("rank").from + " is " + std::to_string(options.rank) + ", but the world size is " +
            std::to_string(options.world_size) + "; ranks count from 0");
+  fill_capture(options);
   // With less, a node would count as dead because of a single lost or late message.
   if (options.node_timeout_ms < 3 * options.heartbeat_ms)
     refuse("node_timeout_ms is " + std::to_string(options.node_timeout_ms) + " and heartbeat_ms " +

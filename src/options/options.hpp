@@ -25,6 +25,7 @@ enum class AgentMode { automatic, attach };
 enum class SendMode { idle, immediate };
 enum class ReplicationMode { host, device };
 enum class OnSuspicion { report, halt };
+enum class CaptureMode { every, jit, automatic };
 
 struct Options {
   std::string job;
@@ -81,6 +82,7 @@ struct Options {
   std::int64_t hang_floor_ms;
   std::uint32_t hang_factor;
   OnSuspicion on_suspicion;
+  CaptureMode capture;
   std::uint32_t capture_every;
   std::int64_t restore_timeout_ms;
   std::int64_t claim_timeout_ms;

@@ -61,9 +61,14 @@ Recovered Agent::attach(Arena& arena, TimeMs now) {
   recovered.epoch = arena.epoch;
   std::set<SlotRef> granted;
   for (const auto& [rank, control] : arena.controls) {
-    if (!control.grant_is_open()) continue;
-    recovered.granted.push_back({rank, control.slots});
-    granted.insert(control.slots.begin(), control.slots.end());
+    const auto own = control.own_slots();
+    granted.insert(own.begin(), own.end());
+    if (control.grant_is_open()) {
+      recovered.granted.push_back({rank, control.slots, control.spare});
+      granted.insert(control.slots.begin(), control.slots.end());
+    } else if (!own.empty()) {
+      recovered.granted.push_back({rank, {}, own.front()});
+    }
   }
   arena.for_each([&](const SlotRef& ref, Slot& slot) {
     slot.counted = slot.findable() && !granted.contains(ref);
@@ -218,11 +223,18 @@ void Agent::greet(std::uint64_t instance, TimeMs waited_ms) {
 void Agent::take_left_behind(Rank rank, bool is_whole) {
   const Control& control = machine_.arena.controls.at(rank);
   LeftBehind left{rank, {}};
-  for (const SlotRef& ref : control.slots) {
+  std::vector<SlotRef> slots = control.own_slots();
+  if (open_grants_.contains(rank)) {
+    slots = control.slots;
+    if (control.spare) slots.push_back(*control.spare);
+  }
+  for (const SlotRef& ref : slots) {
     Slot* const found = machine_.arena.find(ref);
     if (found == nullptr) continue;
     Slot& slot = *found;
-    if (slot.counted || !slot.sealed || !(is_whole || slot.header.checkpoint == control.sealing)) continue;
+    const bool is_newer = slot.header.checkpoint.incarnation() == control.sealing.incarnation() &&
+                          slot.header.checkpoint.iteration() >= control.attempted && ref.shard == control.private_shard;
+    if (slot.counted || !slot.sealed || !(is_whole || slot.header.checkpoint == control.sealing || is_newer)) continue;
     slot.counted = true;
     slot.counted_since = world_.event_queue.now();
     world_.invariants.counted(machine_, slot.header);
@@ -234,7 +246,7 @@ void Agent::take_left_behind(Rank rank, bool is_whole) {
 void Agent::end_session(Rank rank) {
   if (world_.settings.can_halt()) {
     read_words(rank);  // what it did last
-    if (open_grants_.contains(rank)) take_left_behind(rank, false);
+    take_left_behind(rank, false);
     if (world_.agent(machine_.id, id_) != this) return;  // this agent died meanwhile
   }
   const TrainerSession session = sessions_.at(rank);
@@ -259,8 +271,8 @@ void Agent::trainer_ended(std::uint64_t instance, bool died) {
   for (const auto& [rank, control] : machine_.arena.controls) {
     if (control.instance != instance) continue;
     const Rank its_rank = rank;
-    if (world_.settings.can_halt() && open_grants_.contains(its_rank))
-      take_left_behind(its_rank, !control.grant_is_open());
+    if (world_.settings.can_halt())
+      take_left_behind(its_rank, open_grants_.contains(its_rank) && !control.grant_is_open());
     open_grants_.erase(its_rank);
     machine_.arena.controls.erase(its_rank);
     handle(TrainerExited{its_rank, instance});
@@ -301,7 +313,10 @@ void Agent::reserve(std::uint64_t instance) {
     control.reserved = parts_of(control.main_shard, trainer->share());
     control.reserved.push_back(control.private_shard);
     for (const std::string& shard : control.reserved) {
-      agent.machine_.arena.make_segment(trainer->rank, shard, agent.world_.settings.core.local_slots);
+      const std::size_t slots = agent.world_.settings.core.local_slots + agent.spare_slots(trainer->rank, shard);
+      agent.machine_.arena.make_segment(trainer->rank, shard, slots);
+      Segment& segment = agent.machine_.arena.segments.at({trainer->rank, shard});
+      segment.resize(std::max(segment.size(), slots));
     }
     agent.handle(agent.segments_of(trainer->rank, control.reserved));
   });
@@ -309,8 +324,17 @@ void Agent::reserve(std::uint64_t instance) {
 
 SegmentsReady Agent::segments_of(Rank rank, const std::vector<std::string>& shards) const {
   std::size_t slots = SIZE_MAX;
-  for (const std::string& shard : shards) slots = std::min(slots, machine_.arena.segments.at({rank, shard}).size());
-  return {rank, shards, static_cast<std::uint8_t>(slots)};
+  std::size_t private_slots = 0;
+  for (const std::string& shard : shards) {
+    const std::size_t there = machine_.arena.segments.at({rank, shard}).size(), spare = spare_slots(rank, shard);
+    if (spare != 0) private_slots = there;
+    slots = std::min(slots, there - spare);
+  }
+  return {rank, shards, static_cast<std::uint8_t>(slots), static_cast<std::uint8_t>(private_slots)};
+}
+
+std::size_t Agent::spare_slots(Rank rank, const std::string& shard) const {
+  return world_.settings.can_halt() && shard == world_.settings.private_shard(rank) ? 1 : 0;
 }
 
 // Posts what has changed in the trainer's control words: first a capture, then the trainer's progress.
@@ -322,7 +346,10 @@ void Agent::read_words(Rank rank) {
   if (open_grants_.contains(rank) && !control.grant_is_open()) {
     open_grants_.erase(rank);
     Captured captured{rank, {}};
-    for (const SlotRef& ref : control.slots) {
+    captured.in_spare = control.used_spare;
+    std::vector<SlotRef> slots = control.slots;
+    slots.back() = control.own_slot();
+    for (const SlotRef& ref : slots) {
       Slot& slot = *machine_.arena.find(ref);
       captured.pieces.push_back(slot.header);
       slot.counted = true;

@@ -99,7 +99,14 @@ void Agent::on(const GrantSlots& grant) {
     world_.invariants.granting(machine_, ref, control.instance);
     machine_.arena.find(ref)->granted_to = control.instance;
   }
+  const auto left = control.own_slots();
+  if (grant.spare && std::find(left.begin(), left.end(), *grant.spare) == left.end()) {
+    world_.invariants.granting(machine_, *grant.spare, control.instance);
+    machine_.arena.find(*grant.spare)->granted_to = control.instance;
+  }
   control.slots = grant.slots;
+  control.spare = grant.spare;
+  control.used_spare = false;
   ++control.grant;
   open_grants_.insert(grant.rank);
 }
@@ -112,7 +119,7 @@ void Agent::on(const AddSlots& add) {
       return;
     for (const std::string& shard : add.shards) {
       Segment& segment = agent.machine_.arena.segments[{add.rank, shard}];
-      segment.resize(std::max<std::size_t>(segment.size(), add.slots));
+      segment.resize(std::max<std::size_t>(segment.size(), add.slots + agent.spare_slots(add.rank, shard)));
     }
     agent.handle(agent.segments_of(add.rank, add.shards));
   });

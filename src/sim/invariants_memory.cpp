@@ -16,7 +16,8 @@ std::string place(const Machine& machine, const SlotRef& ref) {
 
 const Slot& Invariants::writable(const Machine& machine, const SlotRef& ref, const char* what) const {
   const Config& core = world_.settings.core;
-  const int configured = ref.rank == held_rank ? core.held_slots : core.local_slots_max;
+  const int spare = world_.settings.can_halt() && ref.shard.ends_with(private_suffix) ? 1 : 0;
+  const int configured = ref.rank == held_rank ? core.held_slots : core.local_slots_max + spare;
   const Slot* slot = machine.arena.find(ref);
   if (slot == nullptr || ref.slot >= configured) {
     throw Violation{"I5", text(place(machine, ref), " is ", what, ", although the node has no such slot")};

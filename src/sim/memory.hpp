@@ -51,8 +51,9 @@ struct Control {
   std::string main_shard;
   std::string private_shard;
 
-  std::uint64_t grant = 0;     // number of the newest grant; 0: none yet
-  std::vector<SlotRef> slots;  // of the newest grant
+  std::uint64_t grant = 0;       // number of the newest grant; 0: none yet
+  std::vector<SlotRef> slots;    // of the newest grant
+  std::optional<SlotRef> spare;  // likewise, a second one for the private shard
   std::int64_t resume_at = 0;
   CheckpointId committed;
   bool fenced = false;
@@ -60,6 +61,7 @@ struct Control {
   std::optional<std::int64_t> halt_at;
 
   std::uint64_t used_grant = 0;  // number of the newest grant that the trainer has used
+  bool used_spare = false;       // then the private shard is in the spare slot
   std::int64_t attempted = -1;
   std::int64_t capturing = -1;
   CheckpointId sealing;               // what it seals in the slots of its grant
@@ -78,6 +80,16 @@ struct Control {
   }
 
   bool grant_is_open() const { return grant != used_grant; }
+  // Where the private shard of the grant is, once the grant is used.
+  const SlotRef& own_slot() const { return used_spare ? *spare : slots.back(); }
+  // The slots for its private shard that the trainer may write.
+  std::vector<SlotRef> own_slots() const {
+    std::vector<SlotRef> own;
+    if (slots.empty()) return own;
+    if (grant_is_open() || used_spare) own.push_back(slots.back());
+    if (spare && (grant_is_open() || !used_spare)) own.push_back(*spare);
+    return own;
+  }
 };
 
 struct Arena {

@@ -276,7 +276,12 @@ void Trainer::begin_update(std::int64_t k) {
     later(left, [this, capture = capture_] { seal_next(capture, 0); });
   }
   const TimeMs takes_ms = left + world_.random.between(2, world_.settings.update_ms);
-  if (world_.settings.can_halt()) later(left + (takes_ms - left) / 2, [this] { main_ ^= within_update; });
+  if (world_.settings.can_halt()) {
+    // The passes have changed its own state, and the update does not.
+    private_ = mix(private_, mix(static_cast<std::uint64_t>(k), static_cast<std::uint64_t>(launch)));
+    later(left, [this, k] { prepare_own(k); });
+    later(left + (takes_ms - left) / 2, [this] { main_ ^= within_update; });
+  }
   if (std::exchange(dies_in_update_, false))
     later(world_.random.between(0, takes_ms), [this] { quit("it is killed within its update"); });
   later(takes_ms, [this, k] { finish_update(k); });
@@ -286,7 +291,7 @@ void Trainer::finish_update(std::int64_t k) {
   if (world_.settings.can_halt()) main_ ^= within_update;
   const auto step = mix(static_cast<std::uint64_t>(k), static_cast<std::uint64_t>(launch));
   main_ = mix(main_, step);
-  private_ = mix(private_, step);
+  if (!world_.settings.can_halt()) private_ = mix(private_, step);
   iteration_ = k;
   snapshot(k);
   rest();
@@ -311,8 +316,12 @@ void Trainer::snapshot(std::int64_t k) {
   words->attempted = k;
   words->capturing = -1;
   mark(schedule::Mark::Kind::iteration);
-  if (!words->reserved.empty() && k >= words->resume_at && words->grant_is_open())
-    is_due(k) ? start_capture(*words, k) : seal_small(*words, k);
+  if (!words->reserved.empty() && k >= words->resume_at) {
+    if (!is_due(k))
+      seal_small(*words, k);
+    else if (words->grant_is_open())
+      start_capture(*words, k);
+  }
   if (words->reserved.empty() && !reserving_ && agent_id_ != 0) {
     reserving_ = true;
     world_.agent_on(node)->later(0, [id = instance](Agent& a) { a.reserve(id); });
@@ -334,17 +343,46 @@ void Trainer::empty(const SlotRef& ref) {
 
 // The rest of the iteration may follow late.
 void Trainer::seal_small(Control& words, std::int64_t k) {
-  empty(words.slots.back());
+  if (words.own_slots().empty()) return;
   captured_private_ = private_;
   captured_iteration_ = k;
   words.capturing = k;
   words.sealing = CheckpointId(incarnation_, k);
-  seal(words.slots.back(), captured_private_);
-  small_grant_ = words.grant;
+  may_follow_ = keep_own(words, k);
+}
+
+// As src/client/capture does: not where its newest private shard is, unless that is of this iteration.
+bool Trainer::keep_own(Control& words, std::int64_t k) {
+  const auto own = words.own_slots();
+  if (own.empty()) return false;
+  const bool is_here = own_slot_ && std::find(own.begin(), own.end(), *own_slot_) != own.end();
+  if (is_here && own_iteration_ == k) return true;
+  const SlotRef slot = is_here && own.front() == *own_slot_ ? own.back() : own.front();
+  empty(slot);
+  own_slot_ = slot;
+  own_iteration_ = k;
+  seal(slot, private_, k);
+  return true;
+}
+
+// Before the update of iteration k, beside the private shard of the last one.
+void Trainer::prepare_own(std::int64_t k) {
+  Control* words = control();
+  if (words == nullptr || words->fenced || words->reserved.empty()) return;
+  const auto own = words->own_slots();
+  const auto free = std::find_if(own.begin(), own.end(), [&](const SlotRef& slot) { return slot != own_slot_; });
+  if (free == own.end()) return;
+  const SlotRef slot = *free;
+  empty(slot);
+  own_slot_ = slot;
+  own_iteration_ = k;
+  seal(slot, private_, k);
 }
 
 void Trainer::start_capture(Control& words, std::int64_t k) {
-  for (const SlotRef& ref : words.slots) empty(ref);
+  for (const SlotRef& ref : words.slots) {
+    if (ref.shard != words.private_shard || !world_.settings.can_halt()) empty(ref);
+  }
   capture_ = ++captures_;
   captured_main_ = main_;
   captured_private_ = private_;
@@ -352,7 +390,9 @@ void Trainer::start_capture(Control& words, std::int64_t k) {
   capture_ends_at_ = world_.event_queue.now() + world_.random.between(1, world_.settings.capture_ms);
   words.capturing = k;
   words.sealing = CheckpointId(incarnation_, k);
-  if (world_.settings.can_halt()) seal(words.slots.back(), captured_private_);
+  if (!world_.settings.can_halt()) return;
+  keep_own(words, k);
+  capture_own_ = own_slot_;
 }
 
 // To seal a capture takes one store for each slot and one more. The trainer can die or freeze between any two of them.
@@ -365,7 +405,8 @@ void Trainer::seal_next(std::uint64_t capture, std::size_t slot) {
   const auto step = [this](TimeMs delay_ms, std::function<void()> action) {
     captures_late() ? watch_later(delay_ms, std::move(action)) : later(delay_ms, std::move(action));
   };
-  seal(ref, is_private ? captured_private_ : part_bytes(captured_main_, part.index, part.of));
+  if (!is_private || !world_.settings.can_halt())
+    seal(ref, is_private ? captured_private_ : part_bytes(captured_main_, part.index, part.of), captured_iteration_);
   if (slot + 1 < words->slots.size()) {
     // All of this happens within the time that before_update() takes.
     step(slot == 0 ? world_.random.between(0, 1) : 0, [=, this] { seal_next(capture, slot + 1); });
@@ -378,22 +419,24 @@ void Trainer::use_grant(std::uint64_t capture) {
   Control* words = control();
   if (capture != capture_ || words == nullptr) return;
   capture_ = 0;
+  words->used_spare = world_.settings.can_halt() && capture_own_ == words->spare;
   words->used_grant = words->grant;
   words->capturing = -1;
   for (const SlotRef& ref : words->slots) {
-    machine().arena.find(ref)->granted_to = 0;
+    if (ref.shard != words->private_shard) machine().arena.find(ref)->granted_to = 0;
   }
+  machine().arena.find(words->own_slot())->granted_to = 0;
   newest_captured_ = captured_iteration_;
   ring();
   if (captures_late()) end_freeze(true);
 }
 
-void Trainer::seal(const SlotRef& ref, std::uint64_t bytes) {
+void Trainer::seal(const SlotRef& ref, std::uint64_t bytes, std::int64_t k) {
   world_.invariants.capturing(machine(), ref, instance);
   Slot& slot = *machine().arena.find(ref);
   PieceInfo& header = slot.header;
   header.shard = ref.shard;
-  header.checkpoint = CheckpointId(incarnation_, captured_iteration_);
+  header.checkpoint = CheckpointId(incarnation_, k);
   header.length_bytes = 1000 + hash_of(ref.shard) % 5 * 100000;
   header.layout_bytes = 10;
   header.root_digest = bytes;

@@ -89,7 +89,9 @@ class Trainer {
   void start_capture(Control& words, std::int64_t k);
   void seal_next(std::uint64_t capture, std::size_t slot);
   void use_grant(std::uint64_t capture);
-  void seal(const SlotRef& ref, std::uint64_t bytes);
+  void seal(const SlotRef& ref, std::uint64_t bytes, std::int64_t k);
+  bool keep_own(Control& words, std::int64_t k);
+  void prepare_own(std::int64_t k);
   void empty(const SlotRef& ref);
   void seal_small(Control& words, std::int64_t k);
   bool is_due(std::int64_t k) const;
@@ -146,8 +148,11 @@ class Trainer {
   std::int64_t hold_from_ = INT64_MAX;
   std::optional<TimeMs> give_up_at_;             // once it has heard of the halt
   std::optional<std::int64_t> waits_to_update_;  // before_update() has not returned
-  std::uint64_t small_grant_ = 0;  // where the private shard of this iteration is sealed alone; 0: nowhere
-  bool is_late_ = false;           // the running capture
+  std::optional<SlotRef> own_slot_;              // has its newest private shard
+  std::int64_t own_iteration_ = -1;
+  std::optional<SlotRef> capture_own_;  // where the running capture has its private shard
+  bool may_follow_ = false;  // the private shard of this iteration is sealed, and the main shard may follow late
+  bool is_late_ = false;     // the running capture
   bool is_captured_late_ = false;
   bool dies_in_update_ = false;
 };

@@ -39,7 +39,7 @@ bool Trainer::passes_gate(std::int64_t k) {
   if (!world_.settings.can_halt()) return true;
   if (gate_ == Gate::resting) gate_ = Gate::updating;
   if (gate_ == Gate::updating) {
-    small_grant_ = 0;
+    may_follow_ = false;
     return true;
   }
   waits_to_update_ = k;
@@ -110,12 +110,11 @@ void Trainer::freeze_for_good() {
   Control* words = control();
   if (newest_captured_ == iteration_) return end_freeze(true);
   if (capture_ == 0) {
-    if (words == nullptr || words->fenced || small_grant_ == 0 || small_grant_ != words->grant ||
-        !words->grant_is_open())
-      return end_freeze(false);
+    if (words == nullptr || words->fenced || !may_follow_ || !words->grant_is_open()) return end_freeze(false);
     for (const SlotRef& ref : words->slots) {
       if (ref.shard != words->private_shard) empty(ref);
     }
+    capture_own_ = own_slot_;
     capture_ = ++captures_;
     capture_ends_at_ = world_.event_queue.now() + world_.random.between(1, world_.settings.capture_ms);
     is_late_ = true;

@@ -294,6 +294,62 @@ TEST_F(RankPortTest, ATrainerThatNeverCameBackLeavesTheIterationThatItWasIn) {
   EXPECT_EQ(left[0].second.checkpoint, CheckpointId(1, 5));
 }
 
+TEST_F(RankPortTest, ACaptureIntoTheSpareSlotLeavesTheOtherToTheTrainer) {
+  port_->grant({}, {{0, "rank0", 2}, {0, "rank0.private", 1}}, core::SlotRef{0, "rank0.private", 0});
+  EXPECT_EQ(control_->grant().spare, 0);
+  control_->capturing({1, 5});
+  control_->attempted(5);
+  fill(2, 0, {1, 5});
+  control_->used_grant(control_->grant().sequence, true);
+  control_->capturing({});
+  const auto changes = port_->look(segments_);
+  ASSERT_TRUE(changes.captured);
+  EXPECT_TRUE(changes.captured->in_spare);
+  EXPECT_EQ(changes.pieces[1].first, (core::SlotRef{0, "rank0.private", 0}));
+  EXPECT_TRUE(port_->left_behind(segments_).empty());
+  // Before the next update it keeps its own state in the slot that is left to it, and dies.
+  write_piece(segments_.find({0, "rank0.private"})->writable_slot(1), make_piece("rank0.private", {1, 6}, 100));
+  const auto left = port_->left_behind(segments_);
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].first, (core::SlotRef{0, "rank0.private", 1}));
+  EXPECT_EQ(left[0].second.checkpoint, CheckpointId(1, 6));
+}
+
+TEST_F(RankPortTest, OwnStateOfTwoIterationsIsLeftBehind) {
+  port_->grant({}, {{0, "rank0", 2}, {0, "rank0.private", 1}}, core::SlotRef{0, "rank0.private", 0});
+  control_->capturing({1, 5});
+  control_->attempted(5);
+  write_piece(segments_.find({0, "rank0.private"})->writable_slot(1), make_piece("rank0.private", {1, 5}, 100));
+  write_piece(segments_.find({0, "rank0.private"})->writable_slot(0), make_piece("rank0.private", {1, 6}, 100));
+  EXPECT_EQ(port_->left_behind(segments_).size(), 2u);
+  const OpenGrant granted = *port_->outstanding();
+  port_.reset();
+  EXPECT_EQ(left_by_orphan(arena_.directory(), 0, granted, segments_).size(), 2u);
+  // Of two pieces in a trainer's slots, the one from before its last iteration is of no use.
+  control_->attempted(6);
+  control_->capturing({1, 6});
+  const auto left = left_by_orphan(arena_.directory(), 0, granted, segments_);
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].second.checkpoint, CheckpointId(1, 6));
+}
+
+TEST_F(RankPortTest, TheSlotThatIsLeftToATrainerOutlivesItsAgent) {
+  port_->grant({}, {{0, "rank0", 2}, {0, "rank0.private", 1}}, core::SlotRef{0, "rank0.private", 0});
+  control_->capturing({1, 5});
+  control_->attempted(5);
+  fill(2, 1, {1, 5});
+  control_->used_grant(control_->grant().sequence);
+  control_->capturing({});
+  ASSERT_TRUE(port_->look(segments_).captured);
+  write_piece(segments_.find({0, "rank0.private"})->writable_slot(0), make_piece("rank0.private", {1, 6}, 100));
+  const OpenGrant left{control_->grant().sequence, {}, core::SlotRef{0, "rank0.private", 0}};
+  ASSERT_EQ(left_by_orphan(arena_.directory(), 0, left, segments_).size(), 1u);
+  open(left);
+  EXPECT_FALSE(port_->outstanding());
+  ASSERT_EQ(port_->left_behind(segments_).size(), 1u);
+  EXPECT_EQ(port_->left_behind(segments_)[0].second.checkpoint, CheckpointId(1, 6));
+}
+
 TEST_F(RankPortTest, ATrainerThatNeverCameBackLeavesAWholeCapture) {
   grant(0, 1);
   const OpenGrant granted = *port_->outstanding();

@@ -38,11 +38,11 @@ static_assert(offsetof(RankControl, magic) == 0 && offsetof(RankControl, format)
               offsetof(RankControl, agent_doorbell) == 120 && offsetof(RankControl, used_grant) == 128 &&
               offsetof(RankControl, attempted) == 136 && offsetof(RankControl, capturing) == 144 &&
               offsetof(RankControl, trainer_doorbell) == 152 && offsetof(RankControl, not_taken) == 160 &&
-              offsetof(RankControl, health) == 192 && offsetof(HealthWords, heartbeats) == 0 &&
-              offsetof(HealthWords, sequence) == 8 && offsetof(HealthWords, words) == 16 &&
-              offsetof(RankControl, stored) == 1600 && offsetof(RankControl, halt_at) == 1608 &&
-              offsetof(RankControl, halt) == 1616 && offsetof(RankControl, answered) == 1664 &&
-              offsetof(RankControl, freeze) == 1672);
+              offsetof(RankControl, used_spare) == 168 && offsetof(RankControl, health) == 192 &&
+              offsetof(HealthWords, heartbeats) == 0 && offsetof(HealthWords, sequence) == 8 &&
+              offsetof(HealthWords, words) == 16 && offsetof(RankControl, stored) == 1600 &&
+              offsetof(RankControl, halt_at) == 1608 && offsetof(RankControl, halt) == 1616 &&
+              offsetof(RankControl, answered) == 1664 && offsetof(RankControl, freeze) == 1672);
 static_assert(offsetof(CommWords, written) == 0 && offsetof(CommWords, channels) == 64 &&
               sizeof(CommWords::Channel) == 8 && offsetof(CommWords::Channel, begun) == 0 &&
               offsetof(CommWords::Channel, ended) == 4 && offsetof(CommWords, events) == 128 &&
@@ -50,7 +50,7 @@ static_assert(offsetof(CommWords, written) == 0 && offsetof(CommWords, channels)
               offsetof(CommWords::Pauses, begun) == 0 && offsetof(CommWords::Pauses, ended) == 4 &&
               offsetof(CommWords::Pauses, name) == 8 && offsetof(CommWords, offered) == 41'152 &&
               sizeof(CommWords) == 41'216 && control_file_bytes == 49'152);
-static_assert(format_version == 4 && control_format_version == 6 && node_format_version == 4);
+static_assert(format_version == 4 && control_format_version == 7 && node_format_version == 4);
 static_assert(offsetof(SegmentHeader, magic) == 0 && offsetof(SegmentHeader, format) == 8 &&
               offsetof(SegmentHeader, kind) == 12 && offsetof(SegmentHeader, rank) == 16 &&
               offsetof(SegmentHeader, slots_max) == 20 && offsetof(SegmentHeader, data_capacity_bytes) == 24 &&

@@ -303,6 +303,21 @@ TEST(Control, WordsOfEachSideReachTheOther) {
   EXPECT_EQ(agent.used_grant(), 9u);
 }
 
+TEST(Control, AGrantNamesASpareSlotAndTheTrainerSaysWhichOneItHasUsed) {
+  const Grant grant{7, {1, 2, 3, 15}, 15};
+  EXPECT_EQ(Grant::from_word(grant.word()).spare, 15);
+  EXPECT_EQ(Grant::from_word(grant.word()).slots, grant.slots);
+  EXPECT_EQ(Grant::from_word(grant.word()).sequence, 7u);
+  EXPECT_FALSE(Grant::from_word(Grant{7, {1}}.word()).spare);
+  test::TemporaryDirectory directory(test::in_memory);
+  Control control = Control::create(directory.path(), 0);
+  EXPECT_FALSE(control.used_spare());
+  control.used_grant(7, true);
+  EXPECT_TRUE(control.used_spare());
+  control.used_grant(8);
+  EXPECT_FALSE(control.used_spare());
+}
+
 TEST(Control, ANewIncarnationCutsTheOldTrainerOff) {
   const TemporaryDirectory temp{test::in_memory};
   Control first = Control::create(temp.path(), 5);

@@ -76,6 +76,23 @@ class FakeAgent {
     const auto slot = static_cast<std::uint8_t>(before.sequence % 3);
     control_->grant({before.sequence + 1, {slot, slot, slot, slot}});
   }
+  // Gives the next grant, with a spare slot for the private shard: what the trainer has left of the last one.
+  void grant_with_spare() {
+    const std::lock_guard lock(mutex_);
+    const auto before = control_->grant();
+    const auto slot = static_cast<std::uint8_t>(before.sequence % 3);
+    arena::Grant next{before.sequence + 1, {slot, slot, slot, slot}};
+    std::uint8_t& own = next.slots[share_.stored];
+    if (!before.spare) {
+      next.spare = static_cast<std::uint8_t>((slot + 1) % 3);
+    } else {
+      const std::uint8_t last = before.slots[share_.stored];
+      const bool in_spare = control_->used_spare();
+      next.spare = in_spare ? last : *before.spare;
+      own = static_cast<std::uint8_t>(3 - last - *before.spare);
+    }
+    control_->grant(next);
+  }
   // The piece of one shard, as its segment has it for a checkpoint.
   struct Piece {
     arena::Manifest manifest;

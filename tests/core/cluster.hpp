@@ -121,8 +121,9 @@ class Cluster {
   void hello(NodeId node, Rank rank, std::uint64_t incarnation = 0) {
     instances_[rank] = ++ids_;
     homes_[rank] = node;
-    feed(node, TrainerHello{rank, instances_[rank], incarnation, world_size_, main_of(rank), private_shard(rank),
-                            captures_every.contains(rank) ? captures_every.at(rank) : 1, halting.contains(rank)});
+    feed(node,
+         TrainerHello{rank, instances_[rank], incarnation, world_size_, main_of(rank), private_shard(rank),
+                      captures_every.contains(rank) ? captures_every.at(rank) : 1, halting.contains(rank), capture});
     drain();
   }
   void lose_incarnation_record() {
@@ -271,6 +272,7 @@ class Cluster {
   bool was_ready_before_replication = false;
   std::map<Rank, std::uint32_t> captures_every;  // options of ranks that say hello from now on
   std::set<Rank> halting;
+  CaptureMode capture = CaptureMode::every;                            // of all ranks, likewise
   bool wants_gpu_replication = false;                                  // every rank
   std::map<AssignmentsName, std::vector<RankAssignment>> assignments;  // in the store
   bool reading_assignments = true;                                     // false: they are not told

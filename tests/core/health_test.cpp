@@ -335,7 +335,8 @@ TEST(Health, ARankWithAnotherReactionToSuspicionsIsNamed) {
   EXPECT_EQ(health.standing, Standing::degraded);
   EXPECT_EQ(health.cause, Cause::other_options);
   EXPECT_EQ(health.rank, 2u);
-  EXPECT_THAT(explain(health, name_of), HasSubstr("on_suspicion=report capture_every=1, rank 0 has on_suspicion=halt"));
+  EXPECT_THAT(explain(health, name_of),
+              HasSubstr("on_suspicion=report capture=every capture_every=1, rank 0 has on_suspicion=halt"));
 }
 
 TEST(Health, AnAgentThatIsToCaptureAtOtherIterationsThanTheRanksIsNamed) {
@@ -349,7 +350,47 @@ TEST(Health, AnAgentThatIsToCaptureAtOtherIterationsThanTheRanksIsNamed) {
   }
   EXPECT_EQ(cluster.health(0).cause, Cause::other_options);
   EXPECT_THAT(explain(cluster.health(0), name_of),
-              HasSubstr("capture_every=10, the leading agent has on_suspicion=report capture_every=1"));
+              HasSubstr("capture_every=10, the leading agent has on_suspicion=report capture=every capture_every=1"));
+}
+
+TEST(Health, AMainShardWithoutAReplicaIsNamedIfRanksCountOnReplicas) {
+  Cluster cluster(0, 4);
+  cluster.capture = CaptureMode::jit;
+  cluster.configure = [](Config& config) { config.capture = CaptureMode::jit; };
+  cluster.main_of = [](Rank rank) { return rank < 2 ? std::string("shared") : main_shard(rank); };
+  for (NodeId node = 0; node < 4; ++node) cluster.boot(node);
+  cluster.start_incarnation(own_node);
+  cluster.begin_training();
+  for (std::int64_t k = 0; k < 5; ++k) {
+    cluster.snapshot_all(k);
+    cluster.advance(100);
+  }
+  const Health health = cluster.health(0);
+  EXPECT_EQ(health.standing, Standing::degraded);
+  EXPECT_EQ(health.cause, Cause::no_replica);
+  EXPECT_THAT(health.detail, HasSubstr("main shard " + main_shard(2)));
+}
+
+TEST(Health, OfAJobThatCapturesSeldomBecauseItHasReplicasAllowsForThat) {
+  for (const bool is_replicated : {false, true}) {
+    Cluster cluster(0, 4);
+    cluster.capture = CaptureMode::automatic;
+    for (Rank rank = 0; rank < 4; ++rank) cluster.captures_every[rank] = 10;
+    cluster.configure = [](Config& config) {
+      config.capture = CaptureMode::automatic;
+      config.capture_every = 10;
+    };
+    if (is_replicated) cluster.main_of = [](Rank) { return std::string("shared"); };
+    for (NodeId node = 0; node < 4; ++node) cluster.boot(node);
+    cluster.start_incarnation(own_node);
+    cluster.begin_training();
+    for (std::int64_t k = 0; k < 5; ++k) {
+      cluster.snapshot_all(k);
+      cluster.advance(100);
+    }
+    EXPECT_EQ(cluster.health(1).capture_every, is_replicated ? 10u : 1u);
+    EXPECT_EQ(cluster.health(1).cause, Cause::none);
+  }
 }
 
 TEST(Health, ANodeThatCannotUseTheCoordinationStoreIsNamed) {

@@ -44,7 +44,7 @@ TEST(Wire, TheBytesAreLittleEndianWithoutHoles) {
   ASSERT_EQ(bytes_of(request).size(), sizeof expected_request);
   EXPECT_EQ(std::memcmp(bytes_of(request).data(), expected_request, sizeof expected_request), 0);
   const Hello hello;
-  const unsigned char expected_hello[] = {'C', 'K', 'P', 'N', 15, 0, 0, 0};  // magic, version
+  const unsigned char expected_hello[] = {'C', 'K', 'P', 'N', 16, 0, 0, 0};  // magic, version
   EXPECT_EQ(std::memcmp(bytes_of(hello).data(), expected_hello, sizeof expected_hello), 0);
 }
 

@@ -43,6 +43,7 @@ class Trainer:
             self.model = DistributedDataParallel(layers, bucket_cap_mb=0.02)
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         self.optimizer.register_step_post_hook(lambda *_: self.at("update"))
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)  # a wrong rate shows in the losses
         self.data = torch.Generator().manual_seed(self.rank)
 
     def in_backward(self, output: torch.Tensor) -> None:
@@ -74,6 +75,10 @@ class Trainer:
         work.wait()
         return total
 
+    def step(self) -> None:
+        self.optimizer.step()
+        self.schedule.step()
+
     def train(self, checkpointer: Checkpointer) -> None:
         if not checkpointer.is_warming_up:
             told = (os.getpid(), checkpointer.restored.iteration, checkpointer.restored.main_tier.name, time.time())
@@ -86,7 +91,7 @@ class Trainer:
                 time.sleep(COMPUTING_S)
                 total = self.one_pass()
                 with checkpointer.update(iteration):
-                    self.optimizer.step()
+                    self.step()
                 losses.write(f"{iteration} {total.item().hex()} {time.time()}\n")
                 iteration += 1
 
@@ -99,7 +104,7 @@ def undisturbed(folder: Path, rank: int, ranks: int, kind: str, end: int) -> Non
     trainer, losses = Trainer(folder / "nothing", kind), []
     for _ in range(end):
         losses.append(trainer.one_pass().item().hex())
-        trainer.optimizer.step()
+        trainer.step()
     (folder / f"undisturbed-{rank}").write_text(json.dumps(dict(enumerate(losses))))
 
 
@@ -109,7 +114,8 @@ def main() -> None:
     dist.init_process_group("ckpt:gloo")
     trainer = Trainer(folder, kind)
     options |= {"node": f"n{dist.get_rank()}", "communication": "patch"}  # the agents see all communications
-    with Checkpointer(trainer.model, trainer.optimizer, extra={"data": trainer.data}, **options) as checkpointer:
+    state = {"schedulers": trainer.schedule, "extra": {"data": trainer.data}}
+    with Checkpointer(trainer.model, trainer.optimizer, **state, **options) as checkpointer:
         run(trainer.train, checkpointer)
     (folder / f"done-{trainer.rank}").touch()
 

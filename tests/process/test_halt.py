@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -247,7 +248,7 @@ def test_a_false_alarm_costs_at_most_one_minibatch(job, undisturbed):
     job.come_back(undisturbed)
 
 
-def test_a_rank_that_is_stopped_within_its_update_is_not_captured_there(job, undisturbed):
+def test_a_rank_that_is_stopped_within_its_update_costs_no_finished_iteration(job, undisturbed):
     job.start()
     job.await_iteration(12)
     job.command("update", 2)
@@ -255,11 +256,31 @@ def test_a_rank_that_is_stopped_within_its_update_is_not_captured_there(job, und
     newest = job.newest()
     assert newest[2] == newest[0] - 1
     assert halt["iteration"] == newest[0]
-    # Nobody has the rank's own state of that iteration: the last whole capture is what is left.
+    # The others have the main shard of that iteration. The rank has sealed its own state of it before the update.
     job.kill()
     job.start()
     job.run_to_the_end()
-    assert job.restored() == [newest[0] // CAPTURE_EVERY * CAPTURE_EVERY] * RANKS
+    assert job.restored() == [newest[0]] * RANKS
+    losses = {rank: job.losses(rank) for rank in range(RANKS)}
+    assert losses[2].pop(newest[0], None) is None, "it has not finished that update"
+    losses[2][newest[0]] = undisturbed[2][newest[0]]
+    assert losses == undisturbed
+
+
+def test_a_rank_that_is_killed_within_its_update_with_its_node_costs_the_iterations_since_the_last_commit(
+        job, undisturbed):
+    job.start()
+    job.await_iteration(12)
+    job.command("update", 2)
+    newest = job.await_halt(captured={0, 1, 3})["iteration"]
+    for agent in job.cluster.agents("n2"):
+        kill_process(agent, signal.SIGKILL)
+    job.kill()
+    for left in job.cluster.arena.glob("*/n2"):
+        shutil.rmtree(left)
+    job.start()
+    job.run_to_the_end()
+    assert job.restored() == [newest // CAPTURE_EVERY * CAPTURE_EVERY] * RANKS
     assert {rank: job.losses(rank) for rank in range(RANKS)} == undisturbed
 
 

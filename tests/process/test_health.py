@@ -266,7 +266,7 @@ def test_a_rank_with_another_reaction_to_suspicions_is_named(cluster):
     ranks = Ranks(cluster, {}, {}, {"on_suspicion": "halt"}).restore()
     told = ranks.await_health(lambda told: told["reason"] == "other_options")
     assert told["state"] == "degraded" and told["held_up_by"]["rank"] == 2, told
-    assert "on_suspicion=halt capture_every=1, rank 0 has on_suspicion=report" in told["text"], told
+    assert "on_suspicion=halt capture=every capture_every=1, rank 0 has on_suspicion=report" in told["text"], told
 
 
 def test_a_job_of_one_node_is_degraded_where_two_copies_were_asked_for(cluster):

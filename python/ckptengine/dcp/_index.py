@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from ..torch import decode
-from ..torch._python_state import PYTHON_STATE, PYTHON_STATE_ON_GPU
+from ..torch._python_state import COMMON_STATE, COMMON_STATE_ON_GPU, PYTHON_STATE, PYTHON_STATE_ON_GPU
 from ..torch._split import RECORD, Record, Split, read_record
 from ._boxes import Box, Stored, pieces
 from ._keys import Keys, plain_key
@@ -38,9 +38,16 @@ METADATA = "dcp.metadata"
 BYTES = "[bytes]"
 
 
-def decode_python_state(private_layout: Mapping[str, dict], small: Callable[[str], bytes]) -> Any:
-    """Decodes what a Checkpointer stored besides tensors. Raises ValueError if another program stored it."""
-    return decode(small(PYTHON_STATE), small(PYTHON_STATE_ON_GPU) if PYTHON_STATE_ON_GPU in private_layout else b"")
+_PYTHON_STATE = (PYTHON_STATE, PYTHON_STATE_ON_GPU, COMMON_STATE, COMMON_STATE_ON_GPU)
+
+
+def decode_python_state(layout: Mapping[str, dict], small: Callable[[str], bytes]) -> Any:
+    """Decodes what a Checkpointer stored besides tensors. `layout` has the tensors of the private shard, or of both
+    shards. Raises ValueError if another program stored it."""
+    own = decode(small(PYTHON_STATE), small(PYTHON_STATE_ON_GPU) if PYTHON_STATE_ON_GPU in layout else b"")
+    if COMMON_STATE not in layout:
+        return own
+    return own | decode(small(COMMON_STATE), small(COMMON_STATE_ON_GPU) if COMMON_STATE_ON_GPU in layout else b"")
 
 
 @dataclass
@@ -51,7 +58,7 @@ class RankState:
     main: str | None
     private: str | None
     layouts: Mapping[str, Mapping[str, dict]]  # by shard, then by stored name
-    small: Callable[[str], bytes]  # returns the bytes of a tensor in the private shard
+    small: Callable[[str], bytes]  # returns the bytes of a tensor in the private shard, or of common state
 
     def private_layout(self) -> Mapping[str, dict]:
         return {} if self.private is None else self.layouts[self.private]
@@ -64,7 +71,7 @@ class RankState:
         if PYTHON_STATE not in self.private_layout():
             return None
         try:
-            state = decode_python_state(self.private_layout(), self.small)
+            state = decode_python_state({**self.layouts.get(self.main or "", {}), **self.private_layout()}, self.small)
         except ValueError:
             return None  # another program stored something else under this name
         return state if isinstance(state, dict) and "groups" in state else None
@@ -264,7 +271,7 @@ def _versions(
         splits = record.splits if record else {}
         for shard, layout in rank.layouts.items():
             for name, entry in layout.items():
-                if (shard, name) in seen or name in (PYTHON_STATE, PYTHON_STATE_ON_GPU) or name.startswith(RECORD):
+                if (shard, name) in seen or name in _PYTHON_STATE or name.startswith(RECORD):
                     continue
                 seen.add((shard, name))
                 tensor = Stored(name, entry)

@@ -103,7 +103,8 @@ class Memory:
                 self._owners.setdefault(shard, rank)
             ranks.append(state)
         own = ranks[this_rank()]
-        own.small = lambda name: self._held.small("private", name)
+        held = self._held
+        own.small = lambda name: held.small("private" if name in held.layouts["private"] else "main", name)
         self._local = {own.main: "main", own.private: "private"}
         self._owners |= dict.fromkeys(self._local, this_rank())
         return ranks

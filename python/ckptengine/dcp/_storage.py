@@ -43,9 +43,11 @@ class Storage:
         layout = self._layout(private)
 
         def small(name: str) -> bytes:
-            begin, end = layout[name]["data_offsets"]
-            return bytes(self.shard(private).read(begin, end))
+            shard = private if name in layout or main is None else main
+            begin, end = self._layout(shard)[name]["data_offsets"]
+            return bytes(self.shard(shard).read(begin, end))
 
+        main: str | None = None
         main = main_of(layout, small)
         if main is None and f"rank{rank}" in names:
             main = f"rank{rank}"

@@ -19,7 +19,7 @@ from ._gate import Gate
 from ._inventory import Inventory, named
 from ._memory import Shown, show, show_as_stored, split_name
 from ._python_state import PythonState
-from ._replicas import MainShard, is_distributed, this_rank
+from ._replicas import MainShard, given_option, is_distributed, this_rank
 
 
 class Checkpointer:
@@ -37,7 +37,8 @@ class Checkpointer:
                 parallelism), here and below, each rank captures its local tensor.
     optimizer   An object with `param_groups` and `state` like torch's optimizers, or several by name. If the optimizer
                 is partitioned over the ranks (ZeRO), each rank gives its own part.
-    schedulers, scaler   Objects with state_dict() and load_state_dict(), one or several.
+    schedulers, scaler   Objects with state_dict() and load_state_dict(), one or several. With on_suspicion="halt" they
+                belong to the main shard, like parameter groups. So they must be equal on all ranks that share it.
     tensors     More tensors by name that nothing but the update changes, e.g. averaged or master weights.
     extra       Objects with state_dict() and load_state_dict(), torch.Generators or tensors, by name. They are captured
                 before snapshot() returns, so they may change at any time. The position in the data belongs here, e.g.
@@ -76,12 +77,17 @@ class Checkpointer:
     ) -> None:
         self._inventory = Inventory(named("model", model), named("optimizer", optimizer), dict(tensors or {}))
         self._stateful = {"scheduler": named("schedulers", schedulers), "scaler": named("scaler", scaler)}
-        self._python_state = PythonState(self._inventory, self._stateful, dict(extra or {}), rng=rng)
+        given = (options.given() if options is not None else {}) | more
+        self._is_halting = given_option(given, "on_suspicion") == "halt"
+        self._python_state = PythonState(
+            self._inventory, self._stateful, dict(extra or {}), rng=rng, splits=self._is_halting
+        )
         self._shown: dict[str, Shown] = {}
         self._staged: list[Shown] = []
         self._gpu: torch.device | None = None  # the GPU that has tensors; None: all are in host memory
         self._identities: tuple | None = None
         self._capturing = False  # between snapshot() and before_update()
+        self._is_at_rest = False  # likewise, also if the snapshot was not taken
         self.ticket: Ticket | None = None  # of the last snapshot()
         self.restored: Restored | None = None  # what the last restore() did
         self.is_warming_up = False  # whether run() calls the training function only to warm the models up
@@ -98,7 +104,6 @@ class Checkpointer:
         self._record: tuple[str, bytearray] | None = None  # the registered record of the splits
         self._main_shard: MainShard | None = None
         if is_distributed():
-            given = options.given() if options is not None else {}
             for key, value in (
                 ("rank", torch.distributed.get_rank()),
                 ("world_size", torch.distributed.get_world_size()),
@@ -148,7 +153,7 @@ class Checkpointer:
         self._inventory.create_missing_state(stored["main"])
         self._splits = self._inventory.splits()
         self._register(self._wanted(as_stored={**stored["main"], **stored["private"]}), stored["private"])
-        self._python_state.register_as_stored(self.engine, self._gpu, stored["private"])
+        self._python_state.register_as_stored(self.engine, self._gpu, {**stored["main"], **stored["private"]})
         result = self.engine.restore(self._current_stream())
         if result.found:
             for shown in self._staged:
@@ -173,7 +178,9 @@ class Checkpointer:
         (docs/jit.md). Within run() it raises Interrupted instead, also if a communication has failed."""
         if self._gate is not None:
             self._gate.before_update()
-        self._capturing = False
+        if self._is_halting and self._is_at_rest:
+            self._prepare_own()
+        self._capturing = self._is_at_rest = False
         named = [stream.cuda_stream for stream in streams]
         current = self._current_stream()
         return self.engine.before_update(named if named or current is None else [current])
@@ -197,7 +204,7 @@ class Checkpointer:
             self.ticket = Ticket(self.engine, iteration, error.status, str(error))
             return self.ticket
         self.ticket = self.engine.snapshot(iteration, self._current_stream())
-        self._capturing = self.ticket.taken
+        self._capturing, self._is_at_rest = self.ticket.taken, True
         return self.ticket
 
     @contextlib.contextmanager
@@ -257,6 +264,18 @@ class Checkpointer:
         for shown in self._staged:
             shown.stage()
         self._python_state.capture(self.engine, self._gpu, self._facts)
+
+    def _prepare_own(self) -> None:
+        """Brings the own state up to date, so that before_update() keeps it for the iteration that is about to be
+        updated (docs/jit.md). What it cannot keep now, snapshot() does."""
+        is_ready = self._gpu is None and self._inventory.identities() == self._identities
+        with contextlib.suppress(Error):  # snapshot() tells
+            if is_ready and self._python_state.capture_own(self._facts):
+                for shown in self._staged:
+                    if shown.capture is Capture.SYNCHRONOUS:
+                        shown.stage()
+                return
+        self.engine.own_not_ready()
 
     def _wanted(self, as_stored: Mapping[str, Any] | None = None) -> dict[str, Shown]:
         """Returns how to register all tensors. With `as_stored`, a stored layout, they get its memory order."""

@@ -7,9 +7,10 @@ captures like any other tensor.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from ._inventory import Inventory
 
 PYTHON_STATE = "python_state"
 PYTHON_STATE_ON_GPU = "python_state.on_gpu"  # only if part of the state is on a GPU
+COMMON_STATE = "common_state"  # in the main shard, only if common state is apart
+COMMON_STATE_ON_GPU = "common_state.on_gpu"
 _BLOB_STEP_BYTES = 4096
 _NOTHING = _codec.encode({})
 _IMMUTABLE = (type(None), bool, int, float, str)
@@ -29,56 +32,72 @@ _SCALER: Any = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScal
 
 
 class PythonState:
-    """`stateful`: schedulers and scalers, by kind and name. Only the training thread uses it."""
+    """`stateful`: schedulers and scalers, by kind and name. Only the training thread uses it.
+
+    `splits`: parameter groups, schedulers and scalers are *common* state, a tensor of the main shard. So ranks that
+    share the main shard must have the same. All else is the rank's *own* state, in its private shard (docs/jit.md). If
+    false, all of it is own state."""
 
     def __init__(
-        self, inventory: Inventory, stateful: Mapping[str, Mapping[str, Any]], extra: Mapping[str, Any], *, rng: bool
+        self,
+        inventory: Inventory,
+        stateful: Mapping[str, Mapping[str, Any]],
+        extra: Mapping[str, Any],
+        *,
+        rng: bool,
+        splits: bool = False,
     ) -> None:
         self._inventory = inventory
         self._stateful = stateful
         self._extra = extra
         self._generators = _rng.Generators() if rng else None
-        self._groups = {key: _Groups() for key in inventory.optimizers}
+        self._groups = {key: _Groups(is_sorted=splits) for key in inventory.optimizers}
         self._facts: tuple[dict[str, Any], dict[str, bytes]] = ({}, {})
-        self._size_bytes_min = 0
-        self._blob = bytearray()  # registered
-        self._gpu_blob: Tensor | None = None  # registered, in memory of any kind
+        self._splits = splits
+        self._own = _Blob(PYTHON_STATE, PYTHON_STATE_ON_GPU, Capture.SYNCHRONOUS)
+        self._common = _Blob(COMMON_STATE, COMMON_STATE_ON_GPU, Capture.OVERLAPPED)
 
     def check(self) -> None:
         """Raises Error if a part of the state cannot be stored."""
-        self._size_bytes_min = 2 * len(self._encode({}, None))
+        common, own = self._encode_common(None), self._encode_own({}, None)
+        if self._splits:
+            self._own.size_bytes_min = 2 * len(_codec.join(own))
+            self._common.size_bytes_min = 2 * len(_codec.join(common))
+        else:
+            self._own.size_bytes_min = 2 * len(_codec.join({**own, **common}))
 
     def capture(self, engine: Engine, gpu: torch.device | None, facts: dict[str, Any]) -> None:
         """Brings the registered buffers up to date, on the current stream of `gpu`, the GPU that has tensors. `facts`:
         more entries. Pass another dict if one of them changes. Raises Error."""
         on_gpu = None if gpu is None else _codec.OnGpu(gpu)
-        data = self._encode(facts, on_gpu)
-        if len(data) > len(self._blob):
-            self._register(engine, max(self._size_bytes_min, len(data) + len(data) // 2))
-        self._blob[: len(data)] = data
-        needed_bytes = 0 if on_gpu is None else on_gpu.size_bytes
-        self._fit_gpu_blob(engine, gpu, needed_bytes)
-        if on_gpu is not None and self._gpu_blob is not None:
-            on_gpu.copy_to(self._gpu_blob)
+        if self._splits:
+            common_on_gpu = None if gpu is None else _codec.OnGpu(gpu)
+            self._common.fill(engine, gpu, _codec.join(self._encode_common(common_on_gpu)), common_on_gpu)
+            own = self._encode_own(facts, on_gpu)
+        else:
+            self._common.forget(engine)
+            own = {**self._encode_own(facts, on_gpu), **self._encode_common(on_gpu)}
+        self._own.fill(engine, gpu, _codec.join(own), on_gpu)
+
+    def capture_own(self, facts: dict[str, Any]) -> bool:
+        """Brings the buffer of the own state up to date, for state in host memory. Returns false, and changes nothing,
+        if it has no room, or if common state is not apart. Raises Error."""
+        return self._splits and self._own.refill(_codec.join(self._encode_own(facts, None)))
 
     def register_as_stored(self, engine: Engine, gpu: torch.device | None, stored: Mapping[str, dict]) -> None:
-        """Registers buffers for the state that restore() will read. `stored` is the layout of the private shard."""
-        if PYTHON_STATE in stored:
-            self._register(engine, stored[PYTHON_STATE]["shape"][0])
-        if PYTHON_STATE_ON_GPU in stored:
-            self._register_gpu_blob(engine, gpu or torch.device("cpu"), stored[PYTHON_STATE_ON_GPU]["shape"][0])
+        """Registers buffers for the state that restore() will read. `stored`: the layouts of both shards."""
+        self._own.register_as_stored(engine, gpu, stored)
+        self._common.register_as_stored(engine, gpu, stored)
 
     def put(self, *, adopted: bool) -> None:
         """Gives the restored state to the objects that have it. Does nothing if none was stored. `adopted`: the state
         is another rank's. Then keeps this rank's generators, because ranks must draw other numbers."""
-        if not self._blob:
-            return
-        gpu_bytes = b"" if self._gpu_blob is None else _codec._tensor_bytes(self._gpu_blob.cpu())
-        self._put(_codec.decode(self._blob, gpu_bytes), adopted)
+        if self._own.data:
+            self._put({**self._own.decoded(), **self._common.decoded()}, adopted)
 
     def read(self) -> bytes:
         """Returns the present state, for write(). Waits for the GPU if a part of the state is there. Raises Error."""
-        return self._encode({}, None)
+        return _codec.join({**self._encode_own({}, None), **self._encode_common(None)})
 
     def write(self, data: bytes) -> None:
         self._put(_codec.decode(data), adopted=False)
@@ -100,62 +119,118 @@ class PythonState:
 
     # ---- encoding ----
 
-    def _encode(self, facts: dict[str, Any], on_gpu: _codec.OnGpu | None) -> bytes:
+    def _encode_own(self, facts: dict[str, Any], on_gpu: _codec.OnGpu | None) -> dict[str, bytes]:
         if facts is not self._facts[0]:
             self._facts = facts, {name: _codec.encode(value, name) for name, value in facts.items()}
+        with _told():
+            parts = {**self._facts[1], "extra": _all_of("extra", self._extra, _read_extra, on_gpu)}
+        if self._generators is not None:
+            parts["rng"] = self._generators.encoded()
+        return parts
+
+    def _encode_common(self, on_gpu: _codec.OnGpu | None) -> dict[str, bytes]:
         other, optimizers = self._inventory.other_state(), self._inventory.optimizers
-        try:
+        with _told():
             parts = {
-                **self._facts[1],
                 "groups": _codec.join(
                     {key: self._groups[key].encoded(known.param_groups, on_gpu) for key, known in optimizers.items()}
                 ),
                 "optimizer": _codec.encode(other, "training state['optimizer']", on_gpu) if other else _NOTHING,
-                "extra": self._all_of("extra", self._extra, _read_extra, on_gpu),
             }
+            read = _read_sorted if self._splits else _read_stateful
             for what, objects in self._stateful.items():
-                parts[what] = self._all_of(what, objects, _read_stateful, on_gpu)
-        except _codec.Unrepresentable as error:
-            raise Error(Status.INVALID, str(error)) from None
-        if self._generators is not None:
-            parts["rng"] = self._generators.encoded()
-        return _codec.join(parts)
+                parts[what] = _all_of(what, objects, read, on_gpu)
+        return parts
 
-    @staticmethod
-    def _all_of(what: str, objects: Mapping[str, Any], read: Any, on_gpu: _codec.OnGpu | None) -> bytes:
-        if not objects:
-            return _NOTHING
-        return _codec.encode({name: read(item) for name, item in objects.items()}, f"training state[{what!r}]", on_gpu)
 
-    # ---- buffers ----
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except _codec.Unrepresentable as error:
+        raise Error(Status.INVALID, str(error)) from None
+
+
+def _all_of(what: str, objects: Mapping[str, Any], read: Any, on_gpu: _codec.OnGpu | None) -> bytes:
+    if not objects:
+        return _NOTHING
+    return _codec.encode({name: read(item) for name, item in objects.items()}, f"training state[{what!r}]", on_gpu)
+
+
+class _Blob:
+    """Encoded state in a registered buffer, and in a second one on the GPU if part of it is there. Spare room makes
+    replacements rare."""
+
+    def __init__(self, name: str, gpu_name: str, capture: Capture) -> None:
+        self._name, self._gpu_name, self._capture = name, gpu_name, capture
+        self.size_bytes_min = 0
+        self.data = bytearray()  # registered
+        self._used_bytes = 0
+        self._on_gpu: Tensor | None = None  # registered, in memory of any kind
+
+    def fill(self, engine: Engine, gpu: torch.device | None, data: bytes, on_gpu: _codec.OnGpu | None) -> None:
+        if not self.refill(data):
+            self._register(engine, max(self.size_bytes_min, len(data) + len(data) // 2))
+            self.refill(data)
+        self._fit_gpu(engine, gpu, 0 if on_gpu is None else on_gpu.size_bytes)
+        if on_gpu is not None and self._on_gpu is not None:
+            on_gpu.copy_to(self._on_gpu)
+
+    def refill(self, data: bytes) -> bool:
+        """Returns false if there is no room. Zeros follow the data, so equal data make equal buffers."""
+        if len(data) > len(self.data):
+            return False
+        self.data[: len(data)] = data
+        self.data[len(data) : self._used_bytes] = bytes(max(0, self._used_bytes - len(data)))
+        self._used_bytes = len(data)
+        return True
+
+    def forget(self, engine: Engine) -> None:
+        if self.data:
+            engine.unregister(self._name)
+            self.data = bytearray()
+        self._fit_gpu(engine, None, 0)
+
+    def register_as_stored(self, engine: Engine, gpu: torch.device | None, stored: Mapping[str, dict]) -> None:
+        if self._name not in stored:
+            self.forget(engine)
+        elif len(self.data) != stored[self._name]["shape"][0]:  # else a rank that has rejoined may keep it
+            self._register(engine, stored[self._name]["shape"][0])
+        self._used_bytes = len(self.data)
+        if self._gpu_name in stored:
+            self._register_gpu(engine, gpu or torch.device("cpu"), stored[self._gpu_name]["shape"][0])
+
+    def decoded(self) -> dict[str, Any]:
+        gpu_bytes = b"" if self._on_gpu is None else _codec._tensor_bytes(self._on_gpu.cpu())
+        return _codec.decode(self.data, gpu_bytes) if self.data else {}
 
     def _register(self, engine: Engine, size_bytes: int) -> None:
-        """Registers a new buffer of at least `size_bytes`. Spare room makes replacements rare."""
-        if self._blob:
-            engine.unregister(PYTHON_STATE)
-        self._blob = bytearray(-(-size_bytes // _BLOB_STEP_BYTES) * _BLOB_STEP_BYTES)
-        engine.register(PYTHON_STATE, self._blob, capture=Capture.SYNCHRONOUS)
+        if self.data:
+            engine.unregister(self._name)
+        self.data = bytearray(-(-size_bytes // _BLOB_STEP_BYTES) * _BLOB_STEP_BYTES)
+        self._used_bytes = 0
+        engine.register(self._name, self.data, capture=self._capture)
 
-    def _fit_gpu_blob(self, engine: Engine, gpu: torch.device | None, needed_bytes: int) -> None:
-        old = self._gpu_blob
+    def _fit_gpu(self, engine: Engine, gpu: torch.device | None, needed_bytes: int) -> None:
+        old = self._on_gpu
         if needed_bytes == 0:
             if old is not None:
-                engine.unregister(PYTHON_STATE_ON_GPU)
-                self._gpu_blob = None
+                engine.unregister(self._gpu_name)
+                self._on_gpu = None
         elif old is None or old.device != gpu or old.numel() < needed_bytes:
-            self._register_gpu_blob(engine, gpu, -(-needed_bytes // _BLOB_STEP_BYTES) * _BLOB_STEP_BYTES)
+            self._register_gpu(engine, gpu, -(-needed_bytes // _BLOB_STEP_BYTES) * _BLOB_STEP_BYTES)
 
-    def _register_gpu_blob(self, engine: Engine, device: torch.device | None, size_bytes: int) -> None:
-        if self._gpu_blob is not None:
-            engine.unregister(PYTHON_STATE_ON_GPU)
-        self._gpu_blob = blob = torch.zeros(size_bytes, dtype=torch.uint8, device=device)
+    def _register_gpu(self, engine: Engine, device: torch.device | None, size_bytes: int) -> None:
+        if self._on_gpu is not None:
+            engine.unregister(self._gpu_name)
+        self._on_gpu = blob = torch.zeros(size_bytes, dtype=torch.uint8, device=device)
         engine.register_pointer(
-            PYTHON_STATE_ON_GPU,
+            self._gpu_name,
             blob.data_ptr(),
             DType.U8,
             blob.shape,
             memory=Memory.DEVICE if blob.is_cuda else Memory.HOST,
-            capture=Capture.SYNCHRONOUS,
+            capture=self._capture,
             owner=blob,
         )
 
@@ -163,7 +238,8 @@ class PythonState:
 class _Groups:
     """Encodes the parameter groups of an optimizer, and remembers the result while nothing changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_sorted: bool) -> None:
+        self._is_sorted = is_sorted
         self._seen: list[Any] | None = None  # keys and values; None: one of the values may change in place
         self._encoded = b""
 
@@ -173,6 +249,8 @@ class _Groups:
         if seen is not None and len(found) == len(seen) and all(map(operator.is_, found, seen)):
             return self._encoded
         plain = [{k: v for k, v in group.items() if k != "params"} for group in groups]
+        if self._is_sorted:
+            plain = _sorted(plain)
         self._encoded = _codec.encode(plain, "training state['groups']", on_gpu)
         self._seen = found if all(_is_immutable(v) for group in plain for v in group.values()) else None
         return self._encoded
@@ -204,6 +282,17 @@ def _read_stateful(item: Any) -> Any:
         "growth_interval": item.get_growth_interval(),
         "_growth_tracker": _codec.Number(tracker),
     }
+
+
+def _read_sorted(item: Any) -> Any:
+    return _sorted(_read_stateful(item))
+
+
+def _sorted(value: Any) -> Any:
+    """Equal state must be equal bytes on all ranks, also on one that got attributes in another order."""
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if type(value) is list else value
 
 
 def _read_extra(item: Any) -> Any:

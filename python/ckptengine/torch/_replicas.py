@@ -91,7 +91,7 @@ class MainShard:
     def __init__(self, inventory: Inventory, given: Mapping[str, Any]) -> None:
         self._inventory = inventory
         self.ranks: frozenset[int] = frozenset()
-        self.name = _given_name(given)
+        self.name = given_option(given, "shard")
         if not self.name:
             ranks, _ = self._alike()
             self.name = f"rank{given['rank']}"
@@ -117,15 +117,15 @@ class MainShard:
         return self._inventory.alike(this_rank(), torch.distributed.get_world_size())
 
 
-def _given_name(given: Mapping[str, Any]) -> str:
-    """Returns the main shard's name from an argument, the environment or the file of options. "" if none has it."""
-    if given.get("shard") is not None:
-        return str(given["shard"])
-    if os.environ.get("CKPTENGINE_SHARD"):
-        return os.environ["CKPTENGINE_SHARD"]
+def given_option(given: Mapping[str, Any], key: str) -> str:
+    """Returns an option from an argument, the environment or the file of options. "" if none has it."""
+    if given.get(key) is not None:
+        return str(given[key])
+    if in_environment := os.environ.get(f"CKPTENGINE_{key.upper()}"):
+        return in_environment
     file = given.get("config") or os.environ.get("CKPTENGINE_CONFIG")
     try:
-        return str(json.loads(Path(file).read_text()).get("shard", "")) if file else ""
+        return str(json.loads(Path(file).read_text()).get(key, "")) if file else ""
     except (OSError, ValueError, AttributeError):
         return ""  # the engine raises an error about the file
 

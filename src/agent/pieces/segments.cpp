@@ -66,6 +66,7 @@ core::Recovered Segments::recover(const std::vector<core::Recovered::Granted>& g
   std::set<SlotRef> granted_slots;
   for (const auto& grant : granted) {
     granted_slots.insert(grant.slots.begin(), grant.slots.end());
+    if (grant.spare) granted_slots.insert(*grant.spare);
   }
   auto found = arena_.attach_segments(notices);
   // If an agent died while it enlarged a segment, there are two. The older one is whole until it is removed.
@@ -99,9 +100,8 @@ core::Recovered Segments::recover(const std::vector<core::Recovered::Granted>& g
     }
   }
   std::copy_if(granted.begin(), granted.end(), std::back_inserter(recovered.granted), [&](const auto& grant) {
-    return std::all_of(grant.slots.begin(), grant.slots.end(), [&](const SlotRef& slot) {
-      return segments_.contains({slot.rank, slot.shard});
-    });
+    const auto is_here = [&](const SlotRef& slot) { return segments_.contains({slot.rank, slot.shard}); };
+    return std::all_of(grant.slots.begin(), grant.slots.end(), is_here) && (!grant.spare || is_here(*grant.spare));
   });
   const arena::NodeMemory memory = arena_.memory();
   recovered.highest_commit = memory.highest_commit;
@@ -121,8 +121,9 @@ arena::SegmentSpec Segments::spec_for(const SegmentKey& key, const SlotNeed& nee
   arena::SegmentSpec spec;
   spec.kind = held ? arena::SegmentKind::held : arena::SegmentKind::local;
   spec.rank = held ? 0 : key.rank;
-  spec.slots = std::max(held ? limits_.held_slots : limits_.local_slots, need.slots);
-  spec.slots_max = std::max(held ? limits_.held_slots : limits_.local_slots_max, spec.slots);
+  const std::uint32_t spare = need.has_spare ? 1 : 0;
+  spec.slots = std::max(held ? limits_.held_slots : limits_.local_slots, need.slots) + spare;
+  spec.slots_max = std::max((held ? limits_.held_slots : limits_.local_slots_max) + spare, spec.slots);
   spec.shard = key.shard;
   spec.data_capacity_bytes = need.data_bytes;
   spec.manifest_capacity_bytes = arena::manifest_bytes(need.data_bytes, need.layout_bytes);

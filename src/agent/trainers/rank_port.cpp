@@ -23,11 +23,11 @@ std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, c
   for (const LivingTrainer& trainer : living_trainers(directory)) {
     try {
       const auto control = arena::Control::attach(directory, trainer.rank);
-      // A used grant's slots are sealed and stay sealed, because nobody grants them meanwhile. Otherwise the trainer
-      // may be writing to them.
+      // A used grant's slots are sealed and stay sealed, because nobody grants them meanwhile. To all others the
+      // trainer may be writing.
       const std::uint64_t used = control.used_grant();
       const arena::Grant grant = control.grant();
-      if (grant.sequence == used) continue;
+      if (grant.sequence == used && !grant.spare) continue;
       const core::Share share = control.share();
       if (!core::is_valid(share))
         throw Failure(CKPT_ERR_CORRUPT,
@@ -36,6 +36,11 @@ std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, c
       shards.push_back(trainer.private_shard);
       OpenGrant open{grant.sequence, {}};
       for (std::size_t i = 0; i < shards.size(); ++i) open.slots.push_back({trainer.rank, shards[i], grant.slots[i]});
+      if (grant.spare) open.spare = core::SlotRef{trainer.rank, trainer.private_shard, *grant.spare};
+      if (grant.sequence == used) {
+        open.spare = own_slots_of(open, control).left;
+        open.slots.clear();
+      }
       grants[trainer.rank] = std::move(open);
     } catch (const Failure& failure) {
       log->warn("rank {}: {}", trainer.rank, failure.what());  // the trainer learns of it when it comes back
@@ -44,20 +49,38 @@ std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, c
   return grants;
 }
 
-// It stored `capturing` before it began, and `used_grant` after it had sealed all slots.
+OwnSlots own_slots_of(const OpenGrant& grant, const arena::Control& control) {
+  const bool is_in_spare = grant.spare && control.used_grant() == grant.sequence && control.used_spare();
+  return is_in_spare ? OwnSlots{*grant.spare, grant.slots.back()} : OwnSlots{grant.slots.back(), grant.spare};
+}
+
+// It stored `capturing` before it began, and `used_grant` after it had sealed all slots. The own state of a newer
+// iteration is what it sealed before an update.
 LeftPieces left_by_orphan(const std::string& directory, core::Rank rank, const OpenGrant& grant,
                           const Segments& segments) try {
   const auto control = arena::Control::attach(directory, rank);
   const CheckpointId capturing = control.capturing();
+  const std::int64_t attempted = control.attempted();
   const bool is_whole = control.used_grant() == grant.sequence;
   LeftPieces pieces;
-  for (const core::SlotRef& ref : grant.slots) {
+  const auto take = [&](const core::SlotRef& ref, const auto& is_wanted) {
     const auto segment = segments.find({ref.rank, ref.shard});
-    if (segment == nullptr || ref.slot >= segment->slots()) continue;
+    if (segment == nullptr || ref.slot >= segment->slots()) return;
     auto manifest = segment->slot(ref.slot).read();
-    if (!manifest) continue;
-    if (is_whole || (capturing && manifest->checkpoint == capturing)) pieces.emplace_back(ref, std::move(*manifest));
+    if (manifest && is_wanted(manifest->checkpoint)) pieces.emplace_back(ref, std::move(*manifest));
+  };
+  const auto is_newest = [&](CheckpointId checkpoint) { return is_whole || (capturing && checkpoint == capturing); };
+  const auto is_newest_own = [&](CheckpointId checkpoint) {
+    return attempted >= 0 && checkpoint.iteration() >= attempted;
+  };
+  std::optional<core::SlotRef> left = grant.spare;
+  if (!grant.slots.empty()) {
+    const OwnSlots own = own_slots_of(grant, control);
+    for (auto ref = grant.slots.begin(); ref != grant.slots.end() - 1; ++ref) take(*ref, is_newest);
+    is_whole ? take(own.used, is_newest) : take(own.used, is_newest_own);
+    left = own.left;
   }
+  if (left) take(*left, is_newest_own);
   return pieces;
 } catch (const Failure&) {  // without its page nobody knows what is new
   return {};
@@ -71,6 +94,10 @@ RankPort::RankPort(core::TrainerHello hello, arena::Control control, std::option
       sequence_(control_->grant().sequence),
       outstanding_(std::move(outstanding)),
       look_(std::move(look)) {
+  if (outstanding_ && outstanding_->slots.empty()) {
+    spare_ = outstanding_->spare;
+    outstanding_.reset();
+  }
   watcher_ = start_thread("ckptd-doorbell", [this] { watch(); });
 }
 
@@ -97,11 +124,13 @@ void RankPort::watch() {
   }
 }
 
-void RankPort::grant(const core::Share& share, const std::vector<core::SlotRef>& slots) {
+void RankPort::grant(const core::Share& share, const std::vector<core::SlotRef>& slots,
+                     const std::optional<core::SlotRef>& spare) {
   arena::Grant grant{sequence_ + 1, {}};
   check(slots.size() <= grant.slots.size(), "a grant has more slots than a trainer captures into");
   for (std::size_t i = 0; i < slots.size(); ++i) grant.slots[i] = slots[i].slot;
-  outstanding_ = OpenGrant{++sequence_, slots};
+  if (spare) grant.spare = spare->slot;
+  outstanding_ = OpenGrant{++sequence_, slots, spare};
   control_->share(share);
   control_->grant(grant);
 }
@@ -120,12 +149,13 @@ RankPort::ControlChanges RankPort::look(const Segments& segments) {
   if (outstanding_ && used == outstanding_->sequence) {
     if (take_captured(segments, changes)) {
       last_captured_ = changes.captured->pieces.front().checkpoint;
+      spare_ = own_slots_of(*outstanding_, *control_).left;
       outstanding_.reset();
     } else {
       changes.complaint = "rank " + std::to_string(hello_.rank) +
                           " reported a capture, but did not seal all of its slots; this snapshot is lost, and the next "
                           "one uses the same slots";
-      grant(control_->share(), std::vector(outstanding_->slots));
+      grant(control_->share(), std::vector(outstanding_->slots), std::optional(outstanding_->spare));
     }
   } else if (used > sequence_) {
     changes.complaint = "rank " + std::to_string(hello_.rank) +
@@ -164,10 +194,12 @@ std::optional<arena::Manifest> RankPort::sealed_piece(const Segments& segments, 
 
 LeftPieces RankPort::left_behind(const Segments& segments) const {
   LeftPieces pieces;
-  if (!outstanding_ || incarnation_ == 0) return pieces;
-  for (const core::SlotRef& ref : outstanding_->slots) {
+  if (incarnation_ == 0) return pieces;
+  const auto take = [&](const core::SlotRef& ref) {
     if (auto manifest = sealed_piece(segments, ref)) pieces.emplace_back(ref, std::move(*manifest));
-  }
+  };
+  if (outstanding_) std::for_each(outstanding_->slots.begin(), outstanding_->slots.end(), take);
+  if (const auto& spare = outstanding_ ? outstanding_->spare : spare_) take(*spare);
   return pieces;
 }
 
@@ -176,7 +208,10 @@ LeftPieces RankPort::left_behind(const Segments& segments) const {
 bool RankPort::take_captured(const Segments& segments, ControlChanges& changes) const {
   core::Captured captured{hello_.rank, {}};
   decltype(changes.pieces) pieces;
-  for (const core::SlotRef& ref : outstanding_->slots) {
+  std::vector<core::SlotRef> slots = outstanding_->slots;
+  captured.in_spare = outstanding_->spare && control_->used_spare();
+  if (captured.in_spare) slots.back() = *outstanding_->spare;
+  for (const core::SlotRef& ref : slots) {
     auto manifest = sealed_piece(segments, ref);
     if (!manifest) return false;
     captured.pieces.push_back(piece_info(*manifest));

@@ -21,15 +21,25 @@
 
 namespace ckpt::agent {
 
-// A grant that a trainer has not used yet. The trainer may be writing to the grant's slots.
+// The slots that a trainer may be writing to.
 struct OpenGrant {
-  std::uint64_t sequence = 0;  // the grant's number
-  std::vector<core::SlotRef> slots;
+  std::uint64_t sequence = 0;        // the grant's number
+  std::vector<core::SlotRef> slots;  // empty: the trainer has used the grant
+  std::optional<core::SlotRef> spare =
+      {};  // for the private shard; the trainer has it also after it has used the grant
 };
 
 // Finds the grants of an earlier agent that trainers may still be using, by rank. Reads the control pages of living
 // trainers in the arena in `directory`.
 std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, const Log& log);
+
+// Of a trainer with this grant: where its private shard is, or may be, if it uses the grant, and which slot remains for
+// it.
+struct OwnSlots {
+  core::SlotRef used;
+  std::optional<core::SlotRef> left;
+};
+OwnSlots own_slots_of(const OpenGrant& grant, const arena::Control& control);
 
 // Pieces in granted slots, with the slots.
 using LeftPieces = std::vector<std::pair<core::SlotRef, arena::Manifest>>;
@@ -42,7 +52,7 @@ LeftPieces left_by_orphan(const std::string& directory, core::Rank rank, const O
 
 class RankPort {
  public:
-  // `outstanding`: a grant of an earlier agent that the trainer may still be using. When the trainer rings the
+  // `outstanding`: slots of an earlier agent's grant that the trainer may still be using. When the trainer rings the
   // doorbell, the port's own thread calls the argument `look`. That function must post a task to the core thread, and
   // the task must call looked() and then look() of this port.
   RankPort(core::TrainerHello hello, arena::Control control, std::optional<OpenGrant> outstanding,
@@ -58,7 +68,9 @@ class RankPort {
 
   // Call this when the rank joins this incarnation. From now on look() refuses captures of other incarnations.
   void joined(std::uint64_t incarnation) { incarnation_ = incarnation; }
-  void grant(const core::Share& share, const std::vector<core::SlotRef>& slots);
+  // `spare`: see core::GrantSlots.
+  void grant(const core::Share& share, const std::vector<core::SlotRef>& slots,
+             const std::optional<core::SlotRef>& spare = std::nullopt);
   void commit(CheckpointId checkpoint) { control_->committed(checkpoint); }
   void stored(CheckpointId checkpoint) { control_->stored(checkpoint); }
   void resume_at(std::int64_t iteration) { control_->resume_at(iteration); }
@@ -98,6 +110,7 @@ class RankPort {
   std::uint64_t incarnation_ = hello_.incarnation;  // that the trainer has joined; 0: none yet
   std::uint64_t sequence_ = 0;                      // of the newest grant
   std::optional<OpenGrant> outstanding_;
+  std::optional<core::SlotRef> spare_;  // that the trainer has while no grant is outstanding
   CheckpointId last_captured_;
   std::int64_t attempted_ = -1;
   std::int64_t capturing_ = -1;

@@ -110,6 +110,9 @@ HelloRequest hello_request(const json& request) {
   if (options->contains("capture_every"))
     hello.capture_every = static_cast<std::uint32_t>(number(*options, "capture_every", UINT32_MAX));
   hello.halts = flag(*options, "halts");
+  if (options->contains("capture"))
+    hello.capture = static_cast<core::CaptureMode>(
+        number(*options, "capture", static_cast<std::uint64_t>(core::last_capture_mode)));
   return wanted;
 }
 

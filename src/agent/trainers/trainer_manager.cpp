@@ -181,8 +181,10 @@ void TrainerManager::reserve(Asker asker, const ReserveRequest& request, const R
   std::uint64_t rank_bytes = 0;
   for (const SlotRequest& slot : request.slots) {
     shards.push_back(slot.shard);
-    needs.push_back({{asker.rank, slot.shard}, {slot.bytes, slot.layout_bytes}});
-    rank_bytes += deps_.segments.segment_bytes({core::held_rank, slot.shard}, needs.back().second);
+    const SlotNeed need{slot.bytes, slot.layout_bytes};
+    rank_bytes += deps_.segments.segment_bytes({core::held_rank, slot.shard}, need);
+    needs.push_back({{asker.rank, slot.shard}, need});
+    needs.back().second.has_spare = has_spare(asker.rank, slot.shard);
   }
   deps_.segments.ensure(
       needs, deps_.space.bytes_for_peers(rank_bytes),
@@ -211,9 +213,20 @@ void TrainerManager::trouble(Asker asker, const std::string& text, const Respond
 }
 
 core::SegmentsReady TrainerManager::segments_of(Rank rank, const std::vector<std::string>& shards) const {
-  std::uint32_t slots = arena::segment_slots_max;
-  for (const std::string& shard : shards) slots = std::min(slots, deps_.segments.find({rank, shard})->slots());
-  return {rank, shards, static_cast<std::uint8_t>(slots)};
+  std::uint32_t slots = arena::segment_slots_max, private_slots = 0;
+  for (const std::string& shard : shards) {
+    const std::uint32_t there = deps_.segments.find({rank, shard})->slots();
+    const bool is_with_spare = has_spare(rank, shard);
+    if (is_with_spare) private_slots = there;
+    slots = std::min(slots, there - (is_with_spare && there > 1 ? 1 : 0));
+  }
+  return {rank, shards, static_cast<std::uint8_t>(slots), static_cast<std::uint8_t>(private_slots)};
+}
+
+// A rank that can be halted keeps two private shards besides the captured ones: of an iteration and of the one before.
+bool TrainerManager::has_spare(Rank rank, const std::string& shard) const {
+  const core::TrainerHello& hello = trainers_.at(rank).port->hello();
+  return hello.halts && shard == hello.private_shard;
 }
 
 void TrainerManager::look(Asker asker) {
@@ -255,7 +268,7 @@ void TrainerManager::trace_capture(Rank rank, const RankPort::ControlChanges& ch
 // ---- Effects ----
 
 void TrainerManager::carry_out(const core::GrantSlots& grant) {
-  if (RankPort* port = port_of(grant.rank)) port->grant(grant.share, grant.slots);
+  if (RankPort* port = port_of(grant.rank)) port->grant(grant.share, grant.slots, grant.spare);
 }
 
 // If there is no memory for more slots, the rank goes on with those that it has, and people are told.
@@ -267,7 +280,7 @@ void TrainerManager::carry_out(const core::AddSlots& add) {
   for (const std::string& shard : add.shards) {
     const auto segment = deps_.segments.find({add.rank, shard});
     if (segment == nullptr) return;
-    needs.push_back({{add.rank, shard}, {0, 0, add.slots}});
+    needs.push_back({{add.rank, shard}, {0, 0, add.slots, has_spare(add.rank, shard)}});
     rank_bytes += deps_.segments.segment_bytes({core::held_rank, shard}, {segment->spec().data_capacity_bytes, 0, 0});
   }
   const Asker asker{add.rank, port->hello().instance};
@@ -360,6 +373,7 @@ Reply TrainerManager::restore_reply(const core::RestoreReady& ready) {
                   {"behind", ready.decision.behind},
                   {"status_unknown", ready.decision.status_unknown},
                   {"incarnation", ready.incarnation},
+                  {"is_replicated", ready.is_replicated},
                   {"share", {{"first", ready.share.first}, {"of", ready.share.of}, {"stored", ready.share.stored}}},
                   {"iteration", -1}};
   if (ready.decision.verdict != core::Verdict::restore) return reply;

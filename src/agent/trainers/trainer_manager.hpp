@@ -100,6 +100,7 @@ class TrainerManager {
   RankPort* port_of(core::Rank rank);
   bool refuse_unknown(Asker asker, const Respond& respond);
   core::SegmentsReady segments_of(core::Rank rank, const std::vector<std::string>& shards) const;
+  bool has_spare(core::Rank rank, const std::string& shard) const;
   void look(Asker asker);
   void take_left_behind(core::Rank rank, LeftPieces pieces);
   void watch_ranks();

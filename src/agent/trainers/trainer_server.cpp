@@ -196,6 +196,11 @@ void TrainerServer::on_hello(Connection& connection, const json& request) {
   const auto on_suspicion = [](bool halts) { return halts ? "halt" : "report"; };
   warn_of_other(hello.rank, "on_suspicion", on_suspicion(hello.halts),
                 on_suspicion(options_.on_suspicion == OnSuspicion::halt));
+  const auto capture = [](auto mode) {
+    const auto known = static_cast<CaptureMode>(mode);
+    return known == CaptureMode::every ? "every" : known == CaptureMode::jit ? "jit" : "auto";
+  };
+  warn_of_other(hello.rank, "capture", capture(hello.capture), capture(options_.capture));
   warn_of_other(hello.rank, "capture_every", std::to_string(hello.capture_every),
                 std::to_string(options_.capture_every));
   // The kernel says which process this is; the trainer's word does not count.

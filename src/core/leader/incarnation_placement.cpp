@@ -44,6 +44,8 @@ IncarnationPlacement::IncarnationPlacement(const IncarnationRecord& record, cons
   shares_.insert(placement_of_job.shares.begin(), placement_of_job.shares.end());
   replications_ = replication_groups(assignment_table.assignments(), placement_of_job, record.protection);
   notice_ = placement_of_job.notice;
+  lone_shard_ = placement_of_job.lone_shard;
+  lone_node_ = placement_of_job.lone_node;
   if (!assignment_table.assignments().empty()) adopted_ = assignment_table.assignments().front().private_shard;
   if (auto otherwise =
           places_with(assignment_table.cuts(), own_ranks_, assignment_table.assignments(), placement_of_job))

@@ -40,6 +40,10 @@ class IncarnationPlacement {
 
   bool is_arranged() const { return !own_.arranged.empty(); }
   const std::string& notice() const { return notice_; }
+  // Ranks on two nodes or more name each main shard. Otherwise lone_shard() is one that only ranks of lone_node() name.
+  bool is_replicated() const { return is_arranged() && lone_shard_.empty(); }
+  const std::string& lone_shard() const { return lone_shard_; }
+  NodeId lone_node() const { return lone_node_; }
   // What the rank captures. Null before is_arranged().
   const Share* share_of(Rank rank) const;
   // The ranks with which the rank exchanges copies from GPU to GPU. Null before is_arranged(), and for a rank that did
@@ -80,6 +84,8 @@ class IncarnationPlacement {
   std::map<Rank, ReplicationGroup> replications_;
   std::vector<Replacement> replacements_;
   std::string notice_;
+  std::string lone_shard_;
+  NodeId lone_node_ = no_node;
 };
 
 }  // namespace ckpt::core

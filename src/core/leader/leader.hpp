@@ -112,6 +112,7 @@ class Leader {
   Obstacle obstacle_of_progress() const;
   Obstacle lesser_trouble(TimeMs now) const;
   Obstacle other_options() const;
+  std::uint32_t capture_every() const;
   const RankReport* report_of(Rank rank) const;
   std::optional<Lack> first_lack(CheckpointId checkpoint, const Pieces& pieces) const;
 

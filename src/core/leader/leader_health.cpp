@@ -20,7 +20,8 @@ void Leader::reconcile_health(TimeMs now) {
   health_.parity_now = view_.has_begun() ? commits_.parity_now() : 0;
   Health next = health_;
   next.pace_ms = snapshot_interval_.interval_ms();
-  next.allowed_ms = allowed_ms(view_.config.unprotected_after_ms, next.pace_ms * view_.config.capture_every);
+  next.capture_every = capture_every();
+  next.allowed_ms = allowed_ms(view_.config.unprotected_after_ms, next.pace_ms * next.capture_every);
   next.at_risk_ms = clock_.quiet_ms(now);
   const bool is_overdue = next.at_risk_ms > next.allowed_ms;
   Obstacle obstacle = find_obstacle(now, is_overdue);
@@ -169,25 +170,38 @@ Leader::Obstacle Leader::obstacle_of_progress() const {
 
 namespace {
 
-std::string halt_options(bool halts, std::uint32_t capture_every) {
-  return std::string("on_suspicion=") + (halts ? "halt" : "report") + " capture_every=" + std::to_string(capture_every);
+const char* name_of(CaptureMode mode) {
+  return mode == CaptureMode::every ? "every" : mode == CaptureMode::jit ? "jit" : "auto";
+}
+
+std::string halt_options(bool halts, CaptureMode capture, std::uint32_t capture_every) {
+  return std::string("on_suspicion=") + (halts ? "halt" : "report") + " capture=" + name_of(capture) +
+         " capture_every=" + std::to_string(capture_every);
 }
 
 }  // namespace
+
+// The ranks decide alike: each knows its options and whether main shards are replicated.
+std::uint32_t Leader::capture_every() const {
+  const bool is_in_each = view_.config.capture == CaptureMode::automatic && !view_.places.is_replicated();
+  return is_in_each ? 1 : view_.config.capture_every;
+}
 
 // A rank with on_suspicion=report never answers a halt. If ranks differ in capture_every, only those iterations are
 // committed that all of them capture. So every rank is compared with the lowest one, and with the leader's own agent,
 // which would have to halt the job.
 Leader::Obstacle Leader::other_options() const {
   if (view_.bindings.empty()) return {};
-  const auto said_by = [](const RankReport& rank) { return halt_options(rank.halts, rank.capture_every); };
+  const auto said_by = [](const RankReport& rank) {
+    return halt_options(rank.halts, rank.capture, rank.capture_every);
+  };
   const auto& [first, its] = *view_.bindings.begin();
   for (const auto& [rank, binding] : view_.bindings) {
     if (said_by(binding.rank) != said_by(its.rank))
       return {Cause::other_options, binding.node, rank,
               said_by(binding.rank) + ", rank " + std::to_string(first) + " has " + said_by(its.rank)};
   }
-  const std::string own = halt_options(view_.config.halts, view_.config.capture_every);
+  const std::string own = halt_options(view_.config.halts, view_.config.capture, view_.config.capture_every);
   if (said_by(its.rank) == own) return {};
   return {Cause::other_options, its.node, first, said_by(its.rank) + ", the leading agent has " + own};
 }
@@ -201,6 +215,8 @@ Leader::Obstacle Leader::lesser_trouble(TimeMs now) const {
               placement::name(report->protection) + ", the job has " + placement::name(view_.record->protection)};
   }
   if (const Obstacle other = other_options(); other.cause != Cause::none) return other;
+  if (view_.config.capture == CaptureMode::jit && view_.places.is_arranged() && !view_.places.is_replicated())
+    return {Cause::no_replica, view_.places.lone_node(), no_rank, "main shard " + view_.places.lone_shard()};
   for (const Report* report : view_.present) {
     if (report->coordination_fails) return {Cause::coordination_fails, report->node};
   }
@@ -209,7 +225,7 @@ Leader::Obstacle Leader::lesser_trouble(TimeMs now) const {
     return {Cause::storage_fails, no_node, no_rank, trouble};
   if (!clock_.has_commit()) return {Cause::beginning};
   if (clock_.last_gap_ms() >
-      allowed_ms(view_.config.unprotected_after_ms, snapshot_interval_.interval_ms() * view_.config.capture_every)) {
+      allowed_ms(view_.config.unprotected_after_ms, snapshot_interval_.interval_ms() * capture_every())) {
     const bool is_known = health_.slowest_node != no_node;
     return {Cause::too_slow, is_known ? health_.slowest_node : no_node};
   }

@@ -47,6 +47,7 @@ Worker::Worker(const Config& config, std::uint64_t agent_id, const Recovered& re
   }
   for (const auto& granted : recovered.granted) {
     for (const SlotRef& ref : granted.slots) slots_.grant(ref);
+    if (granted.spare) slots_.grant(*granted.spare);
     orphaned_grants_[granted.rank] = granted;
   }
 }
@@ -68,6 +69,7 @@ void Worker::on(const TrainerHello& hello) {
   if (hello.incarnation == 0) take_back_orphan(hello.rank);
   if (const auto orphan = orphaned_grants_.find(hello.rank); orphan != orphaned_grants_.end()) {
     trainer.granted = orphan->second.slots;
+    trainer.spare = orphan->second.spare;
     orphaned_grants_.erase(orphan);
   }
   trainers_[hello.rank] = std::move(trainer);
@@ -86,7 +88,9 @@ void Worker::on(const TrainerExited& exited) {
 
 void Worker::take_back_grant(Trainer& trainer) {
   for (const SlotRef& ref : trainer.granted) slots_.take_back(ref);
+  if (trainer.spare) slots_.take_back(*trainer.spare);
   trainer.granted.clear();
+  trainer.spare.reset();
 }
 
 // Takes back the grant of a writer that never came back and is now proven dead.
@@ -94,6 +98,7 @@ void Worker::take_back_orphan(Rank rank) {
   const auto orphan = orphaned_grants_.find(rank);
   if (orphan == orphaned_grants_.end()) return;
   for (const SlotRef& ref : orphan->second.slots) slots_.take_back(ref);
+  if (orphan->second.spare) slots_.take_back(*orphan->second.spare);
   orphaned_grants_.erase(orphan);
 }
 
@@ -114,7 +119,9 @@ void Worker::on(const SegmentsReady& ready) {
   if (it == trainers_.end()) return;
   it->second.segments = ready.shards;
   it->second.slots = ready.slots;
+  it->second.has_spare = ready.private_slots > ready.slots;
   for (const std::string& shard : ready.shards) slots_.add_segment(ready.rank, shard, ready.slots);
+  slots_.add_segment(ready.rank, it->second.hello.private_shard, ready.private_slots);
 }
 
 void Worker::on(const Progress& progress) {
@@ -131,7 +138,10 @@ void Worker::on(const Captured& captured) {
   const auto it = trainers_.find(captured.rank);
   if (it == trainers_.end() || it->second.granted.empty()) return;
   Trainer& trainer = it->second;
-  if (captured.pieces.size() != trainer.granted.size()) return;  // not the slots that it was granted
+  const bool is_granted =
+      captured.pieces.size() == trainer.granted.size() && (!captured.in_spare || trainer.spare.has_value());
+  if (!is_granted) return;
+  if (captured.in_spare) std::swap(trainer.granted.back(), *trainer.spare);
   for (std::size_t i = 0; i < captured.pieces.size(); ++i) slots_.captured(trainer.granted[i], captured.pieces[i]);
   trainer.granted.clear();
   trainer.demand.captured();
@@ -156,8 +166,11 @@ void Worker::on(const LeftBehind& left) {
   const auto orphan = orphaned_grants_.find(left.rank);  // of a trainer that never came back to this agent
   if (trainer == trainers_.end() && orphan == orphaned_grants_.end()) return;
   std::vector<SlotRef>& granted = trainer != trainers_.end() ? trainer->second.granted : orphan->second.slots;
+  std::optional<SlotRef>& spare = trainer != trainers_.end() ? trainer->second.spare : orphan->second.spare;
   for (const auto& [slot, piece] : left.pieces) {
-    if (std::erase(granted, slot) == 0) continue;  // not the slots that it was granted
+    const bool is_spare = spare == slot;
+    if (!is_spare && std::erase(granted, slot) == 0) continue;  // not the slots that it was granted
+    if (is_spare) spare.reset();
     slots_.captured(slot, piece);
     newest_seen_ = std::max(newest_seen_, piece.checkpoint);
   }
@@ -190,6 +203,7 @@ std::vector<RankReport> Worker::rank_reports() const {
     report.reports_trouble = trainer.reports_trouble;
     report.capture_every = trainer.hello.capture_every;
     report.halts = trainer.hello.halts;
+    report.capture = trainer.hello.capture;
     reports.push_back(std::move(report));
   }
   return reports;
@@ -328,6 +342,7 @@ void Worker::reconcile_admissions(Effects& effects) {
     if (admission.share) {
       trainer.share = admission.share;
       trainer.adopts = admission.adopts;
+      trainer.is_replicated = admission.is_replicated;
     }
     if (admission.replication &&
         std::exchange(trainer.notified_replication_in, trainer.incarnation) != trainer.incarnation)
@@ -497,7 +512,8 @@ void Worker::reconcile_restore(Trainer& trainer, Effects& effects) {
       break;
     }
     case Verdict::fresh:
-      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *trainer.share, {}, {}});
+      effects.push_back(
+          RestoreReady{rank, directive_.incarnation, decision, *trainer.share, {}, {}, trainer.is_replicated});
       trainer.served_in = directive_.incarnation;
       break;
     case Verdict::restore: {
@@ -510,7 +526,8 @@ void Worker::reconcile_restore(Trainer& trainer, Effects& effects) {
         effects.push_back(RestoreFailed{rank, RestoreError::lost, directive_.stranded});
         break;
       }
-      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *trainer.share, *main, private_->front()});
+      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *trainer.share, *main, private_->front(),
+                                     trainer.is_replicated});
       trainer.served_in = directive_.incarnation;
       break;
     }
@@ -534,7 +551,11 @@ void Worker::reconcile_grant(Trainer& trainer, Effects& effects) {
   }
   for (const SlotRef& ref : slots) slots_.grant(ref);
   trainer.granted = slots;
-  effects.push_back(GrantSlots{trainer.hello.rank, *trainer.share, std::move(slots)});
+  if (trainer.has_spare && !trainer.spare) {
+    trainer.spare = slots_.find_free(trainer.hello.rank, trainer.hello.private_shard);
+    if (trainer.spare) slots_.grant(*trainer.spare);
+  }
+  effects.push_back(GrantSlots{trainer.hello.rank, *trainer.share, std::move(slots), trainer.spare});
 }
 
 // The third slot, or the fourth where storage has one. Asked for once: where memory lacks, the driver tells people.

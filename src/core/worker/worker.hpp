@@ -79,14 +79,17 @@ class Worker {
     bool restored = false;           // it may take snapshots
     std::optional<Refusal> refusal;  // why it no longer takes part
     std::optional<Share> share;      // of the main shard that it captures in this incarnation
+    bool is_replicated = false;      // see Admission
     std::string adopts;              // the private shard that it restores instead of its own, "": its own
     bool wants_gpu_replication = false;
     std::uint64_t notified_replication_in = 0;  // incarnation
     std::vector<std::string> segments;          // the shards whose segments are ready
     std::uint8_t slots = 0;                     // how many slots each segment has
+    bool has_spare = false;                     // the private shard's segment has a slot more
     std::uint8_t slots_asked = 0;               // how many slots per segment the driver was last asked for
     SlotDemand demand;
     std::vector<SlotRef> granted;  // one per segment; empty: no grant is open
+    std::optional<SlotRef> spare;  // granted as well, for the private shard, also while no grant is open
     std::int64_t attempted = -1;
     std::int64_t capturing = -1;
     CheckpointId notified_commit;
