@@ -65,7 +65,7 @@ std::optional<arena::Grant> Capture::unused_grant() {
     if (grant.slots[i] >= slots[i].slots()) follow_growth(slots[i]);
     if (grant.slots[i] >= slots[i].slots())
       throw Failure(CKPT_ERR_INTERNAL,
-                    "the agent granted a slot that does not exist; do engine and agent have the same version?");
+                    "the agent granted a slot that does not exist; run ckptd and libckptengine of one version");
   }
   return grant;
 }
