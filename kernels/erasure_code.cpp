@@ -111,9 +111,12 @@ Matrix ErasureCode::encoder() const {
 Matrix ErasureCode::decoder(std::span<const std::size_t> sources, std::span<const std::size_t> wanted) const {
   std::array<bool, max_stripe_pieces> given{};
   for (const auto positions : {sources, wanted}) {
-    if (std::any_of(positions.begin(), positions.end(), [&](std::size_t position) { return position >= pieces(); })) {
-      throw std::invalid_argument("a wanted piece or a source has no position in a stripe of " +
-                                  std::to_string(pieces()) + " pieces: positions are numbered from 0");
+    for (const std::size_t position : positions) {
+      if (position >= pieces()) {
+        throw std::invalid_argument("there is no piece " + std::to_string(position) + " in a stripe of " +
+                                    std::to_string(pieces()) + " pieces: name pieces from 0 to " +
+                                    std::to_string(pieces() - 1));
+      }
     }
   }
   for (const std::size_t position : sources) {

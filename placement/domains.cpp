@@ -33,8 +33,9 @@ void refuse_cycles(const std::vector<std::uint32_t>& parents, const std::vector<
       domain = parents[domain];
     }
     if (domain != no_domain && state[domain] == 1) {
-      throw std::invalid_argument("the domains are not a tree: '" + names[domain] +
-                                  "' is a parent of its own parents; break the cycle");
+      throw std::invalid_argument(
+          "domain '" + names[domain] +
+          "' lies within itself: correct the lines \"CHILD PARENT\" that lead from it back to it");
     }
     for (domain = start; domain != no_domain && state[domain] == 1; domain = parents[domain]) state[domain] = 2;
   }

@@ -40,8 +40,8 @@ Group group_of(const Protection& protection) {
 
 [[noreturn]] void refuse() {
   throw std::invalid_argument(
-      "must be copies(m), xor(n) or rs(n,p), or copies and one of the others with + between them, with m from 1 to 16, "
-      "p from 1 to 4, and n above p and at most 64");
+      "must be copies(m), xor(n), rs(n,p), or copies and parity as in copies(2)+xor(8): m from 1 to 16, p from 1 to 4, "
+      "n above p (1 for xor) and at most 64");
 }
 
 // Reads the numbers of "rs(8,2)" or "rs:8,2". `text` is what follows the bracket or colon: "8,2)" or "8,2".
@@ -116,10 +116,13 @@ double sent(const Protection& protection, Route route) {
 
 double recoverable(const Protection& protection, std::uint32_t nodes, std::uint32_t lost) {
   const auto [members, tolerated] = group_of(protection);
-  if (members == 0 || nodes == 0 || nodes % members != 0 || lost > nodes) {
-    throw std::invalid_argument("the number of nodes, " + std::to_string(nodes) +
-                                ", must be a multiple of the group size, " + std::to_string(members) +
-                                ", and at least the number of lost nodes, " + std::to_string(lost));
+  if (lost > nodes) {
+    throw std::invalid_argument(std::to_string(lost) + " lost nodes are too many: there are only " +
+                                std::to_string(nodes) + " nodes");
+  }
+  if (members == 0 || nodes == 0 || nodes % members != 0) {
+    throw std::invalid_argument(std::to_string(nodes) + " nodes cannot be cut into groups of " +
+                                std::to_string(members) + ": give a multiple of the group size");
   }
   // odds[r]: the probability that all groups so far keep their shards, given that r of their nodes are lost.
   std::vector<double> odds(lost + 1, 0.0);

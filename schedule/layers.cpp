@@ -11,18 +11,19 @@ namespace {
 
 void check(const CopyRequest& request) {
   const auto refuse = [](const std::string& sentence) { throw std::invalid_argument(sentence); };
-  if (request.chunk_bytes == 0) refuse("a copy has at least one byte, so the chunk size cannot be 0");
+  if (request.chunk_bytes == 0) refuse("chunk_bytes is 0: set it to the size of one copy, at least 1");
   if (!(request.usable > 0 && request.usable < 1))
-    refuse("the usable share of a span is " + std::to_string(request.usable) + ", but must be between 0 and 1");
+    refuse("usable is " + std::to_string(request.usable) +
+           ": set it to the share of each span that copies may use, between 0 and 1");
   if (!(request.link.bytes_per_s > 0) || !std::isfinite(request.link.bytes_per_s))
-    refuse("the bandwidth of the copy is " + std::to_string(request.link.bytes_per_s) +
-           ", but must be above 0 and finite");
+    refuse("link.bytes_per_s is " + std::to_string(request.link.bytes_per_s) +
+           ": set it to the bandwidth of a copy, finite and above 0");
   if (!(request.link.startup_s >= 0) || !std::isfinite(request.link.startup_s))
-    refuse("the start-up time of a copy is " + std::to_string(request.link.startup_s) +
-           " s, but must be 0 or more and finite");
+    refuse("link.startup_s is " + std::to_string(request.link.startup_s) +
+           ": set it to the start-up time of a copy, finite and 0 or more");
   for (const DeviceSpan& span : request.spans)
     if (!(span.length_s >= 0) || !std::isfinite(span.length_s))
-      refuse("a span of the device is " + std::to_string(span.length_s) + " s long, but must be 0 or more and finite");
+      refuse("the length_s of a span is " + std::to_string(span.length_s) + ": set it to a finite number, 0 or more");
 }
 
 class Planner {
@@ -85,10 +86,9 @@ CopyPlan plan_copies(const CopyRequest& request) {
 double bubble_time_1f1b_s(std::uint32_t stage, std::uint32_t stages, double pass_s) {
   if (stage >= stages)
     throw std::invalid_argument("there is no stage " + std::to_string(stage) + " in a pipeline of " +
-                                std::to_string(stages) + " stages, which count from 0");
+                                std::to_string(stages) + " stages: stages are numbered from 0");
   if (!(pass_s >= 0) || !std::isfinite(pass_s))
-    throw std::invalid_argument("the time of a pass is " + std::to_string(pass_s) +
-                                " s, but must be 0 or more and finite");
+    throw std::invalid_argument("pass_s is " + std::to_string(pass_s) + ": set it to a finite number, 0 or more");
   const double p = stage, all = stages;
   return std::max(0.0, (0.8 * p + 2 * all - p - 2) * pass_s);
 }

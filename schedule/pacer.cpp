@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 
 namespace ckpt::schedule {
 
@@ -12,10 +13,15 @@ constexpr double least_share = 0.1;  // share of the time for which waiting piec
 }  // namespace
 
 Pacer::Pacer(const PacerOptions& options) : options_(options) {
-  if (options.grain_bytes == 0 || options.chunk_bytes < options.grain_bytes || !(options.chunk_s > 0) ||
-      !(options.starvation_limit_s > 0))
-    throw std::invalid_argument(
-        "chunk_bytes must be at least grain_bytes, grain_bytes at least 1, chunk_s and starvation_limit_s above 0");
+  if (options.grain_bytes == 0) throw std::invalid_argument("grain_bytes is 0: set it to 1 or more");
+  if (options.chunk_bytes < options.grain_bytes)
+    throw std::invalid_argument("chunk_bytes is " + std::to_string(options.chunk_bytes) +
+                                ": set it to at least grain_bytes, " + std::to_string(options.grain_bytes));
+  if (!(options.chunk_s > 0))
+    throw std::invalid_argument("chunk_s is " + std::to_string(options.chunk_s) + ": set it above 0");
+  if (!(options.starvation_limit_s > 0))
+    throw std::invalid_argument("starvation_limit_s is " + std::to_string(options.starvation_limit_s) +
+                                ": set it above 0");
 }
 
 std::uint64_t Pacer::allow(double now_s, std::uint64_t left_bytes, std::size_t under_way,

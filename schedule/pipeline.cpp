@@ -3,22 +3,36 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <string>
 
 namespace ckpt::schedule {
 
 namespace {
 
 void check(const PipelineRequest& request) {
-  if (request.buffers == 0) throw std::invalid_argument("a pipeline needs at least one sub-buffer");
-  if (!(request.link.bytes_per_s > 0) || !(request.copy_bytes_per_s > 0) || !(request.link.startup_s >= 0))
-    throw std::invalid_argument("bandwidths must be above 0 bytes per second, and the start-up time not negative");
+  if (request.buffers == 0) throw std::invalid_argument("buffers is 0: set it to 1 sub-buffer or more");
+  if (!(request.link.bytes_per_s > 0))
+    throw std::invalid_argument("link.bytes_per_s is " + std::to_string(request.link.bytes_per_s) + ": set it above 0");
+  if (!(request.copy_bytes_per_s > 0))
+    throw std::invalid_argument("copy_bytes_per_s is " + std::to_string(request.copy_bytes_per_s) + ": set it above 0");
+  if (!(request.link.startup_s >= 0))
+    throw std::invalid_argument("link.startup_s is " + std::to_string(request.link.startup_s) +
+                                ": set it to 0 or more");
   double end_s = 0;
   for (const Window& window : request.idle) {
-    if (!(window.start_s >= end_s) || !(window.length_s >= 0) || !std::isfinite(window.length_s))
-      throw std::invalid_argument("idle windows must be in order, apart from each other, and of a finite length");
+    if (!(window.start_s >= end_s))
+      throw std::invalid_argument(
+          "an idle window begins at " + std::to_string(window.start_s) +
+          " s, before the end of the window before it: give windows in order of time, without overlap");
+    if (!(window.length_s >= 0) || !std::isfinite(window.length_s))
+      throw std::invalid_argument("an idle window is " + std::to_string(window.length_s) +
+                                  " s long: give a finite number, 0 or more");
     end_s = window.start_s + window.length_s;
   }
-  if (!(request.iteration_s >= end_s)) throw std::invalid_argument("an iteration must not end before its last window");
+  if (!(request.iteration_s >= end_s))
+    throw std::invalid_argument("iteration_s is " + std::to_string(request.iteration_s) +
+                                ", but the last idle window ends at " + std::to_string(end_s) +
+                                " s: give a longer iteration");
 }
 
 // The p sub-buffers, which are used in turn, and the one copy engine that empties them.

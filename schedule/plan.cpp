@@ -16,29 +16,32 @@ constexpr double most_every = 100'000;  // iterations from one snapshot to the n
 bool is_time(double value) { return std::isfinite(value) && value >= 0; }
 
 void check(const PlanRequest& request) {
-  if (request.copies == 0) refuse("a plan needs at least one copy of the checkpoint, the local one");
-  if (request.buffers == 0) refuse("a plan needs at least one sub-buffer");
+  if (request.copies == 0) refuse("copies is 0: a plan needs at least the local copy, so set it to 1 or more");
+  if (request.buffers == 0) refuse("buffers is 0: set it to 1 sub-buffer or more");
   if (request.reserved_bytes < request.buffers) {
-    refuse(std::to_string(request.reserved_bytes) + " reserved bytes cannot be shared by " +
-           std::to_string(request.buffers) + " sub-buffers; reserve more");
+    refuse(std::to_string(request.reserved_bytes) + " reserved bytes are too few for " +
+           std::to_string(request.buffers) + " sub-buffers; reserve at least one byte for each");
   }
   if (request.least_bytes > request.reserved_bytes / request.buffers) {
-    refuse("a chunk of at least " + std::to_string(request.least_bytes) +
-           " bytes does not fit a sub-buffer; reserve more");
+    refuse("a chunk of at least " + std::to_string(request.least_bytes) + " bytes does not fit into a sub-buffer of " +
+           std::to_string(request.reserved_bytes / request.buffers) + " bytes; reserve more");
   }
   if (!(request.usable > 0 && request.usable < 1)) {
-    refuse("the usable share of a span is " + std::to_string(request.usable) + ", but must be between 0 and 1");
+    refuse("usable is " + std::to_string(request.usable) +
+           ": set it to the share of each span that copies may use, between 0 and 1");
   }
   if (!std::isfinite(request.link.bytes_per_s) || request.link.bytes_per_s <= 0) {
-    refuse("the bandwidth is " + std::to_string(request.link.bytes_per_s) + " bytes per second, but must be above 0");
+    refuse("link.bytes_per_s is " + std::to_string(request.link.bytes_per_s) +
+           ": set it to a bandwidth, finite and above 0");
   }
   if (!is_time(request.link.startup_s)) {
-    refuse("the start-up time is " + std::to_string(request.link.startup_s) + " s, but must be 0 or more");
+    refuse("link.startup_s is " + std::to_string(request.link.startup_s) +
+           ": set it to the start-up time of a copy, finite and 0 or more");
   }
   for (std::size_t i = 0; i < request.spans_s.size(); ++i) {
     if (!is_time(request.spans_s[i])) {
       refuse("idle span " + std::to_string(i) + " is " + std::to_string(request.spans_s[i]) +
-             " s, but must be 0 or more");
+             " s long: give a finite number, 0 or more");
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <stdexcept>
+#include <string>
 
 namespace ckpt::schedule {
 
@@ -92,8 +93,10 @@ double Profile::idle_s() const {
 }
 
 Profiler::Profiler(const ProfilerOptions& options, Profile known) : options_(options), profile_(std::move(known)) {
-  if (options.iterations == 0 || options.window == 0 || !(options.drift > 0) || !std::isfinite(options.drift))
-    throw std::invalid_argument("a profile needs at least one iteration and one in its window, and a drift above 0");
+  if (options.iterations == 0) throw std::invalid_argument("iterations is 0: a profile needs at least 1");
+  if (options.window == 0) throw std::invalid_argument("window is 0: a profile's window needs at least 1 iteration");
+  if (!(options.drift > 0) || !std::isfinite(options.drift))
+    throw std::invalid_argument("drift is " + std::to_string(options.drift) + ": set it to a finite number above 0");
 }
 
 void Profiler::add(const IterationTimeline& timeline) {

@@ -62,7 +62,7 @@ typedef enum ckpt_status {
   CKPT_ERR_TIMEOUT = 23,    /* a deadline passed; the error says what the call waited for */
   CKPT_ERR_CORRUPT = 24,    /* bytes did not match their digest, and no other source has them */
   CKPT_ERR_SYSTEM = 25,     /* the operating system or the GPU refused something */
-  CKPT_ERR_INTERNAL = 26,   /* a bug in ckptengine: please report the error text */
+  CKPT_ERR_INTERNAL = 26,   /* a bug in ckptengine: report it with the agent's log */
   CKPT_ERR_HALTED = 27      /* the job was halted, because a rank holds it up: do not update; see ckpt_rejoin() */
 } ckpt_status;
 

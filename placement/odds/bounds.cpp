@@ -28,9 +28,13 @@ double log_choose(std::uint64_t a, std::uint64_t b) {
 }
 
 double union_bound(std::uint32_t nodes, std::uint32_t copies, std::uint32_t distinct_sets, std::uint32_t lost) {
-  if (copies == 0 || copies > nodes || lost > nodes) {
-    throw std::invalid_argument("a bound needs 1 <= copies <= nodes and lost <= nodes, not " + std::to_string(copies) +
-                                " copies and " + std::to_string(lost) + " lost of " + std::to_string(nodes) + " nodes");
+  if (copies == 0 || copies > nodes) {
+    throw std::invalid_argument("the number of copies must be from 1 to " + std::to_string(nodes) +
+                                ", the number of nodes, not " + std::to_string(copies));
+  }
+  if (lost > nodes) {
+    throw std::invalid_argument(std::to_string(lost) + " lost nodes are too many: there are only " +
+                                std::to_string(nodes) + " nodes");
   }
   if (lost < copies) return 1;
   const double log_share = log_choose(nodes - copies, lost - copies) - log_choose(nodes, lost);
@@ -39,7 +43,7 @@ double union_bound(std::uint32_t nodes, std::uint32_t copies, std::uint32_t dist
 
 double corollary_1(std::uint32_t nodes, std::uint32_t copies, std::uint32_t lost) {
   if (copies == 0 || nodes % copies != 0) {
-    throw std::invalid_argument("corollary 1 is for numbers of nodes that the copies divide, not for " +
+    throw std::invalid_argument("GEMINI's corollary 1 needs a number of nodes that is a multiple of the copies, not " +
                                 std::to_string(nodes) + " nodes and " + std::to_string(copies) + " copies");
   }
   return union_bound(nodes, copies, nodes / copies, lost);
@@ -77,9 +81,13 @@ double paper_bound(const Pattern& pattern, std::uint32_t lost) {
 }
 
 double weibull_survival(double rate_per_day, double time_days, double shape) {
-  if (!(rate_per_day >= 0) || !(time_days >= 0) || !(shape > 0)) {
-    throw std::invalid_argument("a Weibull distribution needs a rate and a time of at least 0 and a shape above 0");
-  }
+  if (!(rate_per_day >= 0))
+    throw std::invalid_argument("the rate of a Weibull distribution must be 0 or more, not " +
+                                std::to_string(rate_per_day));
+  if (!(time_days >= 0))
+    throw std::invalid_argument("the time must be 0 days or more, not " + std::to_string(time_days));
+  if (!(shape > 0))
+    throw std::invalid_argument("the shape of a Weibull distribution must be above 0, not " + std::to_string(shape));
   return std::exp(-rate_per_day * std::pow(time_days, shape));
 }
 
@@ -87,8 +95,8 @@ double reft_survival(std::uint32_t nodes, std::uint32_t group_size, double node,
   check_probability(node, "a node surviving");
   check_probability(process, "a snapshot process surviving");
   if (group_size == 0 || nodes % group_size != 0) {
-    throw std::invalid_argument("equation 5 is for whole sharding groups, not for " + std::to_string(nodes) +
-                                " nodes in groups of " + std::to_string(group_size));
+    throw std::invalid_argument("REFT's equation 5 needs a number of nodes that is a multiple of the group size, not " +
+                                std::to_string(nodes) + " nodes in groups of " + std::to_string(group_size));
   }
   const double n = group_size;
   const double group = std::pow(node, n) + n * (1 - node) * std::pow(node, n - 1);

@@ -25,7 +25,8 @@ using nlohmann::json;
 template <typename Value>
 Value field(const json& event, std::size_t index, const char* name) {
   const auto found = event.is_object() ? event.find(name) : event.end();
-  if (!event.is_object() || found == event.end()) refuse(index, "has no " + std::string(name));
+  if (!event.is_object()) refuse(index, "is not a JSON object: " + event.dump());
+  if (found == event.end()) refuse(index, "has no " + std::string(name) + ": add it");
   try {
     return found->get<Value>();
   } catch (const json::exception&) {
@@ -50,7 +51,8 @@ class Reader {
     const auto type = field<std::string>(event, index, "event_type");
     const auto time_days = field<double>(event, index, "event_time");
     if (!(time_days >= trace_.span_days)) {
-      refuse(index, "is at " + std::to_string(time_days) + " days, earlier than the event before it");
+      refuse(index, "is at " + std::to_string(time_days) +
+                        " days, earlier than the event before it: sort the events by event_time");
     }
     trace_.span_days = time_days;
     if (type == "fault_start") {
@@ -59,7 +61,9 @@ class Reader {
       trace_.faults.push_back({number, time_days, std::numeric_limits<double>::infinity()});
     } else if (type == "fault_end") {
       auto& open = open_[id];
-      if (open.empty()) refuse(index, "ends a fault of node " + id + ", but none has begun there");
+      if (open.empty())
+        refuse(index, "ends a fault of node " + id +
+                          ", but no fault of that node is open: add its fault_start event, or remove this event");
       trace_.faults[open.front()].end_days = time_days;
       open.erase(open.begin());
     } else {
@@ -84,7 +88,8 @@ std::vector<std::uint32_t> draw(std::uint32_t count, std::uint32_t nodes, Random
 void check_fits(const FaultTrace& trace, std::uint32_t nodes) {
   if (trace.nodes > nodes) {
     throw std::invalid_argument("the fault trace names " + std::to_string(trace.nodes) +
-                                " nodes, but the placement has only " + std::to_string(nodes) + ": ask for more nodes");
+                                " nodes, but the placement has only " + std::to_string(nodes) +
+                                ": ask for as many nodes as the trace names");
   }
 }
 
@@ -101,7 +106,7 @@ std::vector<std::uint32_t> random_numbering(const FaultTrace& trace, std::uint32
 SyntheticRacks synthetic_racks(const FaultTrace& trace, std::uint32_t nodes, std::uint32_t rack_nodes,
                                std::uint64_t seed) {
   check_fits(trace, nodes);
-  if (rack_nodes == 0) throw std::invalid_argument("a rack needs at least one node");
+  if (rack_nodes == 0) throw std::invalid_argument("a rack needs at least one node, not 0");
   Random random(seed);
   auto numbering = draw(trace.nodes, nodes, random);
   std::sort(numbering.begin(), numbering.end());

@@ -86,11 +86,11 @@ Estimate sample_survival(const Placement& placement, const LossModel& model, std
                                 std::to_string(nodes) + " nodes");
   }
   if (!(model.correlation >= 0 && model.correlation <= 1)) {
-    throw std::invalid_argument("a correlation must be from 0 to 1, not " + std::to_string(model.correlation));
+    throw std::invalid_argument("the correlation must be from 0 to 1, not " + std::to_string(model.correlation));
   }
   if (model.correlation > 0 && (model.domains == nullptr || model.domains->nodes() != nodes)) {
-    throw std::invalid_argument("correlated failures need the failure domains of all " + std::to_string(nodes) +
-                                " nodes");
+    throw std::invalid_argument("the correlation is above 0, but failure domains are not known for all " +
+                                std::to_string(nodes) + " nodes: name them (--domains)");
   }
   Sampler sampler(model, nodes, seed);
   LostNodes lost(nodes);

@@ -28,8 +28,9 @@ struct Estimate {
 };
 Estimate estimate(std::uint64_t survived, std::uint64_t trials);
 
-// How `lost` nodes are lost together. The first one is any node. With probability `correlation`, each further one is in
-// the innermost domain of the node before it, if that domain has a node left. Otherwise it is any node.
+// How to draw the nodes that are lost together; `lost` is their number. The first is drawn from all nodes. With
+// probability `correlation`, each further one is drawn from the innermost domain of the node drawn before it, if that
+// domain has a node left. Otherwise it is drawn from all nodes that are left.
 struct LossModel {
   std::uint32_t lost = 0;
   double correlation = 0;            // 0: all sets are equally likely, as for survival_odds()

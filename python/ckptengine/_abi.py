@@ -331,5 +331,5 @@ def _load(path: str) -> Library:
     except AttributeError as error:
         raise OSError(
             f"{path} is not the library that this Python package is for ({error}); rebuild it, or install package and "
-            "library of the same version"
+            "library of one version"
         ) from None

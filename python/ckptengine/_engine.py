@@ -534,7 +534,7 @@ class Engine:
 
     def _open(self) -> int:
         if self._handle is None:
-            raise Error(Status.INVALID, "the engine is closed")
+            raise Error(Status.INVALID, "the engine is closed; create another one")
         return self._handle
 
     def _check(self, status: int) -> None:
@@ -612,7 +612,7 @@ def _c_stream(stream: int | None) -> int:
 def _c_channel(channel: int) -> int:
     """Checks that the number fits in 32 bits, because ctypes would silently cut it off. The library checks 0 to 7."""
     if not 0 <= channel < 2**32:
-        raise Error(Status.INVALID, f"channel {channel} is out of range; use 0 to 7")
+        raise Error(Status.INVALID, f"there is no channel {channel}; use 0 to 7")
     return channel
 
 

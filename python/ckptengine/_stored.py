@@ -159,7 +159,7 @@ def _in_its_place(checkpoint: Checkpoint, job: str) -> Checkpoint:
     if checkpoint.job != job or checkpoint.folder.name != f"step-{checkpoint.iteration:08}":
         raise StorageError(
             f"{checkpoint.folder / 'manifest.json'} is of iteration {checkpoint.iteration} of job '{checkpoint.job}', "
-            "which is not what its path says, so somebody moved or renamed this folder; undo that, or remove the folder"
+            "but its path says otherwise. Somebody moved or renamed this folder: undo that, or remove the folder"
         )
     return checkpoint
 

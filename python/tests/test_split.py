@@ -104,7 +104,7 @@ REFUSED = {
     "Partial": (lambda mesh: DTensor.from_local(torch.ones(3), mesh, [Partial()]), r"P\(sum\).*redistribute"),
     "meta": (lambda mesh: torch.ones(3, device="meta"), r"meta device.*to_empty\(\)"),
     "meta DTensor": (lambda mesh: distribute_tensor(torch.ones(3, device="meta"), mesh, [Shard(0)]), r"to_empty\(\)"),
-    "subclass": (lambda mesh: Wrapped(torch.ones(3)), "Wrapped.*no memory of its own"),
+    "subclass": (lambda mesh: Wrapped(torch.ones(3)), "Wrapped.*without memory of its own"),
     "not yet": (lambda mesh: nn.LazyLinear(3).weight, "no shape yet.*forward pass"),
     "odd size": (
         lambda mesh: DTensor.from_local(torch.ones(3), mesh, [Shard(0)], shape=torch.Size([5]), stride=(1,)),

@@ -154,7 +154,7 @@ void Driver::run_task(const Task& task) {
   try {
     task();
   } catch (const std::exception& error) {
-    event_log_.note(std::string("internal error; the agent goes on, please report this: ") + error.what());
+    event_log_.note(bug_text(std::string("the agent goes on after an internal error: ") + error.what()));
     handling_ = false;
   }
 }
@@ -178,7 +178,7 @@ void Driver::carry_out_alone(const core::Effect& effect) {
   try {
     std::visit([this](const auto& each) { carry_out(each); }, effect);
   } catch (const std::exception& error) {
-    event_log_.note(std::string("internal error; the agent goes on, please report this: ") + error.what());
+    event_log_.note(bug_text(std::string("the agent goes on after an internal error: ") + error.what()));
     std::visit([this, &error](const auto& each) { failed(each, error.what()); }, effect);
   }
 }

@@ -123,7 +123,8 @@ Log open_log(const std::string& path, Foreground foreground) {
     return log;
   } catch (const spdlog::spdlog_ex& error) {
     throw Failure(CKPT_ERR_SYSTEM,
-                  "cannot write the log " + path + ": " + error.what() + "; set the option log_file to another path");
+                  "cannot write the log " + path + ": " + error.what() +
+                      "; make room there, or set the option log_file to a path that this user can write");
   }
 }
 

@@ -59,7 +59,8 @@ OptionPairs option_pairs(const std::vector<std::string>& words) {
     else if (i + 1 < words.size())
       pairs.emplace_back(key, words[++i]);
     else
-      throw Failure(CKPT_ERR_INVALID, "option --" + key + " lacks its value; write option=VALUE or --option VALUE");
+      throw Failure(CKPT_ERR_INVALID,
+                    "option --" + key + " has no value; write " + key + "=VALUE or --" + key + " VALUE");
   }
   return pairs;
 }
@@ -197,7 +198,7 @@ int await_agent(UniqueFd pipe) {
     const int ready = ::poll(&entry, 1, deadline.remaining_ms());
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) {
-      std::cerr << "ckptd: the agent was not ready within " << ready_timeout_ms / 1000 << " s; see its log\n";
+      std::cerr << "ckptd: the agent did not start within " << ready_timeout_ms / 1000 << " s; see its log\n";
       return 1;
     }
     const ssize_t got = ::read(pipe.get(), buffer, sizeof(buffer));
@@ -213,10 +214,12 @@ int await_agent(UniqueFd pipe) {
 int serve_detached(const Options& options) {
   ::closefrom(3);
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot make a pipe");
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot make a pipe to the agent");
   UniqueFd read(ends[0]), write(ends[1]);
   const pid_t child = ::fork();
-  if (child < 0) throw_errno(CKPT_ERR_SYSTEM, "cannot start a process");
+  if (child < 0)
+    throw_errno(CKPT_ERR_SYSTEM, "cannot start the agent's process",
+                "raise the limit of processes (ulimit -u), or free memory");
   if (child > 0) {
     write.reset();
     return await_agent(std::move(read));

@@ -76,7 +76,9 @@ pid_t start_shell(const std::string& command, const MemberNews& news) {
   pid_t pid = 0;
   const int error = ::posix_spawn(&pid, "/bin/sh", &apart.files, &apart.attributes, pointers_to(words).data(),
                                   pointers_to(environment).data());
-  if (error != 0) throw Failure(CKPT_ERR_SYSTEM, std::string("cannot start /bin/sh: ") + std::strerror(error));
+  if (error != 0)
+    throw Failure(CKPT_ERR_SYSTEM,
+                  std::string("cannot start /bin/sh, which runs the command: ") + std::strerror(error));
   return pid;
 }
 
@@ -95,17 +97,23 @@ void run_command(const std::string& command, const MemberNews& news, std::int64_
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   if (!has_ended && !stop.stop_requested())
-    throw Failure(CKPT_ERR_TIMEOUT, "it did not end within " + std::to_string(timeout_ms) + " ms and was killed");
+    throw Failure(CKPT_ERR_TIMEOUT,
+                  "the command did not end within " + std::to_string(timeout_ms) +
+                      " ms and was killed; make it faster, or let it start its work in the background");
   if (has_ended && !(WIFEXITED(status) && WEXITSTATUS(status) == 0))
-    throw Failure(CKPT_ERR_SYSTEM, WIFEXITED(status) ? "it ended with status " + std::to_string(WEXITSTATUS(status))
-                                                     : "signal " + std::to_string(WTERMSIG(status)) + " ended it");
+    throw Failure(CKPT_ERR_SYSTEM, WIFEXITED(status)
+                                       ? "the command ended with status " + std::to_string(WEXITSTATUS(status)) +
+                                             "; correct it (option member_hook)"
+                                       : "signal " + std::to_string(WTERMSIG(status)) +
+                                             " ended the command; correct it (option member_hook)");
 }
 
 void post(const std::string& url, const MemberNews& news, std::int64_t timeout_ms) {
   try {
     const auto reply = coord::Http({}).post({url, hook_body(news).dump(), ""}, timeout_ms, true);
     if (reply.status < 200 || reply.status > 299)
-      throw Failure(CKPT_ERR_SYSTEM, "the server answered with status " + std::to_string(reply.status));
+      throw Failure(CKPT_ERR_SYSTEM, "the server of the URL answered with HTTP status " + std::to_string(reply.status) +
+                                         "; see that server's log");
   } catch (const coord::HttpTrouble& trouble) {
     throw Failure(CKPT_ERR_SYSTEM, trouble.what());
   }

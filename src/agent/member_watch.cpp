@@ -24,7 +24,7 @@ const char* sentence_of(net::Reach reach) {
     case net::Reach::wrong_token:
       return "its agent has another token of the job; give that agent the token_file of the others and restart it";
     case net::Reach::unauthenticated_peer:
-      return "an agent of another job, or of another release, answers at its listener";
+      return "an agent of another job, or of another version of ckptd, answers at its listener";
     case net::Reach::unknown:
       break;
   }

@@ -196,7 +196,7 @@ std::string what_is_missing(const core::NodeStatus& status, const Peers& peers, 
   if (!store_trouble.empty()) return store_trouble;
   const auto name = [&](NodeId node) { return peers.name(node); };
   const auto number = [](core::Rank rank) { return std::to_string(rank); };
-  if (status.leader == core::no_node) return "the job has no leader; is the coordination store reachable?";
+  if (status.leader == core::no_node) return "the job has no leader; check the coordination store with ckptctl doctor";
   if (!status.missing_nodes.empty())
     return "waiting for nodes " + joined(status.missing_nodes, name) + ", which may hold newer state";
   const bool undecided = status.decision.verdict == core::Verdict::undecided;

@@ -36,8 +36,8 @@ milliseconds scaled(milliseconds interval, double by) {
 
 [[noreturn]] void throw_unusable(const std::string& key, const std::string& why) {
   throw Failure(CKPT_ERR_CORRUPT, "the coordination record \"" + key + "\" " + why +
-                                      "; stop the job's agents (ckptctl stop), remove the job's records with ckptctl "
-                                      "gc --records, and start the job again: the checkpoints in memory stay");
+                                      ". Stop the job's agents (ckptctl stop), remove the job's records (ckptctl gc "
+                                      "--records), and start the job again. The checkpoints in memory stay");
 }
 
 template <class Record>
@@ -199,7 +199,7 @@ void StorePoller::put_assignments(const core::AssignmentsRead& assignments, std:
 void StorePoller::read_assignments(const std::shared_ptr<core::AssignmentsRead>& read, std::size_t number) {
   if (read->assignments.size() >= read->name.count) {
     if (!core::is_named(read->name, read->assignments))
-      throw_unusable(core::assignments_key(read->name, 0), "has changed, and must never change");
+      throw_unusable(core::assignments_key(read->name, 0), "has changed, although it may never change");
     assignments_ = *read;
     return handlers_.assignments(*read);
   }
@@ -210,7 +210,7 @@ void StorePoller::read_assignments(const std::shared_ptr<core::AssignmentsRead>&
     if (incarnation_record_.record.assignments != read->name) return;
     if (assignments_.name != read->name) {
       handlers_.assignments({read->name, {}});  // nothing was found; after some time a leader goes on without them
-      throw_unusable(key, "has vanished");
+      throw_unusable(key, "is gone");
     }
     put_assignments(assignments_, number);
     step_ = Step{assignment_access, [this, read, number] { read_assignments(read, number); }};
@@ -365,7 +365,8 @@ void StorePoller::take_incarnation_record(const std::optional<coord::Entry>& ent
   if (entry || !incarnation_seen_) return;
   if (own_) put_own_back();
   throw Failure(CKPT_ERR_CORRUPT,
-                "the job's records have vanished from the coordination store; its agents write them again");
+                "the job's records are gone from the coordination store; the agents write them again. Find out what "
+                "removed them");
 }
 
 }  // namespace ckpt::agent

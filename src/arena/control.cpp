@@ -23,13 +23,13 @@ std::string control_path(const std::string& directory, std::uint32_t rank) {
 
 [[noreturn]] void refuse_page() {
   throw Failure(CKPT_ERR_CORRUPT,
-                "a rank's control page is damaged, or of another version; run ckptd and libckptengine of the same "
-                "version, and restart the rank");
+                "a rank's control page has another form than this version expects: another version wrote it, or it is "
+                "damaged; run ckptd and libckptengine of one version, and restart the rank");
 }
 
 struct stat stat_of(int fd) {
   struct stat file {};
-  if (::fstat(fd, &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot stat a rank's control page");
+  if (::fstat(fd, &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot read the size of a rank's control page");
   return file;
 }
 
@@ -136,7 +136,7 @@ Control Control::attach(const std::string& directory, std::uint32_t rank) {
   const std::string path = control_path(directory, rank);
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!fd && errno == ENOENT)
-    throw Failure(CKPT_ERR_CORRUPT, path + " is missing, and the rank cannot go on without it; restart the rank");
+    throw Failure(CKPT_ERR_CORRUPT, "the rank's control page " + path + " is missing; restart the rank");
   if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + path);
   return attach(std::move(fd), rank);
 }

@@ -34,7 +34,7 @@ std::string type_text(const LayoutEntry& entry) {
 }
 
 [[noreturn]] void refuse(const std::string& reason) {
-  throw Failure(CKPT_ERR_CORRUPT, "a stored layout is malformed: " + reason);
+  throw Failure(CKPT_ERR_CORRUPT, "a stored layout is damaged, so its piece cannot be used: " + reason);
 }
 
 // Accepts only integers, because a number with a decimal point may not fit into any integer.
@@ -49,7 +49,7 @@ LayoutEntry parse_entry(const std::string& name, const nlohmann::json& json) {
   entry.name = name;
   if (!is_tensor_name(name)) refuse("a tensor's name is not valid");
   const auto dtype = dtype_named(json.at("dtype").get<std::string>());
-  if (!dtype) refuse("unknown dtype of tensor " + quoted(name));
+  if (!dtype) refuse("tensor " + quoted(name) + " has an unknown dtype");
   entry.dtype = *dtype;
   for (const auto& extent : json.at("shape")) entry.shape.push_back(integer<std::int64_t>(extent));
   const auto size_bytes = tensor_bytes(entry.dtype, entry.shape);
@@ -121,14 +121,15 @@ Layout parse_layout(std::string_view text) {
   try {
     for (const auto& [name, value] : json.items()) {
       layout.entries.push_back(parse_entry(name, value));
-      if (layout.entries.back().offset_bytes != layout.length_bytes) refuse("there is a hole before " + quoted(name));
+      if (layout.entries.back().offset_bytes != layout.length_bytes)
+        refuse("tensor " + quoted(name) + " does not begin where the tensor before it ends");
       layout.length_bytes += layout.entries.back().size_bytes;
     }
   } catch (const nlohmann::json::exception& error) {
     refuse(error.what());
   }
   // The text must have this exact form, because it becomes part of safetensors headers unchanged.
-  if (layout_text(layout) != text) refuse("it differs from the form that ckptengine writes");
+  if (layout_text(layout) != text) refuse("ckptengine would write it in another form");
   return layout;
 }
 

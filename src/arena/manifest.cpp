@@ -34,7 +34,7 @@ struct Head {
 static_assert(sizeof(Head) == 64);
 
 [[noreturn]] void refuse() {
-  throw Failure(CKPT_ERR_CORRUPT, "a manifest is damaged or malformed; take the piece from another place");
+  throw Failure(CKPT_ERR_CORRUPT, "the manifest of a piece is damaged, so this piece cannot be used");
 }
 
 // Copies `data` to `to` and returns the address after the copied bytes.

@@ -133,7 +133,8 @@ NodeArena::NodeArena(std::string directory, const std::string& job, const std::s
                                         " (ckptctl gc) or use another arena_dir");
   if (name_of(header()->job) != job || name_of(header()->node) != node)
     throw Failure(CKPT_ERR_INVALID, "the arena " + directory_ + " belongs to node " + name_of(header()->node) +
-                                        " of job " + name_of(header()->job) + "; use another arena_dir");
+                                        " of job " + name_of(header()->job) +
+                                        "; set the option arena_dir to another directory");
   recall();
 }
 

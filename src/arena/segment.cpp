@@ -24,7 +24,7 @@ std::uint64_t whole_pages(std::uint64_t bytes) { return (bytes + page_bytes - 1)
 std::uint64_t file_bytes(const SegmentSpec& spec) { return page_bytes + spec.slots_max * slot_bytes(spec); }
 
 [[noreturn]] void not_a_segment(const std::string& path, const char* reason) {
-  throw Failure(CKPT_ERR_CORRUPT, path + " is not a usable segment: " + reason);
+  throw Failure(CKPT_ERR_CORRUPT, "the segment " + path + " cannot be used: " + reason);
 }
 
 // Reserves memory for a range of the file. Otherwise a full file system would cause SIGBUS in the middle of a capture.
@@ -41,8 +41,9 @@ void reserve(int fd, std::uint64_t first_byte, std::uint64_t size_bytes, const s
 SegmentSpec checked_spec(const SegmentHeader& header, const struct stat& file, const std::string& path) {
   if (header.magic != segment_magic) not_a_segment(path, "it does not begin like a segment");
   const bool is_format_4 = header.format == 4;
-  if (header.format != segment_format_version && !is_format_4) not_a_segment(path, "it has another format version");
-  if (header.ready.load(std::memory_order_acquire) != 1) not_a_segment(path, "it was never finished");
+  if (header.format != segment_format_version && !is_format_4) not_a_segment(path, "it has another version's format");
+  if (header.ready.load(std::memory_order_acquire) != 1)
+    not_a_segment(path, "the agent that made it did not finish it");
   SegmentSpec spec;
   spec.kind = header.kind;
   spec.rank = header.rank;
@@ -132,7 +133,9 @@ bool Segment::is_whole_file() const {
 Segment Segment::create(const std::string& path, const SegmentSpec& asked, unsigned threads) {
   if (!is_plain_name(asked.shard) || asked.slots == 0 || std::max(asked.slots, asked.slots_max) > segment_slots_max ||
       asked.data_capacity_bytes > capacity_max_bytes || asked.manifest_capacity_bytes > capacity_max_bytes)
-    throw Failure(CKPT_ERR_INTERNAL, "the size or kind of a new segment is invalid: " + path);
+    throw Failure(CKPT_ERR_INTERNAL, "the new segment " + path +
+                                         " would have an impossible name, size or number of slots: this is a bug in "
+                                         "ckptengine; report it with the agent's log");
   SegmentSpec spec = asked;
   spec.slots_max = std::max(asked.slots, asked.slots_max);
   spec.data_capacity_bytes = whole_pages(asked.data_capacity_bytes);
@@ -166,7 +169,7 @@ Segment Segment::create(const std::string& path, const SegmentSpec& asked, unsig
 
 Segment Segment::attach(UniqueFd fd, Access access, const std::string& path) {
   struct stat file {};
-  if (::fstat(fd.get(), &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot stat " + path);
+  if (::fstat(fd.get(), &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot read the size of " + path);
   if (!S_ISREG(file.st_mode) || file.st_size < static_cast<off_t>(page_bytes)) not_a_segment(path, "it is too short");
   SegmentSpec spec;
   {

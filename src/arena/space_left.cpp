@@ -134,7 +134,7 @@ std::uint64_t memory_groups_left_bytes(const MemoryGroupFiles& files) {
 std::uint64_t space_left_bytes(const std::string& directory) {
   struct statvfs file_system {};
   if (::statvfs(directory.c_str(), &file_system) != 0)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot ask for the space left in " + directory);
+    throw_errno(CKPT_ERR_SYSTEM, "cannot find out how much space is left in " + directory);
   const std::uint64_t free_bytes = std::uint64_t{file_system.f_bavail} * file_system.f_frsize;
   return std::min({free_bytes, machine_left_bytes(), memory_groups_left_bytes()});
 }

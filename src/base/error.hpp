@@ -19,10 +19,13 @@ class Failure : public std::runtime_error {
   ckpt_status status_;
 };
 
-// Throws a Failure whose message is `what` and the text of errno: "cannot map /dev/shm/x: Cannot allocate memory".
+// Throws a Failure whose message is `what`, the text of errno, and advice if errno alone says what to do: "cannot make
+// a pipe: Too many open files; raise the limit of open files (ulimit -n)".
 [[noreturn]] void throw_errno(ckpt_status status, const std::string& what);
-// Does the same, and appends `advice` to the message: "cannot map /dev/shm/x: Cannot allocate memory; enlarge
-// /dev/shm".
+// Does the same, with `advice` as the advice: "cannot map /dev/shm/x: Cannot allocate memory; enlarge /dev/shm".
 [[noreturn]] void throw_errno(ckpt_status status, const std::string& what, const std::string& advice);
+
+// The sentence `what`, with the words that every message about a bug of this project has at its end.
+std::string bug_text(const std::string& what);
 
 }  // namespace ckpt

@@ -36,7 +36,7 @@ struct Address {
     const std::string through = "/proc/self/fd/" + std::to_string(directory.get()) + "/" + path.substr(slash + 1);
     name.sun_family = AF_UNIX;
     if (through.size() >= sizeof(name.sun_path))
-      throw Failure(CKPT_ERR_INVALID, "the socket's file name is too long: " + path + "; use a shorter one");
+      throw Failure(CKPT_ERR_INVALID, "the file name of the socket " + path + " is too long; use a shorter one");
     std::memcpy(name.sun_path, through.c_str(), through.size() + 1);
   }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&name); }
@@ -45,7 +45,9 @@ struct Address {
 std::string encode(const nlohmann::json& body) {
   const std::string text = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   if (text.size() > frame_bytes_max)
-    throw Failure(CKPT_ERR_INVALID, "a message between this process and the agent is longer than the limit of 16 MiB");
+    throw Failure(CKPT_ERR_INVALID,
+                  "a message between this process and the agent would have " + std::to_string(text.size()) +
+                      " bytes, and the limit is 16 MiB: this is a bug in ckptengine; report it with the agent's log");
   std::string bytes(4, '\0');
   for (int i = 0; i < 4; ++i) bytes[i] = static_cast<char>(text.size() >> (8 * i));
   return bytes + text;
@@ -140,8 +142,10 @@ ssize_t FrameSocket::write_some(Outgoing& frame) {
 bool FrameSocket::queue(const nlohmann::json& body, std::span<const int> fds) {
   if (outgoing_.size() >= frames_queued_max) return false;
   if (fds.size() > frame_fds_max)
-    throw Failure(CKPT_ERR_INTERNAL,
-                  "a message to send has more file descriptors than the limit of 16; please report this bug");
+    throw Failure(
+        CKPT_ERR_INTERNAL,
+        "a message would carry " + std::to_string(fds.size()) +
+            " file descriptors, and the limit is 16: this is a bug in ckptengine; report it with the agent's log");
   Outgoing frame;
   frame.bytes = encode(body);
   for (const int fd : fds) {
@@ -163,10 +167,10 @@ void FrameSocket::flush() {
 void FrameSocket::send(const nlohmann::json& body, std::span<const int> fds, Deadline deadline) {
   if (!queue(body, fds))
     throw Failure(CKPT_ERR_INTERNAL,
-                  "64 messages wait to be sent, which is the limit: the process at the other end of the socket does "
-                  "not read them");
+                  "64 messages wait already, which is the limit: the process at the other end of the socket does not "
+                  "read them; see whether it is stopped");
   for (flush(); wants_write(); flush())
-    wait(POLLOUT, deadline, "the process at the other end of the socket does not read; is it stopped?");
+    wait(POLLOUT, deadline, "the process at the other end of the socket did not read in time");
 }
 
 // Reads at most to the end of the current frame. So descriptors that arrive belong to this frame. Returns false if
@@ -185,8 +189,8 @@ bool FrameSocket::read_some() {
     take_fds(message, incoming_fds_);
     if ((message.msg_flags & MSG_CTRUNC) != 0 || incoming_fds_.size() > frame_fds_max)
       throw Failure(CKPT_ERR_INVALID,
-                    "a message arrived with more file descriptors than the limit of 16; run ckptd, libckptengine and "
-                    "ckptctl of the same version");
+                    "a message came with more file descriptors than the limit of 16; run ckptd, libckptengine and "
+                    "ckptctl of one version");
     return true;
   }
   if (got == 0 || !would_block()) closed_ = true;
@@ -199,9 +203,9 @@ std::optional<Frame> FrameSocket::try_receive() {
     if (received_ != 4) continue;
     const std::size_t bytes = body_bytes(incoming_);
     if (bytes < 2 || bytes > frame_bytes_max)
-      throw Failure(
-          CKPT_ERR_INVALID,
-          "a message arrived with an impossible length; run ckptd, libckptengine and ckptctl of the same version");
+      throw Failure(CKPT_ERR_INVALID,
+                    "a message came with the length " + std::to_string(bytes) +
+                        ", but must have from 2 bytes to 16 MiB; run ckptd, libckptengine and ckptctl of one version");
     incoming_.resize(4 + bytes);
   }
   Frame frame;
@@ -210,9 +214,8 @@ std::optional<Frame> FrameSocket::try_receive() {
   incoming_.resize(4);
   received_ = 0;
   if (!frame.body.is_object())
-    throw Failure(
-        CKPT_ERR_INVALID,
-        "a message arrived that is not a JSON object; run ckptd, libckptengine and ckptctl of the same version");
+    throw Failure(CKPT_ERR_INVALID,
+                  "a message came that is not a JSON object; run ckptd, libckptengine and ckptctl of one version");
   return frame;
 }
 
@@ -222,7 +225,7 @@ Frame FrameSocket::receive(Deadline deadline) {
     if (closed_)
       throw Failure(CKPT_ERR_NO_AGENT,
                     "the process at the other end of the socket has ended or has closed the connection");
-    wait(POLLIN, deadline, "the process at the other end of the socket did not answer in time; is it stopped?");
+    wait(POLLIN, deadline, "the process at the other end of the socket did not answer in time");
   }
 }
 

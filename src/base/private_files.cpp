@@ -116,7 +116,7 @@ class Walk {
 
   static struct stat look_at(const UniqueFd& file, const std::string& path) {
     struct stat info {};
-    if (::fstat(file.get(), &info) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot stat " + path);
+    if (::fstat(file.get(), &info) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot find out who owns " + path);
     return info;
   }
 
@@ -145,17 +145,19 @@ std::string read_secret_file(const std::string& path, const std::string& option)
   };
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
-  if (!file || ::fstat(file.get(), &info) != 0) refuse(std::string("cannot be read: ") + std::strerror(errno));
+  if (!file || ::fstat(file.get(), &info) != 0)
+    refuse(std::string("cannot be read: ") + std::strerror(errno) + "; name a file that this user can read");
   if (!S_ISREG(info.st_mode)) refuse("is not a regular file; name a file that holds the secret");
-  if ((info.st_mode & 077) != 0 || (info.st_uid != ::geteuid() && info.st_uid != 0))
-    refuse("is accessible to other users; give it to this user (chown) and make it private (chmod 600)");
+  if (info.st_uid != ::geteuid() && info.st_uid != 0) refuse("belongs to another user; give it to this user (chown)");
+  if ((info.st_mode & 077) != 0) refuse("is accessible to other users; make it private (chmod 600)");
   std::string text(secret_bytes_max + 1, '\0');
   const ssize_t got = ::read(file.get(), text.data(), text.size());
-  if (got < 0) refuse(std::string("cannot be read: ") + std::strerror(errno));
+  if (got < 0) refuse(std::string("cannot be read: ") + std::strerror(errno) + "; name a file that this user can read");
   text.resize(static_cast<std::size_t>(got));
   while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
   if (text.empty() || text.size() > secret_bytes_max)
-    refuse("is empty or too long; it must hold the secret and nothing else");
+    refuse(std::string(text.empty() ? "is empty" : "is longer than 4096 bytes") +
+           "; it must hold the secret and nothing else");
   return text;
 }
 

@@ -46,7 +46,7 @@ std::string nothing_found(const Scope& scope, const char* what) {
   if (!scope.job.empty()) text += " of job " + scope.job;
   if (!scope.node.empty()) text += " and node " + scope.node;
   text += " in " + scope.arena_dir;
-  if (jobs.empty()) return text + "; give the option arena_dir if the arenas are in another directory";
+  if (jobs.empty()) return text + "; if the arenas are in another directory, name it with the option arena_dir";
   std::string names;
   for (const std::string& job : jobs) names += (names.empty() ? "" : ", ") + job;
   return text + "; the jobs there are: " + names;
@@ -62,14 +62,14 @@ Answer ask(const Arena& arena, const nlohmann::json& request, std::int64_t timeo
     answer.body = socket.receive(deadline).body;
   } catch (const Failure& failure) {
     if (failure.status() != CKPT_ERR_TIMEOUT) throw;
-    throw Failure(CKPT_ERR_TIMEOUT,
-                  "the agent of node " + arena.node + " of job " + arena.job + " (process " +
-                      std::to_string(answer.pid) +
-                      ") does not answer; resume it (SIGCONT) if it is stopped, or end it (SIGKILL): its arena stays");
+    throw Failure(CKPT_ERR_TIMEOUT, "the agent of node " + arena.node + " of job " + arena.job + " (process " +
+                                        std::to_string(answer.pid) +
+                                        ") does not answer. If it is stopped, resume it (SIGCONT); otherwise end it "
+                                        "(SIGKILL). The checkpoints in its arena stay");
   }
   if (const int status = answer.body.value("status", static_cast<int>(CKPT_ERR_INTERNAL)); status != CKPT_OK)
     throw Failure(static_cast<ckpt_status>(status),
-                  answer.body.value("message", "the agent refused without a reason; see its log"));
+                  answer.body.value("message", "the agent refused the request and gave no reason; see its log"));
   return answer;
 }
 

@@ -13,7 +13,9 @@ namespace ckpt::cli {
 inline std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) throw Failure(CKPT_ERR_INVALID, "cannot read " + path);
+  if (!file || !(text << file.rdbuf()))
+    throw Failure(CKPT_ERR_INVALID,
+                  "cannot read the file " + path + "; name a file that exists and that this user can read");
   return text.str();
 }
 

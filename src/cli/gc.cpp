@@ -109,7 +109,7 @@ void remove_records(const Scope& scope, const Job& job) {
     throw Failure(
         CKPT_ERR_CLAIMED,
         "the records of job " + job.name +
-            " have just changed: its agents are running on other nodes; end them first (ckptctl stop, on those nodes)");
+            " have just changed, so its agents run on other nodes; end them first (ckptctl stop, on those nodes)");
 }
 
 // Returns the number of bytes freed.
@@ -124,7 +124,7 @@ std::uint64_t remove_arenas(const Scope& scope, const Job& job) {
     std::error_code not_empty;
     fs::remove(scope.arena_dir + "/" + job.name, not_empty);
   } catch (const fs::filesystem_error& error) {
-    throw Failure(CKPT_ERR_SYSTEM, "cannot remove what job " + job.name + " left: " + error.what());
+    throw Failure(CKPT_ERR_SYSTEM, "cannot remove the files of job " + job.name + ": " + error.what());
   }
   return bytes;
 }
@@ -132,7 +132,8 @@ std::uint64_t remove_arenas(const Scope& scope, const Job& job) {
 }  // namespace
 
 Result gc(const Scope& scope, const GcOptions& options) {
-  if (scope.job.empty() && !options.all) throw Failure(CKPT_ERR_INVALID, "name the job (--job) or say --all");
+  if (scope.job.empty() && !options.all)
+    throw Failure(CKPT_ERR_INVALID, "no job is named; name it with --job, or give --all");
   Result result;
   result.json = {{"removed", nlohmann::json::array()}, {"kept", nlohmann::json::array()}};
   for (const Job& job : look_at_jobs({scope.arena_dir, scope.coordination, scope.job, ""})) {

@@ -39,7 +39,7 @@ int exit_status_of_gnuplot(const std::string& script_path) {
   int status = 0;
   waitpid(pid, &status, 0);
   if (!in_time)
-    throw Failure(CKPT_ERR_TIMEOUT, "gnuplot did not end within 60 s and was killed; try again with less to draw");
+    throw Failure(CKPT_ERR_TIMEOUT, "gnuplot did not end within 60 s and was killed; draw less, or leave out --plot");
   return status;
 }
 

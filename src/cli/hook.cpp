@@ -28,7 +28,7 @@ Result hook(const HookRequest& request) {
   if (request.hook.empty())
     throw Failure(CKPT_ERR_INVALID, "no hook is set: name a command or URL with the option member_hook");
   if (request.change == "replaced" && request.replacement.empty())
-    throw Failure(CKPT_ERR_INVALID, "the change is 'replaced', and no replacement is named: give --replacement NODE");
+    throw Failure(CKPT_ERR_INVALID, "the change is 'replaced', but no replacement is named; give --replacement NODE");
   const agent::MemberNews news{request.job, request.change, request.node, request.replacement, request.reason};
   Result result;
   result.text = call_text(request.hook, news);

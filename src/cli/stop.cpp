@@ -35,9 +35,10 @@ Result stop(const Scope& scope) {
     try {
       const auto pid = ask(arena, {{"type", "stop"}}).pid;
       if (!wait_until_ended(arena))
-        throw Failure(CKPT_ERR_TIMEOUT,
-                      who + " (process " + std::to_string(pid) +
-                          ") has not ended although it was asked to; end it with SIGKILL: its arena stays");
+        throw Failure(
+            CKPT_ERR_TIMEOUT,
+            who + " (process " + std::to_string(pid) +
+                ") was asked to end and has not ended; end it with SIGKILL. The checkpoints in its arena stay");
       entry["pid"] = pid;
       result.text += "stopped " + who + " (process " + std::to_string(pid) + ")\n";
       result.json["stopped"].push_back(entry);

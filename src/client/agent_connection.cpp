@@ -77,8 +77,8 @@ FrameSocket connect(const Options& options) {
     if (wait_limit.passed()) break;
     std::this_thread::sleep_for(connect_pause);
   }
-  throw Failure(CKPT_ERR_NO_AGENT, "the agent of node " + options.node + " runs, but cannot be reached: " + why +
-                                       "; see its log, " + options.log_file);
+  throw Failure(CKPT_ERR_NO_AGENT, "the agent of node " + options.node + " runs, but this process cannot reach it: " +
+                                       why + "; see its log, " + options.log_file);
 }
 
 struct Instances {
@@ -118,8 +118,9 @@ void check_answer(const nlohmann::json& answer) {
   const auto message = answer.find("message");
   throw Failure(
       value >= CKPT_ERR_INVALID && value <= CKPT_ERR_INTERNAL ? static_cast<ckpt_status>(value) : CKPT_ERR_INTERNAL,
-      message != answer.end() && message->is_string() ? message->get<std::string>()
-                                                      : "the agent refused without a reason");
+      message != answer.end() && message->is_string()
+          ? message->get<std::string>()
+          : "the agent refused the request and gave no reason; see its log");
 }
 
 AgentConnection AgentConnection::open(const Options& options, std::uint64_t instance, std::uint64_t incarnation) {
@@ -138,7 +139,7 @@ AgentConnection AgentConnection::open(const Options& options, std::uint64_t inst
   check_answer(answer.body);
   if (answer.fds.size() != 1)
     throw Failure(CKPT_ERR_INTERNAL,
-                  "the agent's hello lacks the control page; do engine and agent have the same version?");
+                  "the agent's answer to hello has no control page; run ckptd and libckptengine of one version");
   connection.control_ =
       std::make_shared<arena::Control>(arena::Control::attach(std::move(answer.fds.front()), options.rank));
   return connection;
@@ -162,8 +163,9 @@ Frame AgentConnection::ask(const nlohmann::json& request, Deadline deadline) {
     return answer;
   } catch (const Failure& failure) {
     const bool late = failure.status() == CKPT_ERR_TIMEOUT;
-    const std::string advice =
-        late ? "; is it (process " + std::to_string(socket_.peer().pid) + ") stopped? ckptctl doctor shows that" : "";
+    const std::string advice = late ? ". The agent is process " + std::to_string(socket_.peer().pid) +
+                                          "; ckptctl doctor shows whether it is stopped"
+                                    : "";
     throw Failure(failure.status(), "the agent gave no answer to \"" + request.at("type").get<std::string>() +
                                         "\": " + failure.what() + advice);
   }

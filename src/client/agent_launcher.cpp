@@ -116,7 +116,8 @@ std::string first_line(int fd) {
 
 std::string how_it_ended(int status) {
   if (WIFSIGNALED(status)) return "was killed by signal " + std::to_string(WTERMSIG(status));
-  return "ended with status " + std::to_string(WEXITSTATUS(status)) + " and gave no reason; is it ckptd?";
+  return "ended with status " + std::to_string(WEXITSTATUS(status)) +
+         " and gave no reason; check that the option ckptd names the agent's program";
 }
 
 }  // namespace
@@ -127,8 +128,7 @@ void start_agent(const Options& options, Deadline deadline) {
   const pid_t pid = spawn(program, to_key_values(options, Reader::agent), errors.write.get());
   errors.write.reset();
   const auto status = wait_for_exit(pid, deadline);
-  if (!status)
-    throw Failure(CKPT_ERR_NO_AGENT, program + " did not get ready in time; see its log, " + options.log_file);
+  if (!status) throw Failure(CKPT_ERR_NO_AGENT, program + " did not start in time; see its log, " + options.log_file);
   if (WIFEXITED(*status) && (WEXITSTATUS(*status) == 0 || WEXITSTATUS(*status) == agent_exists_status)) return;
   const std::string complaint = first_line(errors.read.get());
   throw Failure(CKPT_ERR_NO_AGENT, complaint.empty() ? program + " " + how_it_ended(*status) : complaint);

@@ -58,7 +58,9 @@ std::shared_ptr<Slots> reserve_on(AgentConnection& connection, const Reservation
                                 reserve_deadline(sizes));
   check_answer(answer.body);
   if (answer.fds.size() != sizes.size())
-    throw Failure(CKPT_ERR_INTERNAL, "the agent's answer to reserve lacks segments; please report this");
+    throw Failure(CKPT_ERR_INTERNAL, "the agent's answer to reserve has " + std::to_string(answer.fds.size()) +
+                                         " segments instead of " + std::to_string(sizes.size()) +
+                                         ": this is a bug in ckptengine; report it with the agent's log");
   if (before && are_slots_of(*before, answer.fds)) return before;
   auto slots = std::make_shared<Slots>();
   for (UniqueFd& fd : answer.fds) slots->push_back(map_slots(std::move(fd)));
@@ -266,7 +268,7 @@ bool AgentLink::watch_words(const AgentSession& session) {
   if (!lock) return true;  // a request is under way and will notice by itself
   give_up_damaged_slots();
   if (connection_ && connection_->hung_up())
-    lost(Failure(CKPT_ERR_NO_AGENT, "the node's agent is gone; looking for a new one"));
+    lost(Failure(CKPT_ERR_NO_AGENT, "the node's agent has ended; this process looks for a new one"));
   return connection_.has_value();
 }
 
@@ -293,7 +295,7 @@ std::optional<ckpt_status> AgentLink::reconnect() {
     if (arena::was_stopped(options_.node_dir()))
       throw Failure(CKPT_ERR_NO_AGENT,
                     "the agent of node " + options_.node +
-                        " was stopped on purpose (ckptctl stop); start ckptd on it to go on taking snapshots");
+                        " was ended on purpose (ckptctl stop); to take snapshots again, start ckptd on that node");
     auto connection = AgentConnection::open(options_, self_->instance(), incarnation_.load(std::memory_order_acquire));
     auto slots = wanted ? reserve_on(connection, *wanted, before) : nullptr;
     install(std::move(connection), std::move(slots));

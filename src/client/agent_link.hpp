@@ -114,7 +114,7 @@ class AgentLink {
   AgentSession session_;
   std::optional<Reservation> reserved_;
   std::shared_ptr<Slots> slots_before_;  // of the session before a rejoin, until the next reservation
-  Failure why_disconnected_{CKPT_ERR_NO_AGENT, "the node's agent was not found yet"};
+  Failure why_disconnected_{CKPT_ERR_NO_AGENT, "the node's agent was not found yet; this process keeps looking"};
 
   mutable std::mutex control_mutex_;  // never held for long
   std::shared_ptr<arena::Control> control_;

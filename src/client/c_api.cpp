@@ -23,7 +23,7 @@ class ForkGuard {
     void* page = ::mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     // The kernel gives a child this page full of zeros, so the check costs a load and no system call.
     if (page == MAP_FAILED || ::madvise(page, page_bytes, MADV_WIPEONFORK) != 0)
-      ckpt::throw_errno(CKPT_ERR_SYSTEM, "cannot map a page that forked children see empty");
+      ckpt::throw_errno(CKPT_ERR_SYSTEM, "cannot map the memory page that detects forks");
     page_ = static_cast<volatile char*>(page);
     *page_ = 1;
   }
@@ -79,16 +79,17 @@ ckpt_status guarded(Body body) noexcept {
   } catch (const Failure& failure) {
     return fail(failure.status(), failure.what());
   } catch (const std::bad_alloc&) {
-    return fail(CKPT_ERR_SYSTEM, "out of memory in ckptengine");
+    return fail(CKPT_ERR_SYSTEM, "this process has no memory left for ckptengine; free some");
   } catch (const std::exception& error) {
     return fail(CKPT_ERR_INTERNAL, error.what());
   } catch (...) {
-    return fail(CKPT_ERR_INTERNAL, "an unknown failure in ckptengine");
+    return fail(CKPT_ERR_INTERNAL,
+                "a call failed for an unknown reason: this is a bug in ckptengine; report it with the agent's log");
   }
 }
 
 void need(bool given, const char* what) {
-  if (!given) throw Failure(CKPT_ERR_INVALID, std::string(what) + " is null; give it");
+  if (!given) throw Failure(CKPT_ERR_INVALID, std::string(what) + " is a null pointer; give a valid pointer");
 }
 
 // The same, for calls on an engine.
@@ -98,7 +99,8 @@ ckpt_status on_engine(ckpt_engine* engine, Body body) noexcept {
     need(engine != nullptr, "the engine");
     if (engine->fork_guard.in_forked_child())
       throw Failure(CKPT_ERR_INVALID,
-                    "this engine was created before this process was forked; create another engine in this process");
+                    "this process was forked after this engine was created, so it cannot use the engine; create "
+                    "another engine in this process");
     return body(engine->engine);
   });
 }
@@ -120,7 +122,8 @@ void hand_over(const Struct& from, Struct* to, std::size_t first_bytes, const ch
   const std::size_t given_bytes = to->struct_size;
   if (given_bytes < first_bytes)
     throw Failure(CKPT_ERR_INVALID, std::string(name) + "'s struct_size is " + std::to_string(given_bytes) +
-                                        "; set it to sizeof(" + name + ") before the call");
+                                        ", less than " + std::to_string(first_bytes) + "; set it to sizeof(" + name +
+                                        ") before the call");
   const std::size_t filled_bytes = std::min(given_bytes, sizeof from);
   std::memcpy(static_cast<void*>(to), &from, filled_bytes);
   to->struct_size = filled_bytes;
@@ -138,12 +141,13 @@ ckpt_tensor tensor_of(const ckpt_tensor& given) {
   ckpt_tensor tensor = CKPT_TENSOR_INIT;
   if (given.struct_size < tensor_bytes_first)
     throw Failure(CKPT_ERR_INVALID, "ckpt_tensor's struct_size is " + std::to_string(given.struct_size) +
-                                        "; begin with CKPT_TENSOR_INIT");
+                                        ", less than " + std::to_string(tensor_bytes_first) +
+                                        "; initialize the struct with CKPT_TENSOR_INIT");
   const auto* const bytes = reinterpret_cast<const char*>(&given);
   const std::size_t known_bytes = std::min(given.struct_size, sizeof tensor);
   if (std::any_of(bytes + known_bytes, bytes + given.struct_size, [](char byte) { return byte != 0; }))
     throw Failure(CKPT_ERR_INVALID, "ckpt_tensor has members that this library, version " CKPT_VERSION
-                                    ", does not know; use the library of your header's version");
+                                    ", does not know; use the library and the header of one version");
   std::memcpy(&tensor, &given, known_bytes);
   return tensor;
 }
@@ -153,8 +157,8 @@ ckpt::device::Stream stream_of(const ckpt::client::Engine& engine, void* stream,
   if (stream != CKPT_NO_STREAM) return stream;
   if (engine.has_gpu_tensors())
     throw Failure(CKPT_ERR_INVALID, std::string(call) +
-                                        " names no stream, but tensors are in GPU memory; name the stream that changes "
-                                        "them (null is CUDA's legacy default stream)");
+                                        " was called without a stream, but tensors are in GPU memory; give the stream "
+                                        "that changes them (null is CUDA's legacy default stream)");
   return nullptr;
 }
 

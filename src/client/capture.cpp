@@ -74,7 +74,7 @@ void Capture::check_slot(std::size_t segment, std::uint8_t slot) {
   if (slot >= of.slots()) follow_growth(of);
   if (slot >= of.slots())
     throw Failure(CKPT_ERR_INTERNAL,
-                  "the agent granted a slot that does not exist; do engine and agent have the same version?");
+                  "the agent granted a slot that does not exist; run ckptd and libckptengine of one version");
 }
 
 std::optional<std::string> Capture::misfit(const RankState& state) const {

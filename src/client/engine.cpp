@@ -81,12 +81,12 @@ AgentLink::Look Engine::on_words(const arena::Control& control) {
 void Engine::check_no_capture(const char* call) const {
   if (!sealing_.wait(Deadline::in_ms(seal_timeout_ms)))
     throw Failure(CKPT_ERR_TIMEOUT, std::string(call) +
-                                        " waited for the last snapshot to be copied from the GPU, which "
-                                        "took longer than a minute; is the GPU hung?");
+                                        " waited for the last snapshot, whose copy from the GPU did not end within a "
+                                        "minute; check whether the GPU hangs (nvidia-smi)");
   if (open_capture())
-    throw Failure(CKPT_ERR_INVALID, std::string(call) + " was called between snapshot(" +
+    throw Failure(CKPT_ERR_INVALID, std::string(call) + " was called after snapshot(" +
                                         std::to_string(last_iteration_) +
-                                        ") and its before_update(); call before_update() before " + call);
+                                        ") and before before_update(); call before_update() first");
 }
 
 void Engine::register_tensor(const ckpt_tensor& tensor) {
@@ -109,15 +109,15 @@ namespace {
 
 void check_channel(std::uint32_t channel) {
   if (channel >= arena::comm_channels_max)
-    throw Failure(CKPT_ERR_INVALID, "channel " + std::to_string(channel) + " is out of range; use 0 to " +
+    throw Failure(CKPT_ERR_INVALID, "there is no channel " + std::to_string(channel) + "; use 0 to " +
                                         std::to_string(arena::comm_channels_max - 1));
 }
 
 Outcome end_outcome(bool has_ended) {
   if (has_ended) return {};
   return {CKPT_ERR_INVALID,
-          "comm_end() came without a comm_begin() on its channel, and nothing was recorded; call them in pairs, each "
-          "pair with one channel"};
+          "comm_end() was called without a comm_begin() on the same channel, so nothing was recorded; call both in "
+          "pairs, with the same channel"};
 }
 
 }  // namespace
@@ -147,7 +147,8 @@ Outcome Engine::comm_end(std::uint32_t channel, device::Stream on) const {
 
 Outcome Engine::resume() const {
   if (link_.comm().resume()) return {};
-  return {CKPT_ERR_INVALID, "resume() came without a pause(), and nothing was recorded; call them in pairs"};
+  return {CKPT_ERR_INVALID,
+          "resume() was called without pause() before it, so nothing was recorded; call both in pairs"};
 }
 
 ckpt_stats_t Engine::stats() const {
@@ -157,17 +158,18 @@ ckpt_stats_t Engine::stats() const {
 }
 
 Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const {
-  if (iteration < 0) return {CKPT_ERR_INVALID, "cannot wait for a negative iteration; give one that was snapshotted"};
+  if (iteration < 0)
+    return {CKPT_ERR_INVALID, "wait() was called with a negative iteration; give one that was passed to snapshot()"};
   if (stage < CKPT_STAGE_NONE || stage > CKPT_STAGE_DURABLE)
-    return {CKPT_ERR_INVALID, "cannot wait for an unknown stage; use one of ckpt_stage"};
+    return {CKPT_ERR_INVALID, "wait() was called with an unknown stage; use one of ckpt_stage"};
   switch (const ckpt_status status = tickets_.wait(iteration, stage, Deadline::in_ms(timeout_ms))) {
     case CKPT_OK:
       return {};
     case CKPT_ERR_TIMEOUT:
       if (stage == CKPT_STAGE_DURABLE)
         return {status,
-                "the snapshot is not on storage yet; wait longer, or look at the options storage, storage_every and "
-                "storage_interval_s, and at ckptctl status"};
+                "the snapshot is not on storage yet; wait longer, or see ckptctl status. The options storage, "
+                "storage_every and storage_interval_s say which snapshots go to storage"};
       return {status, "the snapshot did not reach the stage in time; wait longer, or see ckptctl status"};
     case CKPT_SKIPPED:
       return {status, "the snapshot of this iteration was skipped on all ranks; wait for a later one"};
@@ -175,10 +177,10 @@ Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t time
       return {status, "the snapshot of this iteration was discarded; wait for a later one"};
     case CKPT_ERR_SUPERSEDED:
       return {status,
-              "a new incarnation of the job began, so this snapshot will not be committed; unless this process has "
+              "a new incarnation of the job began, so this snapshot will not be committed. If this process has not "
               "rejoined the job, stop it and restart the rank with all others"};
     default:
-      return {status, "the snapshot of this iteration was not taken; ckpt_snapshot() said why"};
+      return {status, "the snapshot of this iteration was not taken; the error of ckpt_snapshot() says why"};
   }
 }
 

@@ -42,8 +42,9 @@ GpuComm::Number GpuComm::take_number() {
 void GpuComm::begin(std::uint32_t comm_channel, device::Stream on) {
   const std::lock_guard lock(mutex_);
   if (open_[comm_channel].size() == open_max)
-    throw Failure(CKPT_ERR_INVALID, std::to_string(open_max) + " communications have begun on communication channel " +
-                                        std::to_string(comm_channel) + " and none has ended; call comm_end() for each");
+    throw Failure(CKPT_ERR_INVALID, std::to_string(open_max) + " communications have begun on channel " +
+                                        std::to_string(comm_channel) +
+                                        " without comm_end(), which is the limit; call comm_end() for each");
   Number number = take_number();
   if (number && !timestamps_->add(on, {begin_track(comm_channel), &place(*number).begun, *number})) number.reset();
   if (number) last_in_place_[*number % arena::comm_gpu_max] = last_number_ = *number;

@@ -18,8 +18,8 @@ constexpr std::int64_t gate_timeout_ms = 60'000;
 constexpr std::int64_t session_timeout_ms = 1'000;  // while the link is busy with a request
 constexpr std::int64_t slot_look_ms = 50;           // only bounds the wait: the doorbell wakes it
 
-constexpr auto not_asked_for = "training was not seen to call before_update() before each change of its tensors";
-constexpr auto no_slot = "no slot was free, as earlier snapshots do not have all their copies yet";
+constexpr auto not_asked_for = "training has not called before_update() before each change of its tensors";
+constexpr auto no_slot = "no slot was free, because earlier snapshots do not have all their copies yet";
 constexpr auto too_long = "its capture did not end within 45 s";
 
 }  // namespace
@@ -91,7 +91,8 @@ std::string Engine::halt_text() const {
 }
 
 Outcome Engine::halted() {
-  failure_ = halt_text() + "; call ckpt_rejoin() and restore, or end this process and restart the rank with all others";
+  failure_ =
+      halt_text() + "; call ckpt_rejoin() and ckpt_restore(), or end this process and restart the rank with all others";
   return {CKPT_ERR_HALTED, failure_.c_str()};
 }
 
@@ -143,8 +144,9 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
   if (!capture_.active()) {
     if (!follow_session(Deadline::in_ms(session_timeout_ms))) return fail("the node's agent does not answer");
     if (!capture_.may_begin_late())
-      return fail(registry_.has_gpu_tensors() ? "tensors are in GPU memory, and this iteration was not due"
-                                              : "its snapshot was skipped or failed");
+      return fail(registry_.has_gpu_tensors()
+                      ? "tensors are in GPU memory, and the option capture_every leaves this iteration out"
+                      : "its snapshot was skipped or failed");
     const auto grant = await_grant(slot_deadline, is_closing);
     if (!grant || !capture_.begin_late(*grant)) return fail(no_slot);
   }

@@ -31,7 +31,8 @@ Outcome Engine::wait_halt(std::int64_t timeout_ms, ckpt_halt_t& halt) const {
   const Deadline deadline = Deadline::in_ms(timeout_ms);
   for (;;) {
     if (const UpdateGate::State state = gate_.state(); state != UpdateGate::over) {
-      if (deadline.passed()) return {CKPT_ERR_TIMEOUT, "this rank was not halted within the time; wait again"};
+      if (deadline.passed())
+        return {CKPT_ERR_TIMEOUT, "this rank was not halted within the time given to wait_halt(); wait again"};
       gate_.wait(state, deadline);
       continue;
     }
@@ -50,7 +51,9 @@ void Engine::report_trouble(const std::string& text) {
     throw Failure(CKPT_ERR_INVALID,
                   "report_trouble() needs the option on_suspicion=halt; give it to all ranks and agents of the job");
   if (incarnation_.load() == 0)
-    throw Failure(CKPT_ERR_INVALID, "report_trouble() came before restore(); only ranks that train can be halted");
+    throw Failure(
+        CKPT_ERR_INVALID,
+        "report_trouble() was called before restore(), but only ranks that train can be halted; call restore() first");
   if (gate_.is_closed()) return;
   const nlohmann::json request = {{"type", "trouble"}, {"text", loggable(text)}};
   link_.ask(request, request, Deadline::in_ms(trouble_timeout_ms));
@@ -63,14 +66,14 @@ void Engine::await_end_of_halt() const {
                   "rejoin() does not support tensors in GPU memory yet; end this process and restart the rank");
   if (!gate_.is_closed())
     throw Failure(CKPT_ERR_INVALID,
-                  "rejoin() came, but this rank is not halted; wait with wait_halt() first. Without a halt, end this "
-                  "process and restart the rank");
+                  "rejoin() was called, but this rank is not halted; call wait_halt() first. If no halt comes, end "
+                  "this process and restart the rank");
   const Deadline deadline = Deadline::in_ms(capture_end_ms);
   for (UpdateGate::State state = gate_.state(); state != UpdateGate::over; state = gate_.state()) {
     if (deadline.passed())
       throw Failure(CKPT_ERR_TIMEOUT,
-                    "rejoin() waited for the capture of this halted rank, which did not end in time; end this process "
-                    "and restart the rank");
+                    "rejoin() waited for the capture of this halted rank, and the capture did not end in time; end "
+                    "this process and restart the rank");
     gate_.wait(state, deadline);
   }
 }

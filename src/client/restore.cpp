@@ -106,7 +106,7 @@ const Stored& Engine::stored(Deadline deadline) {
 const std::string& Engine::stored_layout() {
   if (stored_layout_.empty()) {
     if (incarnation_.load() != 0)
-      throw Failure(CKPT_ERR_INVALID, "stored_layout() came after restore(); call it before");
+      throw Failure(CKPT_ERR_INVALID, "stored_layout() was called after restore(); call it before restore()");
     stored_layout_ = stored_layout_json(stored(Deadline::in_ms(options_.restore_timeout_ms)));
   }
   return stored_layout_;
@@ -124,8 +124,8 @@ std::optional<CorruptPiece> Engine::load_or_keep(const ShardState& shard, Stored
     if (const std::string name = is_expected ? changed_tensor(shard, stored, *leaf) : ""; !name.empty())
       warnings_.add(CKPT_WARNING_TENSORS_CHANGED,
                     "tensor " + name + " is not what was captured at iteration " + std::to_string(live_->iteration()) +
-                        ": a bit of memory has flipped, or the tensor was changed in the halted job, or differs "
-                        "between ranks that name the same shard; it is loaded");
+                        "; its stored value is loaded. Find out whether the program changed the tensor in the halted "
+                        "job, whether ranks that share the shard differ, or whether memory is faulty");
   }
   return load_piece(*device_, shard, stored, stream);
 }
@@ -142,10 +142,9 @@ std::optional<CorruptPiece> Engine::load(device::Stream stream) {
 // A new process has its first state in its tensors. This one has trained.
 void Engine::check_not_fresh() const {
   if (!live_ || stored_->found) return;
-  throw Failure(
-      CKPT_ERR_LOST,
-      "no checkpoint is stored that all ranks can get, so the job begins anew, and the tensors of this process "
-      "have trained already; end this process and restart the rank");
+  throw Failure(CKPT_ERR_LOST,
+                "no checkpoint is stored that all ranks can get, so the job begins anew. The tensors of this process "
+                "have trained already; end this process and restart the rank");
 }
 
 // Runs before training has work on the GPU, because connecting the members waits for all of them and allocates memory.
@@ -178,7 +177,7 @@ std::string Engine::join_replication(std::optional<arena::ReceiveBuffer> receive
 
 ckpt_restored Engine::restore(device::Stream stream) {
   if (incarnation_.load() != 0)
-    throw Failure(CKPT_ERR_INVALID, "restore() was already called in this incarnation; call it once");
+    throw Failure(CKPT_ERR_INVALID, "restore() was called twice in this incarnation; call it once");
   device_->check_streams("restore()", {&stream, 1});
   const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
   stored(deadline);

@@ -62,9 +62,9 @@ bool is_small(const RankState& state) {
 void Engine::check_order(std::int64_t iteration) const {
   if (incarnation_.load(std::memory_order_relaxed) == 0)
     throw Failure(CKPT_ERR_INVALID,
-                  "snapshot() came before restore(); call restore() once first, also for a fresh start");
+                  "snapshot() was called before restore(); call restore() once first, even if nothing is stored");
   if (registry_.empty())
-    throw Failure(CKPT_ERR_INVALID, "snapshot() came before register_tensor(); register the state first");
+    throw Failure(CKPT_ERR_INVALID, "snapshot() was called before register_tensor(); register the state first");
   if (iteration < 0 || iteration > CheckpointId::iteration_max)
     throw Failure(CKPT_ERR_INVALID, "iteration " + std::to_string(iteration) + " is out of range; use 0 to 2^40 - 1");
   if (iteration <= last_iteration_)
@@ -117,7 +117,10 @@ bool Engine::fit_slots(const RankState& state) {
     }
     if (reserve_failure_ && Clock::now() < reserve_again_at_) throw *reserve_failure_;
     if (has_begun && misfit)
-      throw Failure(CKPT_ERR_INTERNAL, *misfit + ", and the agent made no larger slots; please report this");
+      throw Failure(
+          CKPT_ERR_INTERNAL,
+          *misfit +
+              ", and the agent made no larger slots: this is a bug in ckptengine; report it with the agent's log");
     begin_reserving();
   }
 }
@@ -175,13 +178,14 @@ void Engine::check_fence(const arena::Control& control) {
   tickets_.superseded();  // the watcher learns of it later
   const std::string rank = std::to_string(options_.rank);
   if (incarnation == arena::fenced_without_incarnation)
-    throw Failure(CKPT_ERR_SUPERSEDED, "the node's agent takes no more snapshots of rank " + rank +
-                                           " from this process: ckptctl status says why; stop this process and "
-                                           "restart the rank with all others");
+    throw Failure(
+        CKPT_ERR_SUPERSEDED,
+        "the node's agent takes no more snapshots of rank " + rank +
+            " from this process; ckptctl status says why. Stop this process and restart the rank with all others");
   throw Failure(CKPT_ERR_SUPERSEDED,
                 "this process of rank " + rank + " does not belong to incarnation " + std::to_string(incarnation) +
-                    ", which has begun: a rank was restarted, or the coordination store lost the records of the "
-                    "earlier incarnation; stop this process and restart the rank with all others");
+                    ", which has begun. A rank was restarted, or the coordination store lost the records of the "
+                    "earlier incarnation. Stop this process and restart the rank with all others");
 }
 
 Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream) {
@@ -487,7 +491,8 @@ Outcome Engine::end_capture(std::span<const device::Stream> streams) {
     failure_ = device_->failure();
     if (!failure_.empty()) return {CKPT_DISCARDED, failure_.c_str()};
     return {CKPT_DISCARDED,
-            "this snapshot was discarded, because its copy did not end within a minute; is the machine overloaded?"};
+            "this snapshot was discarded, because its copy did not end within a minute; check whether the machine is "
+            "overloaded"};
   }
   tickets_.stalled(snapshot_stall_ms_ + milliseconds_between(called_at, Clock::now()));
   if (!sealing_.under_way() && !capture_.failure().empty()) {

@@ -10,10 +10,16 @@ namespace {
 StoredPiece take_piece(const nlohmann::json& json, std::vector<UniqueFd>& fds) {
   const auto fd = json.at("fd").get<std::size_t>();
   const auto index = json.at("slot").get<std::uint32_t>();
-  if (fd >= fds.size() || !fds[fd]) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a segment");
+  if (fd >= fds.size() || !fds[fd])
+    throw Failure(CKPT_ERR_INTERNAL,
+                  "the agent's answer to restore lacks the segment of a piece: this is a bug in ckptengine; report it "
+                  "with the agent's log");
   auto segment =
       arena::Segment::attach(std::move(fds[fd]), arena::Segment::Access::read, "a segment that the agent sent");
-  if (index >= segment.slots()) throw Failure(CKPT_ERR_INTERNAL, "the agent named a slot that does not exist");
+  if (index >= segment.slots())
+    throw Failure(CKPT_ERR_INTERNAL, "the agent named slot " + std::to_string(index) + ", but the segment has " +
+                                         std::to_string(segment.slots()) +
+                                         " slots: this is a bug in ckptengine; report it with the agent's log");
   const arena::Slot slot = segment.slot(index);
   auto manifest = slot.read();
   if (!manifest) throw CorruptPiece{segment.spec().shard, slot.checkpoint(), 0};
@@ -22,7 +28,9 @@ StoredPiece take_piece(const nlohmann::json& json, std::vector<UniqueFd>& fds) {
   if (arena::range_of(part, layout.length_bytes).size_bytes != manifest->length_bytes)
     throw CorruptPiece{manifest->shard, manifest->checkpoint, 0};
   const auto tier = json.at("tier").get<unsigned>();
-  if (tier > CKPT_TIER_PERSISTENT) throw Failure(CKPT_ERR_INTERNAL, "the agent named an unknown tier");
+  if (tier > CKPT_TIER_PERSISTENT)
+    throw Failure(CKPT_ERR_INTERNAL, "the agent named the unknown tier " + std::to_string(tier) +
+                                         "; run ckptd and libckptengine of one version");
   return {std::move(segment), slot, std::move(*manifest), std::move(layout), static_cast<ckpt_tier>(tier)};
 }
 
@@ -31,7 +39,7 @@ void check_shard(const char* which, const StoredPiece& stored, const ShardState&
   if (!difference) return;
   throw Failure(CKPT_ERR_MISMATCH,
                 std::string("the stored state has another layout: in the ") + which + " shard, " + *difference +
-                    "; register the state as it was stored (ckpt_stored_layout tells), or give the job another name");
+                    "; register the state as it was stored (see ckpt_stored_layout()), or give the job another name");
 }
 
 // All of the main shard, and all of one checkpoint.
@@ -46,13 +54,18 @@ void check_parts(const Stored& stored) {
             manifest.world_size == stored.private_->manifest.world_size;
   }
   if (!agree)
-    throw Failure(CKPT_ERR_INTERNAL, "the agent's answer names pieces that do not belong together; please report this");
+    throw Failure(CKPT_ERR_INTERNAL,
+                  "the agent's answer names pieces that do not belong together: this is a bug in ckptengine; report it "
+                  "with the agent's log");
 }
 
 // A missing receive buffer never makes a restore fail.
 void take_receive_buffer(std::size_t fd, std::vector<UniqueFd>& fds, Stored& stored) {
   try {
-    if (fd >= fds.size() || !fds[fd]) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a receive buffer");
+    if (fd >= fds.size() || !fds[fd])
+      throw Failure(CKPT_ERR_INTERNAL,
+                    "the agent's answer to restore lacks the receive buffer: this is a bug in ckptengine; report it "
+                    "with the agent's log");
     stored.receive_buffer = arena::ReceiveBuffer::attach(std::move(fds[fd]));
   } catch (const Failure& failure) {
     stored.no_receive_buffer = failure.what();
@@ -72,12 +85,17 @@ Stored take_stored(Frame answer) {
     stored.incarnation = json.at("incarnation").get<std::uint64_t>();
     stored.fetch_ms = json.value("fetch_ms", 0.0);
     if (stored.incarnation == 0 || stored.incarnation > CheckpointId::incarnation_max)
-      throw Failure(CKPT_ERR_INTERNAL, "the agent named an impossible incarnation");
+      throw Failure(CKPT_ERR_INTERNAL, "the agent named the impossible incarnation " +
+                                           std::to_string(stored.incarnation) +
+                                           ": this is a bug in ckptengine; report it with the agent's log");
     stored.is_replicated = json.value("is_replicated", false);
     const auto& share = json.at("share");
     stored.share = {share.at("first").get<std::uint32_t>(), share.at("of").get<std::uint32_t>(),
                     share.at("stored").get<std::uint32_t>()};
-    if (!core::is_valid(stored.share)) throw Failure(CKPT_ERR_INTERNAL, "the agent named an impossible share");
+    if (!core::is_valid(stored.share))
+      throw Failure(CKPT_ERR_INTERNAL,
+                    "the agent named an impossible share of the main shard: this is a bug in ckptengine; report it "
+                    "with the agent's log");
     if (const auto replication = json.find("replication"); replication != json.end())
       take_receive_buffer(replication->at("fd").get<std::size_t>(), answer.fds, stored);
     if (!stored.found) return stored;
@@ -87,7 +105,8 @@ Stored take_stored(Frame answer) {
     check_parts(stored);
     return stored;
   } catch (const nlohmann::json::exception& error) {
-    throw Failure(CKPT_ERR_INTERNAL, std::string("the agent's answer to restore is malformed: ") + error.what());
+    throw Failure(CKPT_ERR_INTERNAL, std::string("the agent's answer to restore is not understood (") + error.what() +
+                                         "); run ckptd and libckptengine of one version");
   }
 }
 

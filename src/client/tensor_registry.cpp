@@ -49,16 +49,17 @@ void TensorRegistry::add(const ckpt_tensor& tensor, device::Device& device) {
   if (tensors_.contains(name))
     refuse(label + " is registered already; unregister it first, or move it to its new address");
   if (!within(tensor.dtype, CKPT_C64)) refuse(label + " has an unknown dtype; use one of ckpt_dtype");
-  if (!within(tensor.memory, CKPT_DEVICE)) refuse(label + " has an unknown memory kind; use one of ckpt_memory");
+  if (!within(tensor.memory, CKPT_DEVICE)) refuse(label + " has an unknown kind of memory; use one of ckpt_memory");
   if (!within(tensor.capture, CKPT_SYNCHRONOUS))
     refuse(label + " has an unknown kind of capture; use one of ckpt_capture");
   if (tensor.ndim < 0 || tensor.ndim > extents_max || (tensor.ndim > 0 && tensor.shape == nullptr))
-    refuse(label + " needs a shape of 0 to 16 extents");
+    refuse(label + " needs a shape of 0 to 16 extents; correct ndim and shape");
 
   Tensor added{{name, tensor.dtype, {}, 0, 0}, static_cast<std::byte*>(tensor.data), tensor.memory, tensor.capture};
   if (tensor.ndim > 0) added.entry.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
   const auto size_bytes = arena::tensor_bytes(tensor.dtype, added.entry.shape);
-  if (!size_bytes) refuse(label + " has a negative extent or an impossible size; correct its shape");
+  if (!size_bytes)
+    refuse(label + " has an impossible shape: an extent is negative, or the tensor is too large; correct its shape");
   check_memory(label, tensor.data, *size_bytes);
   check_reach(label, tensor.memory, tensor.data, device);
   added.entry.size_bytes = *size_bytes;

@@ -85,7 +85,8 @@ void BoundedStore::run(std::function<void()> body) {
   const auto wait_until = [&](auto holds) {
     shared_->changed.wait_until(lock, deadline.at(), [&] { return shared_->gave_up || holds(); });
     if (shared_->gave_up)
-      throw Failure(CKPT_ERR_TIMEOUT, "the agent ends and makes no more calls to the coordination store " + name_);
+      throw Failure(CKPT_ERR_TIMEOUT,
+                    "this agent is ending, so it makes no more calls to the coordination store " + name_);
     return holds();
   };
   if (!wait_until([&] { return lane_ == nullptr || lane_->call == nullptr; })) throw no_answer(name_, timeout_ms_);

@@ -52,9 +52,9 @@ DirectoryStore::DirectoryStore(std::string directory, RevisionHooks hooks)
 
 std::string DirectoryStore::path_of(const std::string& key) const {
   if (!is_key(key))
-    throw Failure(
-        CKPT_ERR_INVALID,
-        "\"" + key + "\" cannot name a coordination record: use names of A-Z a-z 0-9 . _ - with / between them");
+    throw Failure(CKPT_ERR_INVALID, "\"" + key +
+                                        "\" cannot name a coordination record; use names of 1 to 64 characters of A-Z "
+                                        "a-z 0-9 . _ -, not beginning with a dot, with / between them");
   return directory_ + "/" + key;
 }
 
@@ -82,8 +82,9 @@ std::optional<std::uint64_t> DirectoryStore::put_if(const std::string& key, cons
                                                     std::uint64_t expected) {
   const Place place = place_of(key);
   if (value.size() > value_bytes_max)
-    throw Failure(CKPT_ERR_INVALID,
-                  "the value of " + path_of(key) + " is longer than 1 MiB, the limit of a coordination record");
+    throw Failure(CKPT_ERR_INVALID, "the value of " + path_of(key) + " has " + std::to_string(value.size()) +
+                                        " bytes, and the limit for a coordination record is 1 MiB: this is a bug in "
+                                        "ckptengine; report it with the agent's log");
   auto files = RevisionFiles::open(place.directory, &hooks_);
   if (!files && expected != 0) return std::nullopt;
   if (!files) {
@@ -138,13 +139,16 @@ bool DirectoryStore::remove_all(const std::vector<Entry>& seen) {
   if (DirectoryStore(aside).undamaged() == seen) {
     std::error_code error;
     fs::remove_all(aside, error);
-    if (error) throw Failure(CKPT_ERR_SYSTEM, "cannot remove " + aside.string() + ": " + error.message());
+    if (error)
+      throw Failure(CKPT_ERR_SYSTEM,
+                    "cannot remove " + aside.string() + ": " + error.message() + "; remove it by hand");
     return true;
   }
   if (::rename(aside.c_str(), here.c_str()) != 0)
-    throw_errno(CKPT_ERR_SYSTEM, "records in " + directory_ + " changed while they were removed, and new ones " +
-                                     "took their place; the old ones are in " + aside.string() +
-                                     "; remove that directory if no agent of this job needs them");
+    throw_errno(
+        CKPT_ERR_SYSTEM,
+        "cannot move the records in " + aside.string() + " back to " + directory_ + ", which exists again",
+        "an agent has written new records there; remove " + aside.string() + " if no agent of this job needs it");
   return false;
 }
 

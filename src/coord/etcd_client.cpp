@@ -173,7 +173,7 @@ Failure EtcdClient::failure_of(std::size_t member, const Refused& refused) const
   const std::string who = name_of(member), why = std::string(" (") + refused.what() + ")";
   if (refused.is("space exceeded"))
     return {CKPT_ERR_NO_SPACE,
-            who + " is full" + why + "; compact it, defragment it and disarm its alarm, or raise its quota"};
+            who + " is full" + why + "; compact and defragment it and disarm its alarm (etcdctl), or raise its quota"};
   if (refused.is("user name is empty"))
     return {CKPT_ERR_INVALID, who + " requires a user" + why + "; set the options etcd_user and etcd_password_file"};
   if (refused.is("authentication is not enabled"))
@@ -191,7 +191,7 @@ Failure EtcdClient::failure_of(std::size_t member, const Refused& refused) const
   if (refused.status == 404)
     return {CKPT_ERR_SYSTEM,
             who + " is not etcd 3.4 or newer with a JSON gateway" + why + "; correct the option coordination"};
-  return {CKPT_ERR_SYSTEM, who + " refuses a request" + why + "; look into etcd's log"};
+  return {CKPT_ERR_SYSTEM, who + " refuses a request" + why + "; see etcd's log"};
 }
 
 }  // namespace ckpt::coord

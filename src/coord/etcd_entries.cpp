@@ -11,7 +11,7 @@ namespace {
 using nlohmann::json;
 
 [[noreturn]] void throw_senseless(const json& text) {
-  throw Failure(CKPT_ERR_CORRUPT, "an answer from etcd is malformed (" +
+  throw Failure(CKPT_ERR_CORRUPT, "an answer from etcd is not understood (" +
                                       text.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 100) +
                                       "); check whether a proxy is in front of it");
 }

@@ -23,9 +23,9 @@ EtcdStore::EtcdStore(std::shared_ptr<EtcdClient> client, std::string prefix)
 
 std::string EtcdStore::full_key(const std::string& key) const {
   if (!is_key(key))
-    throw Failure(
-        CKPT_ERR_INVALID,
-        "\"" + key + "\" cannot name a coordination record: use names of A-Z a-z 0-9 . _ - with / between them");
+    throw Failure(CKPT_ERR_INVALID, "\"" + key +
+                                        "\" cannot name a coordination record; use names of 1 to 64 characters of A-Z "
+                                        "a-z 0-9 . _ -, not beginning with a dot, with / between them");
   return prefix_ + key;
 }
 
@@ -41,8 +41,9 @@ std::optional<std::uint64_t> EtcdStore::put_if(const std::string& key, const std
                                                std::uint64_t expected) {
   const std::string at = to_base64(full_key(key));
   if (value.size() > value_bytes_max)
-    throw Failure(CKPT_ERR_INVALID,
-                  "the value of " + prefix_ + key + " is longer than 1 MiB, the limit of a coordination record");
+    throw Failure(CKPT_ERR_INVALID, "the value of " + prefix_ + key + " has " + std::to_string(value.size()) +
+                                        " bytes, and the limit for a coordination record is 1 MiB: this is a bug in "
+                                        "ckptengine; report it with the agent's log");
   const json compare = {
       {"key", at}, {"target", "MOD"}, {"result", "EQUAL"}, {"mod_revision", std::to_string(expected)}};
   const json put = {{"request_put", {{"key", at}, {"value", to_base64(value)}}}};

@@ -77,12 +77,15 @@ void EtcdWatch::follow() {
 void EtcdWatch::take(const json& message) {
   if (flag_field(message, "canceled")) {
     if (number_field(message, "compact_revision") != 0) next_revision_ = 0;  // etcd has dropped the next change
-    throw Failure(CKPT_ERR_SYSTEM, "etcd ended the watch: " + text_field(message, "cancel_reason"));
+    throw Failure(CKPT_ERR_SYSTEM, "etcd ended this agent's watch (" + text_field(message, "cancel_reason") +
+                                       "); the agent starts another one");
   }
   // etcd's revision is lower than one that it reported before. It would report nothing until it reaches that one again.
   if (flag_field(message, "created") && number_field(field(message, "header"), "revision") + 1 < next_revision_) {
     next_revision_ = 0;
-    throw Failure(CKPT_ERR_SYSTEM, "etcd's revisions went back, because it was restored from an older state");
+    throw Failure(
+        CKPT_ERR_SYSTEM,
+        "etcd was restored from an older state, so its revisions went back; the agent reads all records again");
   }
   has_received_ = true;
   for (const json& event : field(message, "events")) {

@@ -131,7 +131,7 @@ void Transfer::take_lines(const std::function<void(const std::string&)>& on_line
 
 CurlEasy make_easy() {
   CurlEasy handle(curl_easy_init());
-  if (!handle) throw HttpTrouble(HttpTrouble::Kind::unreachable, "libcurl is out of memory", false);
+  if (!handle) throw HttpTrouble(HttpTrouble::Kind::unreachable, "libcurl has no memory left", false);
   return handle;
 }
 
@@ -166,7 +166,7 @@ HttpReply Http::post(const HttpRequest& request, std::int64_t timeout_ms, bool s
 }
 
 HttpStream::HttpStream(TlsFiles tls) : tls_(std::move(tls)), multi_((start_curl(), curl_multi_init())) {
-  if (multi_ == nullptr) throw HttpTrouble(HttpTrouble::Kind::unreachable, "libcurl is out of memory", false);
+  if (multi_ == nullptr) throw HttpTrouble(HttpTrouble::Kind::unreachable, "libcurl has no memory left", false);
 }
 
 HttpStream::~HttpStream() { curl_multi_cleanup(multi_); }

@@ -47,9 +47,9 @@ std::string random_bytes_hex(std::size_t count) {
 }
 
 [[noreturn]] void throw_never_won(const std::string& key) {
-  throw Failure(CKPT_ERR_TIMEOUT, "the coordination record \"" + key +
-                                      "\" changed at every attempt to write it; "
-                                      "look for agents that restart again and again");
+  throw Failure(CKPT_ERR_TIMEOUT,
+                "the coordination record \"" + key +
+                    "\" changed at every attempt to write it; find agents that end and start again and again");
 }
 
 std::string to_text(const NodeEntry& node) {
@@ -117,8 +117,9 @@ std::uint32_t node_id(Store& store, const std::string& name, std::optional<std::
     if (!entry) entry = store.get(key);  // another agent was first, or an earlier call of ours that failed
     if (entry && entry->value == name) return id;
   }
-  throw Failure(CKPT_ERR_SYSTEM, "the coordination store has no number left for the node " + name +
-                                     "; stop the job's agents and remove its records with ckptctl gc --records");
+  throw Failure(CKPT_ERR_SYSTEM,
+                "the job's records have no number left for node " + name +
+                    "; stop the job's agents (ckptctl stop), and remove its records (ckptctl gc --records)");
 }
 
 std::optional<NodeEntry> node_entry(const Entry& entry) {

@@ -63,17 +63,24 @@ EtcdPlace etcd_place(const StoreLocation& location) {
   const auto require = [](bool holds, const char* sentence) {
     if (!holds) throw Failure(CKPT_ERR_INVALID, sentence);
   };
-  require(location.user.empty() == location.password_file.empty(),
-          "the options etcd_user and etcd_password_file belong together; give both or none");
-  require(location.tls.key.empty() == location.tls.certificate.empty(),
-          "the options etcd_cert_file and etcd_key_file belong together; give both or none");
+  require(location.password_file.empty() || !location.user.empty(),
+          "the option etcd_password_file is given without etcd_user; give both or none");
+  require(location.user.empty() || !location.password_file.empty(),
+          "the option etcd_user is given without etcd_password_file; give both or none");
+  require(location.tls.key.empty() || !location.tls.certificate.empty(),
+          "the option etcd_key_file is given without etcd_cert_file; give both or none");
+  require(location.tls.certificate.empty() || !location.tls.key.empty(),
+          "the option etcd_cert_file is given without etcd_key_file; give both or none");
   const EtcdAddress address = parse_etcd_address(location.at);
   const bool tls_files = !location.tls.ca.empty() || !location.tls.key.empty();
   require(!tls_files || address.endpoints.front().starts_with("https"),
-          "etcd's options for TLS are given, but coordination begins with etcd://; write etcds://");
+          "options for TLS (etcd_ca_file, etcd_cert_file, etcd_key_file) are given, but the option coordination begins "
+          "with etcd://; write etcds://");
   EtcdAccess access{address.endpoints, location.tls, location.user, {}};
   if (!location.user.empty()) access.password = read_secret_file(location.password_file, "etcd_password_file");
-  require(is_utf8(access.user + access.password), "etcd_user or the password in etcd_password_file is not UTF-8");
+  require(is_utf8(access.user), "the option etcd_user is not UTF-8; write the user's name in UTF-8");
+  require(is_utf8(access.password),
+          "the password in the file of the option etcd_password_file is not UTF-8; write it in UTF-8");
   return {std::make_shared<EtcdClient>(std::move(access)), address.prefix};
 }
 

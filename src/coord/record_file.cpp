@@ -77,7 +77,8 @@ std::string encode_record(const std::string& value, std::uint64_t revision) {
 }
 
 std::optional<Entry> read_record(int at, const std::string& name, const std::string& key, const std::string& path) {
-  constexpr const char* remedy = "; stop the job's agents and remove its records with ckptctl gc --records";
+  constexpr const char* remedy =
+      "; stop the job's agents (ckptctl stop), and remove its records (ckptctl gc --records)";
   const UniqueFd file(::openat(at, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
   // Somebody has removed the file since the directory was listed. Network file systems then report ESTALE.
   if (!file && (errno == ENOENT || errno == ESTALE)) return std::nullopt;
@@ -98,7 +99,8 @@ UniqueFd write_record(int at, const std::string& name, const std::string& text, 
     if (put < 0) throw_errno(CKPT_ERR_SYSTEM, "cannot write the coordination record " + path);
     written += static_cast<std::size_t>(put);
   }
-  if (::fsync(file.get()) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot sync the coordination record " + path);
+  if (::fsync(file.get()) != 0)
+    throw_errno(CKPT_ERR_SYSTEM, "cannot write the coordination record " + path + " to its disk");
   return file;
 }
 

@@ -133,7 +133,7 @@ bool RevisionFiles::exists(const std::string& file) const {
   struct stat info {};
   if (::fstatat(fd_.get(), file.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) return true;
   if (errno != ENOENT && errno != ESTALE)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot stat the coordination record " + path_of(file));
+    throw_errno(CKPT_ERR_SYSTEM, "cannot look for the coordination record " + path_of(file));
   return false;
 }
 
@@ -150,13 +150,13 @@ std::optional<Entry> RevisionFiles::read(const std::string& name, const std::str
     if (!entry) continue;
     if (!files.revisions.empty() && entry->revision != files.newest())
       throw Failure(CKPT_ERR_CORRUPT, "the coordination record " + path_of(newest) +
-                                          " is damaged: it holds another revision; stop the job's agents and remove "
-                                          "its records with ckptctl gc --records");
+                                          " is damaged: its content has another revision than its name; stop the job's "
+                                          "agents (ckptctl stop), and remove its records (ckptctl gc --records)");
     if (!exists(revision_file(name, entry->revision + 1)) && exists(newest)) return entry;
   }
-  throw Failure(CKPT_ERR_TIMEOUT, "the coordination record " + path_of(name) +
-                                      " changed at every attempt to read it; "
-                                      "look for agents that restart again and again");
+  throw Failure(CKPT_ERR_TIMEOUT,
+                "the coordination record " + path_of(name) +
+                    " changed at every attempt to read it; find agents that end and start again and again");
 }
 
 std::optional<std::uint64_t> RevisionFiles::put(const std::string& name, const std::string& key,
@@ -181,7 +181,7 @@ std::optional<std::uint64_t> RevisionFiles::put(const std::string& name, const s
   if (!place(draft, file.get(), revision_file(name, revision))) return std::nullopt;
   reached(Step::placed);
   if (::fsync(fd_.get()) != 0 && errno != EINVAL)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot sync the coordination directory " + path_);
+    throw_errno(CKPT_ERR_SYSTEM, "cannot write to disk the coordination directory " + path_);
   reached(Step::synced);
   if (!reopened())
     throw Failure(CKPT_ERR_SYSTEM, "the coordination directory " + path_ +
@@ -204,7 +204,7 @@ bool RevisionFiles::place(const std::string& draft, int draft_fd, const std::str
     throw_errno(CKPT_ERR_SYSTEM, "the file system of " + path_ +
                                      " has no hard links, which coordination needs; choose another directory, or "
                                      "etcd (option coordination)");
-  throw_errno(CKPT_ERR_SYSTEM, "cannot put the coordination record " + path_of(target) + " in place");
+  throw_errno(CKPT_ERR_SYSTEM, "cannot write the coordination record " + path_of(target));
 }
 
 bool RevisionFiles::is_same(int draft_fd, const std::string& target) const {

@@ -24,7 +24,9 @@ void CudaBounce::copy_to_device(CUdeviceptr to, const std::byte* from, std::size
   constexpr std::size_t leaf_bytes = kernels::leaf_size_bytes;
   const Buffer& buffer = buffers_[next_++ % buffers_.size()];
   while (!buffer.emptied.reached()) {
-    if (deadline.passed()) throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not take the state in time; is it hung?");
+    if (deadline.passed())
+      throw Failure(CKPT_ERR_TIMEOUT,
+                    "the GPU did not load the state in time; check whether the GPU hangs (nvidia-smi)");
     std::this_thread::sleep_for(bounce_pause);
   }
   auto* const staged = buffer.memory.as<std::byte>();

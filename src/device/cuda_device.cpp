@@ -53,7 +53,8 @@ int CudaDevice::ordinal_of(const void* data) {
   const CUresult result = ask(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
   if (result == CUDA_ERROR_INVALID_CONTEXT)
     throw Failure(CKPT_ERR_INVALID,
-                  "is in device memory, but no CUDA context is current on this thread; register it where it is used");
+                  "is in device memory, but CUDA is not initialized on this thread (it has no current context); "
+                  "register it on the thread that uses it");
   if (result != CUDA_SUCCESS || type != CU_MEMORYTYPE_DEVICE ||
       ask(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer) != CUDA_SUCCESS)
     throw Failure(CKPT_ERR_INVALID, "was registered as device memory, but it is not; register it as host memory");
@@ -103,10 +104,10 @@ void CudaDevice::check_streams(const char* call, std::span<const Stream> streams
     const bool is_captured =
         result == CUDA_SUCCESS ? status != CU_STREAM_CAPTURE_STATUS_NONE : result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     if (is_captured)
-      throw Failure(CKPT_ERR_INVALID, std::string(call) +
-                                          " was called while one of its streams is being captured into a CUDA graph, "
-                                          "which copies nothing; call it before the graph is launched, not while it is "
-                                          "captured");
+      throw Failure(CKPT_ERR_INVALID,
+                    std::string(call) +
+                        " was called while a CUDA graph is recorded on one of its streams. No copy runs during a "
+                        "recording. Call the function outside of the recording, before the graph is launched");
   }
 }
 
@@ -217,7 +218,7 @@ void CudaDevice::be_late(std::int64_t timeout_ms) {
   is_late_ = true;
   pinning_.keep_all(true);
   failure_ = "the GPU did not end a copy within " + std::to_string(timeout_ms) +
-             " ms; is it hung? Snapshots go on once the copy has ended";
+             " ms; check whether the GPU hangs (nvidia-smi). Snapshots go on once the copy has ended";
 }
 
 void CudaDevice::die(const Failure& failure) {
@@ -254,7 +255,7 @@ void CudaDevice::feed(bool only_into_free) {
 bool CudaDevice::feed_until_packed(Lock& lock, Deadline deadline) {
   for (feed(false); !staging_pipeline_->is_packed(); feed(false)) {
     if (deadline.passed())
-      fail("it did not get so far in time that the rest could be enqueued; is it hung?");
+      fail("its earlier work did not end in time to enqueue the rest; check whether the GPU hangs (nvidia-smi)");
     else
       changed_.wait_for(lock, poll_pause);
     if (phase_ != Phase::copying) return false;
@@ -352,7 +353,8 @@ std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, 
     staging_pipeline_->load(plan, copy_in, digests, static_cast<CUstream>(stream));
     if (!wait_for_arrival(deadline))
       throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not load the state within " +
-                                          std::to_string(limits_.load_timeout_ms) + " ms; is it hung?");
+                                          std::to_string(limits_.load_timeout_ms) +
+                                          " ms; check whether the GPU hangs (nvidia-smi)");
   } catch (const Failure&) {
     drain();
     if (may_still_write()) keep_for_good({nullptr, std::move(buffers)});

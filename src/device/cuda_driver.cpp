@@ -43,8 +43,8 @@ void find(const Library& library, const char* name, Function*& function) {
     if (function == nullptr && name == now)
       function = reinterpret_cast<Function*>(::dlsym(library.get(), before.data()));
   if (function == nullptr)
-    refuse(std::string(file_name) + " lacks " + name + "; is it a CUDA driver, for CUDA " +
-           version_text(oldest_driver_version) + " or newer?");
+    refuse(std::string(file_name) + " lacks " + name + "; install a driver for CUDA " +
+           version_text(oldest_driver_version) + " or newer");
 }
 
 void check_version(const CudaDriver& driver) {

@@ -120,7 +120,7 @@ void CudaReplicator::ProgressThread::watch_thread() {
 // graphs alone.
 void CudaReplicator::ProgressThread::end_in_its_place(Lock lock) {
   if (!stop_ && why_.empty())
-    why_ = "a call of NCCL or of the GPU's driver did not come back in time; is the GPU hung?";
+    why_ = "a call of NCCL or of the GPU's driver did not return in time; check whether the GPU hangs (nvidia-smi)";
   stop_ = true;
   works_ = false;
   changed_.notify_all();
@@ -165,8 +165,8 @@ void CudaReplicator::ProgressThread::meet() {
       throw Failure(CKPT_ERR_TIMEOUT, "not all " + std::to_string(group_.members) +
                                           " ranks of the replication group connected over NCCL within " +
                                           std::to_string(settings_.meet_timeout_ms) +
-                                          " ms. Training goes on, and GPU replication is tried again when the job "
-                                          "restarts. If it fails again, set NCCL_DEBUG=INFO to see why");
+                                          " ms. Training goes on, and the next incarnation tries GPU replication "
+                                          "again. If it fails again, set NCCL_DEBUG=INFO to see why");
     std::this_thread::sleep_for(meeting_pause);
   }
 }
@@ -288,7 +288,8 @@ void CudaReplicator::ProgressThread::report_failure() {
   if (std::exchange(failure_reported_, true)) return;
   Lock lock(mutex_);
   const bool is_stuck = holds_;
-  const std::string why = why_.empty() && is_stuck ? "the GPU did not end a copy; is it hung?" : why_;
+  const std::string why =
+      why_.empty() && is_stuck ? "the GPU did not end a copy in time; check whether the GPU hangs (nvidia-smi)" : why_;
   lock.unlock();
   if (!why.empty()) failed_(why, is_stuck);
 }

@@ -31,7 +31,8 @@ CudaTimestamps::CudaTimestamps(int ordinal, Range words, std::shared_ptr<void> o
   resources_ = std::move(resources);
   if (!drop_anchor(first_anchor_limit)) {
     keep_for_good(std::move(resources_));
-    throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not answer within ten seconds");
+    throw Failure(CKPT_ERR_TIMEOUT,
+                  "the GPU did not answer within ten seconds; check whether the GPU hangs (nvidia-smi)");
   }
   thread_ = start_thread("ckpt-timeline", [this] { run(); });
 }

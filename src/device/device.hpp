@@ -90,8 +90,9 @@ class StreamTimestamps {
     std::atomic<std::uint32_t>* word = nullptr;  // null: none
     std::uint32_t value = 0;
   };
-  // Called on a thread of the timeline, in the order of the times, except for points that their track delayed. Must not
-  // throw.
+  // Called when the GPU has reached a point of `track`, at the time `at`. Calls come from one thread, in the order of
+  // `at`, with one exception: a point waits until the earlier points of its track are reached, so its call may come
+  // after those of later points of other tracks. Must not throw.
   using Reached = std::function<void(std::uint32_t track, Clock::time_point at)>;
 
   virtual ~StreamTimestamps() = default;

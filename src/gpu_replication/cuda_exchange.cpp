@@ -57,7 +57,8 @@ void CudaExchange::begin(schedule::ExchangePlan plan, Fill fill, std::vector<std
   if (needed_bytes > memory_.size_bytes())
     throw Failure(CKPT_ERR_INTERNAL, "GPU replication needs " + size_text(needed_bytes) +
                                          " of GPU memory for its chunks, but reserved only " +
-                                         size_text(memory_.size_bytes()) + "; please report this bug");
+                                         size_text(memory_.size_bytes()) +
+                                         ": this is a bug in ckptengine; report it with the agent's log");
   plan_ = std::move(plan);
   fill_ = std::move(fill);
   to_ = std::move(to);
@@ -151,9 +152,10 @@ void CudaExchange::advance() {
   if (progress() != before)
     deadline_ = Deadline::in_ms(settings_.step_timeout_ms);
   else if ((received_ < allowed_ || allowed_ == last_) && deadline_.passed())
-    throw Failure(CKPT_ERR_TIMEOUT, "a chunk on its way from GPU to GPU got no further for " +
-                                        std::to_string(settings_.step_timeout_ms) +
-                                        " ms; a rank of the replication group may have ended, or may hang");
+    throw Failure(CKPT_ERR_TIMEOUT,
+                  "a chunk on its way from GPU to GPU made no progress for " +
+                      std::to_string(settings_.step_timeout_ms) +
+                      " ms; check whether a rank of the replication group has ended or hangs (ckptctl status)");
 }
 
 // NCCL reads and writes only sub-buffers.

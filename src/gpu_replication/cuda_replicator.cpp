@@ -21,8 +21,8 @@ CudaReplicator::CudaReplicator(int ordinal, const Group& group, const Settings& 
         "ckpt-repl", [progress_thread = progress_thread_, context]() { progress_thread->run(context); });
   } catch (const std::system_error& error) {
     progress_thread_->leave();
-    throw Failure(CKPT_ERR_SYSTEM,
-                  std::string("the thread for replication from GPU to GPU could not be started: ") + error.what());
+    throw Failure(CKPT_ERR_SYSTEM, std::string("cannot start the thread for GPU replication: ") + error.what() +
+                                       "; raise the limit of threads (ulimit -u)");
   }
 }
 

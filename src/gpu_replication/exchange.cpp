@@ -9,13 +9,18 @@ namespace {
 
 // The reserved memory R holds the sent and the received chunks of p steps.
 std::uint64_t chunk_bytes_of(const ExchangeRequest& request, std::uint32_t places) {
-  if (request.buffers == 0) throw std::invalid_argument("an exchange has 0 buffers");
-  if (request.grain_bytes == 0) throw std::invalid_argument("grain_bytes of an exchange is 0");
+  if (request.buffers == 0)
+    throw std::invalid_argument(
+        "an exchange has 0 buffers: this is a bug in ckptengine; report it with the agent's log");
+  if (request.grain_bytes == 0)
+    throw std::invalid_argument(
+        "an exchange has grains of 0 bytes: this is a bug in ckptengine; report it with the agent's log");
   const std::uint64_t share_bytes = request.reserved_bytes / request.buffers / places;
   if (share_bytes < request.grain_bytes)
     throw std::invalid_argument("an exchange of " + std::to_string(request.lengths_bytes.size()) + " members in " +
                                 std::to_string(request.buffers) + " buffers needs more than the " +
-                                std::to_string(request.reserved_bytes) + " bytes reserved for it");
+                                std::to_string(request.reserved_bytes) +
+                                " bytes reserved for it; raise the option gpu_replication_bytes");
   return share_bytes / request.grain_bytes * request.grain_bytes;
 }
 
@@ -23,7 +28,9 @@ std::uint64_t chunk_bytes_of(const ExchangeRequest& request, std::uint32_t place
 
 ExchangePlan::ExchangePlan(const ExchangeRequest& request)
     : lengths_bytes_(request.lengths_bytes), buffers_(request.buffers) {
-  if (lengths_bytes_.empty()) throw std::invalid_argument("an exchange has no members");
+  if (lengths_bytes_.empty())
+    throw std::invalid_argument(
+        "an exchange has 0 members: this is a bug in ckptengine; report it with the agent's log");
   chunk_bytes_ = chunk_bytes_of(request, places());
   const std::uint64_t longest_bytes = *std::max_element(lengths_bytes_.begin(), lengths_bytes_.end());
   steps_ = longest_bytes / chunk_bytes_ + (longest_bytes % chunk_bytes_ == 0 ? 0 : 1);

@@ -55,7 +55,7 @@ void GpuReplication::meet(Deadline deadline) {
     lock.lock();  // the replicator now reports its failure, perhaps with a better reason
     const Deadline reported_by = Deadline::in_ms(settings_.replicator.end_timeout_ms);
     changed_.wait_until(lock, reported_by.at(), [this] { return has_failed_; });
-    if (!has_failed_) fail("the GPU or NCCL did not stop in time; the GPU may hang");
+    if (!has_failed_) fail("NCCL's work on the GPU did not stop in time; check whether the GPU hangs (nvidia-smi)");
   } catch (const std::exception& failure) {
     const Lock lock(mutex_);
     fail(failure.what());
@@ -206,7 +206,8 @@ void GpuReplication::begin(const schedule::Agreement::Terms& terms) {
   const std::uint64_t chunk_bytes = std::min(chunk_bytes_useful(), terms.chunk_bytes);
   if (chunk_bytes < settings_.grain_bytes)
     return replicator_->give_up(
-        "a rank of the replication group asked for chunks that are too small; please report this bug");
+        "a rank of the replication group asked for chunks that are smaller than a grain: this is a bug in ckptengine; "
+        "report it with the agent's log");
   std::vector<std::byte*> to(words_.size());
   for (std::size_t member = 0; member < words_.size(); ++member) {
     if (!is_member(member)) continue;

@@ -12,13 +12,14 @@ class ReceiveBackoff {
  public:
   // Whether the next fetch waits.
   bool waits() const { return synchronous_ == 0; }
-  // Reports a fetch that waited: `most_received` says whether at least half of the piece arrived.
+  // Call it at the end of a fetch that waited for GPU replication. `most_received`: GPU replication brought at least
+  // half of the piece.
   void waited(bool most_received) {
     constexpr std::uint32_t misses_max = 6;
     misses_ = most_received ? 0 : std::min(misses_ + 1, misses_max);
     synchronous_ = (1u << misses_) - 1;
   }
-  // Reports a fetch that did not wait.
+  // Call it at the end of a fetch that did not wait.
   void fetched_at_once() { synchronous_ -= std::min(synchronous_, 1u); }
 
  private:

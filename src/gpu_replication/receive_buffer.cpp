@@ -83,9 +83,10 @@ std::uint64_t ReceiveBuffer::file_bytes(std::span<const std::uint64_t> capacitie
 
 ReceiveBuffer ReceiveBuffer::create(const std::string& directory, std::uint32_t rank, const Group& group) {
   if (group.members > receive_buffer_places_max || group.member >= group.members)
-    throw Failure(CKPT_ERR_INVALID, "there is no member " + std::to_string(group.member) + " of " +
-                                        std::to_string(group.members) + " in a replication group, which has at most " +
-                                        std::to_string(receive_buffer_places_max));
+    throw Failure(CKPT_ERR_INVALID,
+                  "a replication group cannot have member " + std::to_string(group.member) + " of " +
+                      std::to_string(group.members) + "; it has at most " + std::to_string(receive_buffer_places_max) +
+                      " members, numbered from 0: this is a bug in ckptengine; report it with the agent's log");
   Draft draft(receive_buffer_path(directory, rank) + ".new");
   UniqueFd fd(::open(draft.path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + draft.path());
@@ -124,7 +125,9 @@ void ReceiveBuffer::remove(const std::string& directory, std::uint32_t rank) {
 
 void ReceiveBuffer::make_places(const std::vector<std::uint64_t>& capacities_bytes) {
   if (capacities_bytes.size() != group_.members)
-    throw Failure(CKPT_ERR_INVALID, "a receive buffer needs the size of a place for each member");
+    throw Failure(CKPT_ERR_INVALID, "a receive buffer for " + std::to_string(group_.members) + " members was given " +
+                                        std::to_string(capacities_bytes.size()) +
+                                        " sizes: this is a bug in ckptengine; report it with the agent's log");
   try {
     reserve_pages(fd_.get(), places_at, file_bytes(capacities_bytes) - places_at);
   } catch (const Failure&) {

@@ -233,7 +233,7 @@ void ReplicationManager::make_places(Rank rank, Replication& replication) {
     } catch (const Failure& refused) {
       failure = refused;
     } catch (const std::exception& error) {
-      failure = Failure(CKPT_ERR_SYSTEM, std::string("cannot make a receive buffer: ") + error.what());
+      failure = Failure(CKPT_ERR_SYSTEM, std::string("cannot make a rank's receive buffer: ") + error.what());
     }
     deps_.queue.post([this, rank, incarnation, failure] { made(rank, incarnation, failure); });
   });

@@ -26,7 +26,7 @@ AsyncGate::AsyncGate() : doorbell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
                                                           UCS_EVENT_SET_EVREAD, handler, this, nullptr);
   if (status != UCS_OK) {
     throw Failure(CKPT_ERR_SYSTEM, std::string("UCX cannot watch a descriptor: ") + ucs_status_string(status) +
-                                       "; check the limits of open files and threads");
+                                       "; raise the limits of open files and of threads (ulimit -n, ulimit -u)");
   }
 }
 

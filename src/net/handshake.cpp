@@ -108,7 +108,7 @@ const char* to_text(Refusal refusal) {
     case Refusal::nonsense:
       return "does not speak the protocol";
     case Refusal::version:
-      return "speaks another version of the protocol; run the same release on all nodes";
+      return "speaks another version of the protocol; run ckptd of one version on all nodes";
     case Refusal::job:
       return "is of another job";
     case Refusal::token:
@@ -120,7 +120,7 @@ const char* to_text(Refusal refusal) {
     case Refusal::unknown:
       break;
   }
-  return "refuses for a reason that this version does not know; run the same release on all nodes";
+  return "refuses for a reason that this version does not know; run ckptd of one version on all nodes";
 }
 
 Asking::Asking(const Identity& self, PeerId peer, std::uint64_t peer_instance, const Nonce& nonce)

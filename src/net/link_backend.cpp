@@ -14,9 +14,9 @@ namespace {
 // Throws if `interface` does not name one usable interface. TCP streams have only one listener, at one address.
 void check_interface(const std::string& interface) {
   if (interface.find(',') != std::string::npos)
-    throw Failure(CKPT_ERR_INVALID, "'" + interface +
-                                        "' names several network interfaces, and tcp and shm listen on one; name one "
-                                        "(option interface)");
+    throw Failure(CKPT_ERR_INVALID,
+                  "the option interface has the value '" + interface +
+                      "', but with the transports tcp and shm it must name one network interface; name one");
   if (::if_nametoindex(interface.c_str()) == 0)
     throw Failure(CKPT_ERR_SYSTEM, "there is no network interface '" + interface + "'; correct the option interface");
   if (!address_on(interface))

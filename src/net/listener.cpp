@@ -37,7 +37,9 @@ UniqueFd listen_on(const SocketAddress& address) {
   const int yes = 1;  // SO_REUSEADDR: a fixed port can be used again right after its last user ended
   if (!fd || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
       ::bind(fd.get(), address.get(), address.size_bytes) != 0 || ::listen(fd.get(), backlog) != 0)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot listen on " + to_text(address) + " (see the options port and interface)");
+    throw_errno(CKPT_ERR_SYSTEM, "cannot listen on " + to_text(address),
+                errno == EADDRINUSE ? "another program uses this port; set the option port to another one"
+                                    : "check the options port and interface");
   return fd;
 }
 
@@ -322,7 +324,7 @@ void Listener::complain(const Asking& asking, const std::string& host) {
   std::string what;
   if (refusal == Refusal::version)
     what = "speak different versions of the protocol (" + std::to_string(wire::version) + " and " +
-           std::to_string(asking.peer_version()) + "); run the same release on all nodes";
+           std::to_string(asking.peer_version()) + "); run ckptd of one version on all nodes";
   else if (refusal == Refusal::token)
     what = "do not have the same token of the job; look at token_file on both";
   else if (refusal == Refusal::job)

@@ -19,7 +19,7 @@ Mac mac_of(std::span<const std::byte> key, std::initializer_list<std::span<const
       HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(bytes.data()),
            bytes.size(), reinterpret_cast<unsigned char*>(mac.data()), &size);
   if (made == nullptr || size != mac.size())
-    throw Failure(CKPT_ERR_SYSTEM, "OpenSSL cannot make an HMAC-SHA256; look at its configuration (openssl.cnf)");
+    throw Failure(CKPT_ERR_SYSTEM, "OpenSSL cannot make an HMAC-SHA256; correct its configuration (openssl.cnf)");
   return mac;
 }
 

@@ -11,7 +11,7 @@ namespace {
 void check(ucs_status_t status, const std::string& what) {
   if (status == UCS_OK) return;
   throw Failure(CKPT_ERR_SYSTEM,
-                what + ": " + ucs_status_string(status) + "; check the transport and interface options");
+                what + ": " + ucs_status_string(status) + "; check the options transport and interface");
 }
 
 // The list of UCX transports. With "shm", a node reads bulk data from the peer's memory, and gets everything else over

@@ -44,7 +44,7 @@ std::uint64_t parse_size_bytes(std::string_view text) {
     if (unit == name) shift = bits;
   const double bytes = std::ldexp(value, shift);
   if (error != std::errc() || shift < 0 || !(value >= 0) || bytes > std::ldexp(1.0, 53) || bytes != std::floor(bytes))
-    throw BadValue{"must be a number of bytes, plain or with KiB, MiB, GiB or TiB"};
+    throw BadValue{"must be a number of bytes, plain or with KiB, MiB, GiB or TiB, as in 512MiB"};
   return static_cast<std::uint64_t>(bytes);
 }
 
@@ -75,8 +75,9 @@ struct Bytes {
 struct Text {
   static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
-    if (text.size() > 4096 || std::any_of(text.begin(), text.end(), [](char c) { return c >= 0 && c < ' '; }))
-      throw BadValue{"must be at most 4096 characters without control characters"};
+    if (text.size() > 4096) throw BadValue{"must have at most 4096 characters"};
+    if (std::any_of(text.begin(), text.end(), [](char c) { return c >= 0 && c < ' '; }))
+      throw BadValue{"must not have control characters, such as line breaks"};
     to = text;
   }
   static std::string text(const std::string& from) { return from; }
@@ -95,11 +96,13 @@ struct ShardName {
   static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
     // The parts of a shard are named after it (core/shard_parts.hpp), and names have at most 64 characters.
-    if (!is_plain_name(text) || text.size() > 48 || text.ends_with(core::private_suffix) || core::is_reserved(text) ||
-        core::parse_part(text).of != 1)
-      throw BadValue{
-          "must be 1 to 48 characters of A-Z a-z 0-9 . _ - and must not be 'parity', begin with 'parity.', or end in "
-          "'.private' or like '.0of2'"};
+    if (!is_plain_name(text) || text.size() > 48) throw BadValue{"must be 1 to 48 characters of A-Z a-z 0-9 . _ -"};
+    if (core::is_reserved(text))
+      throw BadValue{"must not be 'parity' or begin with 'parity.', because parity has such names"};
+    if (text.ends_with(core::private_suffix))
+      throw BadValue{"must not end in '.private', because private shards have such names"};
+    if (core::parse_part(text).of != 1)
+      throw BadValue{"must not end like '.0of2', because parts of shards have such names"};
     to = text;
   }
   static std::string text(const std::string& from) { return from; }
@@ -109,7 +112,7 @@ struct AbsolutePath {
   static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
     Text::parse(to, text);
-    if (!text.starts_with('/')) throw BadValue{"must be an absolute path"};
+    if (!text.starts_with('/')) throw BadValue{"must be an absolute path, beginning with /"};
     while (to.size() > 1 && to.ends_with('/')) to.pop_back();
   }
   static std::string text(const std::string& from) { return from; }
@@ -605,12 +608,14 @@ void fill_computed(Options& options, const Settings& settings) {
   if (options.log_file.empty() && !options.job.empty()) options.log_file = options.node_dir() + "/ckptd.log";
   if (options.rank >= options.world_size && settings.contains("rank") && settings.contains("world_size"))
     refuse(settings.at("rank").from + " is " + std::to_string(options.rank) + ", but the world size is " +
-           std::to_string(options.world_size) + "; ranks count from 0");
+           std::to_string(options.world_size) +
+           "; ranks are numbered from 0, and the highest is the world size less 1");
   fill_capture(options);
   // With less, a node would count as dead because of a single lost or late message.
   if (options.node_timeout_ms < 3 * options.heartbeat_ms)
-    refuse("node_timeout_ms is " + std::to_string(options.node_timeout_ms) + " and heartbeat_ms " +
-           std::to_string(options.heartbeat_ms) + "; give node_timeout_ms three times heartbeat_ms or more");
+    refuse("node_timeout_ms is " + std::to_string(options.node_timeout_ms) +
+           ", but must be at least three times heartbeat_ms, which is " + std::to_string(options.heartbeat_ms) +
+           "; raise node_timeout_ms or lower heartbeat_ms");
 }
 
 std::string table(unsigned readers) {

@@ -19,10 +19,9 @@ void check_leaves(const Piece& piece, std::uint64_t offset, std::size_t size_byt
   const std::size_t last = first + kernels::leaf_count(size_bytes);
   const auto bad = kernels::verify_leaves(piece.data, manifest.length_bytes, first, last, manifest.leaves.data());
   if (bad)
-    throw Failure(
-        CKPT_ERR_CORRUPT,
-        "leaf " + std::to_string(*bad) + " of shard " + manifest.shard +
-            " changed in memory since it was captured, so this checkpoint is not written; a later one will be");
+    throw Failure(CKPT_ERR_CORRUPT, "leaf " + std::to_string(*bad) + " of shard " + manifest.shard +
+                                        " changed in memory since it was captured, so this checkpoint is not written; "
+                                        "a later one will be. If this happens again, test the machine's memory");
 }
 
 std::string bytes_of(const std::vector<std::uint64_t>& words) {
@@ -43,18 +42,21 @@ bool are_same_pieces(const CheckpointRecord& a, const CheckpointRecord& b) {
 [[noreturn]] void refuse_other_bytes(const std::string& path) {
   throw Failure(CKPT_ERR_CORRUPT,
                 path +
-                    " describes other bytes of the same checkpoint; check whether another job of this "
-                    "name writes to this storage; if not, remove this checkpoint from it");
+                    " describes other bytes than this job has for the same checkpoint. If another job of this name "
+                    "writes to this storage, rename one of them; otherwise remove this checkpoint (ckptctl rm)");
 }
 
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(FileSystem& files, std::string job, std::string node, RateLimiter& rate_limiter)
     : files_(files), job_(std::move(job)), node_(std::move(node)), rate_limiter_(rate_limiter) {
-  if (!is_plain_name(job_) || !is_plain_name(node_))
-    throw Failure(CKPT_ERR_INVALID, "\"" + job_ + "\" or \"" + node_ +
-                                        "\" cannot name a job or a node on storage; use 1 to 64 characters of A-Z a-z "
-                                        "0-9 . _ -");
+  const auto require_name = [](const char* option, const std::string& name) {
+    if (!is_plain_name(name))
+      throw Failure(CKPT_ERR_INVALID, std::string("the option ") + option + " has the value \"" + name +
+                                          "\", but must be 1 to 64 characters of A-Z a-z 0-9 . _ -");
+  };
+  require_name("job", job_);
+  require_name("node", node_);
 }
 
 // Syncs the parents even if the directory exists: another node may have made it and not have synced them yet.
@@ -130,9 +132,8 @@ std::optional<ShardRecord> CheckpointWriter::find_written(const std::string& dir
 ShardRecord CheckpointWriter::write(const Piece& piece) {
   const arena::Manifest& manifest = *piece.manifest;
   if (!arena::is_consistent(manifest) || !is_plain_name(manifest.shard))
-    throw Failure(CKPT_ERR_CORRUPT,
-                  "the manifest of shard \"" + manifest.shard +
-                      "\" contradicts itself, so this checkpoint is not written; a later one will be");
+    throw Failure(CKPT_ERR_CORRUPT, "the manifest of shard \"" + manifest.shard +
+                                        "\" is damaged, so this checkpoint is not written; a later one will be");
   const Header header = encode_header(manifest, job_);
   ShardRecord record = describe(manifest, header, node_);
   const std::uint64_t incarnation = manifest.checkpoint.incarnation();
@@ -186,9 +187,10 @@ ShardRecord CheckpointWriter::read_record(const std::string& shard, CheckpointId
   const ShardRecord* const found = record.find(shard);
   if (record.kind != CheckpointRecord::Kind::shard || record.job != job_ || record.checkpoint != checkpoint ||
       record.world_size != world_size || found == nullptr)
-    throw Failure(CKPT_ERR_CORRUPT, files_.label(path) +
-                                        " is the record of another piece; check whether another job of this name uses "
-                                        "this storage");
+    throw Failure(
+        CKPT_ERR_CORRUPT,
+        files_.label(path) +
+            " describes another piece than its name says; check whether another job of this name uses this storage");
   const std::string leaves = directory + "/" + file_name(shard, checkpoint.incarnation(), leaves_suffix);
   if (files_.file_size(leaves) != found->leaves_bytes())
     refuse_missing(leaves + " with its " + std::to_string(found->leaves_bytes()) + " bytes");

@@ -26,6 +26,23 @@ ckpt_status status_of(int error) {
   }
 }
 
+const char* advice_for(int error) {
+  switch (error) {
+    case EACCES:
+      return "; give the agent's user access to it";
+    case EROFS:
+      return "; mount the storage writable";
+    case EDQUOT:
+      return "; the user's quota is used up: make room, or raise the quota";
+    case EMFILE:
+      return "; raise the limit of open files (ulimit -n)";
+    case EIO:
+      return "; check the storage's disk or server";
+    default:
+      return "";
+  }
+}
+
 std::string text_of(int error) {
   switch (error) {
     case ETIMEDOUT:
@@ -42,7 +59,7 @@ std::string text_of(int error) {
     case ENOSPC:
       return "the storage is full; make room, or keep fewer checkpoints";
     default:
-      return std::generic_category().message(error);
+      return std::generic_category().message(error) + advice_for(error);
   }
 }
 
@@ -65,8 +82,10 @@ std::shared_ptr<std::byte> make_aligned_buffer(std::size_t size_bytes) {
 }
 
 std::unique_ptr<FileSystem> open_file_system(const std::string& location, const FileSystemOptions& options) {
-  if (options.queue_depth == 0 || options.block_bytes == 0 || options.block_bytes % kernels::leaf_size_bytes != 0)
-    throw Failure(CKPT_ERR_INVALID, "storage_depth must be at least 1, and storage_block_bytes a multiple of 64 KiB");
+  if (options.queue_depth == 0) throw Failure(CKPT_ERR_INVALID, "storage_depth is 0, but must be at least 1; raise it");
+  if (options.block_bytes == 0 || options.block_bytes % kernels::leaf_size_bytes != 0)
+    throw Failure(CKPT_ERR_INVALID, "storage_block_bytes is " + std::to_string(options.block_bytes) +
+                                        ", but must be a multiple of 65536 (64 KiB), and at least that; correct it");
   if (location.starts_with('/')) {
     auto root = location;
     while (root.size() > 1 && root.back() == '/') root.pop_back();

@@ -39,7 +39,7 @@ class LocalFile : public File {
 
   std::uint64_t size_bytes() override {
     const auto size = files_.file_size(path_);
-    if (!size) throw StorageError(ENOENT, "cannot stat " + files_.label(path_));
+    if (!size) throw StorageError(ENOENT, "cannot find " + files_.label(path_));
     return *size;
   }
 

@@ -30,7 +30,7 @@ ReadOutcome attempt(Call call) {
   } catch (const Failure& failure) {
     outcome = outcome_of(failure);
   } catch (const std::exception& error) {
-    outcome = {CKPT_ERR_INTERNAL, std::string("reading from storage failed: ") + error.what(), 0};
+    outcome = {CKPT_ERR_INTERNAL, bug_text(std::string("reading from storage failed: ") + error.what()), 0};
   }
   outcome.milliseconds = milliseconds_between(begin, Clock::now());
   return outcome;
@@ -89,7 +89,8 @@ struct ReadQueue::State {
       return;
     }
     for (const Task& task : added)
-      task.run(nullptr, {CKPT_ERR_NO_SPACE, "too many reads from storage are waiting already", 0});
+      task.run(nullptr,
+               {CKPT_ERR_NO_SPACE, "too many reads from storage wait already; check whether the storage hangs", 0});
   }
 
   void cancel(bool for_good) {

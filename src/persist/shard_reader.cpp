@@ -36,7 +36,8 @@ ShardReader::ShardReader(FileSystem& files, const CheckpointRecord& stored, cons
                     files.label(file) + " is missing, so this checkpoint cannot be read; use another one");
     if (*size != expected_bytes)
       throw Failure(CKPT_ERR_CORRUPT, files.label(file) + " is " + std::to_string(*size) +
-                                          " bytes long and should be " + std::to_string(expected_bytes));
+                                          " bytes long, but should be " + std::to_string(expected_bytes) +
+                                          ", so this checkpoint cannot be read; use another one");
   };
   check_size(data_path_, record->file_bytes());
   check_size(path(leaves_suffix), record->leaves_bytes());

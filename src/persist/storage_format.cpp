@@ -48,8 +48,9 @@ std::uint64_t digest_field(const json& object, const char* key) {
 
 std::uint64_t size_field(const json& object, const char* key) {
   const json& value = object.at(key);
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > size_max_bytes)
-    refuse(std::string("\"") + key + "\" is not a whole number, or is out of bounds");
+  if (!value.is_number_unsigned()) refuse(std::string("\"") + key + "\" is not a whole number, 0 or more");
+  if (value.get<std::uint64_t>() > size_max_bytes)
+    refuse(std::string("\"") + key + "\" is out of bounds: " + value.dump());
   return value.get<std::uint64_t>();
 }
 
@@ -97,31 +98,36 @@ ShardRecord parse_shard(const json& object, std::uint64_t incarnation) {
     refuse("the sizes of shard " + shard.shard + " do not fit each other");
   shard.whole_bytes = file_bytes - shard.header_bytes;
   if (!lies_where_it_belongs(shard))
-    refuse("the range of shard " + shard.shard + " in its file does not fit its name and the sizes");
+    refuse("shard " + shard.shard + " has another range of its file than its name and the sizes say");
   return shard;
 }
 
 CheckpointRecord parse_record(const json& object) {
   CheckpointRecord record;
   if (const auto format = size_field(object, "format"); format != format_version)
-    refuse("it has format " + std::to_string(format) + ", and this program reads format " +
-           std::to_string(format_version));
+    refuse("it has format " + std::to_string(format) + ", but this version reads only format " +
+           std::to_string(format_version) + "; use the version that wrote it");
   const auto kind = object.at("kind").get<std::string>();
   if (kind != "step" && kind != "shard")
-    refuse("its kind is neither \"step\" nor \"shard\": it is damaged, or was written by another version");
+    refuse("its kind is \"" + kind +
+           "\", but must be \"step\" or \"shard\"; if another version wrote it, use that version");
   record.kind = kind == "step" ? CheckpointRecord::Kind::checkpoint : CheckpointRecord::Kind::shard;
   record.job = name_field(object, "job");
   record.written_by = name_field(object, "written_by");
   const auto incarnation = size_field(object, "incarnation"), iteration = size_field(object, "iteration");
   const auto world_size = size_field(object, "world_size");
-  if (incarnation == 0 || incarnation > CheckpointId::incarnation_max ||
-      iteration > std::uint64_t{CheckpointId::iteration_max} || world_size == 0 || world_size > UINT32_MAX)
-    refuse("incarnation, iteration or world size is out of bounds");
+  if (incarnation == 0 || incarnation > CheckpointId::incarnation_max)
+    refuse("its incarnation " + std::to_string(incarnation) + " is out of bounds");
+  if (iteration > std::uint64_t{CheckpointId::iteration_max})
+    refuse("its iteration " + std::to_string(iteration) + " is out of bounds");
+  if (world_size == 0 || world_size > UINT32_MAX)
+    refuse("its world size " + std::to_string(world_size) + " is out of bounds");
   record.checkpoint = CheckpointId(incarnation, static_cast<std::int64_t>(iteration));
   record.world_size = static_cast<std::uint32_t>(world_size);
   for (const json& shard : object.at("shards")) record.shards.push_back(parse_shard(shard, incarnation));
-  if (record.shards.empty() || (record.kind == CheckpointRecord::Kind::shard && record.shards.size() != 1))
-    refuse("it has a wrong number of shards: a piece's record has one, and a checkpoint's at least one");
+  if (record.shards.empty()) refuse("it has no shards");
+  if (record.kind == CheckpointRecord::Kind::shard && record.shards.size() != 1)
+    refuse("it has " + std::to_string(record.shards.size()) + " shards, but the record of a piece has one");
   for (std::size_t i = 1; i < record.shards.size(); ++i)
     if (record.shards[i - 1].shard >= record.shards[i].shard)
       refuse("its shards are not in order: they must be sorted by name, and each must occur once");
@@ -145,8 +151,8 @@ void check_complete(const std::vector<const ShardRecord*>& pieces, const std::st
       refuse("in " + stored + ", the records of the parts " + first + " and " + piece->shard +
              " belong to different files");
   if (pieces.size() != of)
-    refuse(stored + " has " + std::to_string(pieces.size()) + " of the " + std::to_string(of) +
-           " parts of one shard: \"" + first + "\" is among them");
+    refuse(stored + " has only " + std::to_string(pieces.size()) + " of the " + std::to_string(of) +
+           " parts of one shard; one of them is \"" + first + "\"");
 }
 
 }  // namespace

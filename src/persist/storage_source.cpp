@@ -50,7 +50,7 @@ const CheckpointRecord& StorageSource::record_of(CheckpointId checkpoint) {
   const auto found = records_.find(checkpoint);
   if (found == records_.end())
     throw Failure(CKPT_ERR_LOST, name() + " no longer has " + folder_name(checkpoint.iteration()) + " of incarnation " +
-                                     std::to_string(checkpoint.incarnation()));
+                                     std::to_string(checkpoint.incarnation()) + "; find out what removed it");
   return found->second;
 }
 

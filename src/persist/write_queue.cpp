@@ -125,7 +125,8 @@ class WriteQueue::Lane {
     } catch (const Failure& failure) {
       fail(std::move(request), failure, milliseconds_between(begin, Clock::now()));
     } catch (const std::exception& error) {
-      fail(std::move(request), Failure(CKPT_ERR_INTERNAL, std::string("writing to storage failed: ") + error.what()));
+      fail(std::move(request),
+           Failure(CKPT_ERR_INTERNAL, bug_text(std::string("writing to storage failed: ") + error.what())));
     }
   }
 
@@ -161,8 +162,8 @@ void WriteQueue::lend(Shared& shared, FileSystem& files, std::vector<Piece>& pie
   const auto is_out = [](const auto& loan) { return !loan.expired(); };
   if (std::any_of(shared.loans.begin(), shared.loans.end(), is_out)) {
     throw Failure(CKPT_ERR_TIMEOUT, "an earlier write to " + files.label(shared.options.job) +
-                                        " has not ended, and its memory is still in use; so nothing more is written to "
-                                        "this storage; check whether the storage hangs");
+                                        " has not ended and still uses its memory, so nothing more is written to this "
+                                        "storage; check whether the storage hangs");
   }
   shared.loans.clear();
   for (Piece& piece : pieces) {

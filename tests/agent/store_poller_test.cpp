@@ -287,7 +287,7 @@ TEST_F(StorePollerTest, RecordsThatVanishedAreTrouble) {
   EXPECT_EQ(poller_->trouble(), "");
   store_.vanished = true;
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
-  EXPECT_THAT(poller_->trouble(), ::testing::HasSubstr("vanished"));
+  EXPECT_THAT(poller_->trouble(), ::testing::HasSubstr("are gone"));
   store_.vanished = false;
   EXPECT_TRUE(testing::eventually([&] { return poller_->trouble().empty(); }));
 }

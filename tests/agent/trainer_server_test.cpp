@@ -250,7 +250,7 @@ TEST_F(TrainerServerTest, ASecondTrainerOfALivingRankIsRefused) {
   ask(first, hello(7));
   const auto answer = ask(second, hello(8));
   EXPECT_EQ(answer.at("status"), CKPT_ERR_CLAIMED);
-  EXPECT_THAT(answer.at("message").get<std::string>(), HasSubstr("another engine of this same process"));
+  EXPECT_THAT(answer.at("message").get<std::string>(), HasSubstr("another engine of this process"));
   EXPECT_TRUE(requests_.exits.empty());
 }
 
@@ -279,7 +279,7 @@ TEST_F(TrainerServerTest, WhoGoesOnMustBeWhoItWas) {
 
 TEST_F(TrainerServerTest, WrongRequestsAreAnsweredWithASentence) {
   std::vector<std::pair<json, std::string>> wrong = {
-      {{{"type", "restore"}, {"timeout_ms", 1}}, "begins with"},
+      {{{"type", "restore"}, {"timeout_ms", 1}}, "instead of \"hello\""},
       {{{"type", 5}}, "type"},
       {json::object(), "type"},
       {{{"type", "hello"}}, "protocol"},
@@ -292,7 +292,7 @@ TEST_F(TrainerServerTest, WrongRequestsAreAnsweredWithASentence) {
                                                                {"rank", "3", "rank"},
                                                                {"world_size", 1e300, "world_size"},
                                                                {"shard", "../x", "shard"},
-                                                               {"private_shard", "rank3", "different names"},
+                                                               {"private_shard", "rank3", "have the same name"},
                                                                {"incarnation", std::uint64_t{1} << 60, "incarnation"},
                                                                {"instance", nullptr, "instance"}}) {
     json request = hello();

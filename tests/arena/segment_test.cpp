@@ -245,10 +245,10 @@ TEST_F(SegmentTest, AnyFlippedByteOfHeaderOrManifestIsNoticed) {
 TEST_F(SegmentTest, UnfinishedCutOffOrForeignFilesAreRefused) {
   auto* header = reinterpret_cast<SegmentHeader*>(segment_.mapping().data());
   header->ready = 0;
-  EXPECT_THAT(refusal_to_open(path_), HasSubstr("never finished"));
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("did not finish it"));
   header->ready = 1;
   header->format = 99;
-  EXPECT_THAT(refusal_to_open(path_), HasSubstr("format version"));
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("another version's format"));
   header->format = segment_format_version;
   header->slots_max = 3;
   EXPECT_THAT(refusal_to_open(path_), HasSubstr("do not fit its size"));

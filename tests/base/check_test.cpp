@@ -12,7 +12,7 @@ TEST(Check, ABrokenInvariantIsAFailureThatSaysWhatIsBroken) {
     FAIL() << "nothing was thrown";
   } catch (const Failure& failure) {
     EXPECT_EQ(failure.status(), CKPT_ERR_INTERNAL);
-    EXPECT_STREQ(failure.what(), "a bug in ckptengine: water is dry; please report it");
+    EXPECT_STREQ(failure.what(), "water is dry: this is a bug in ckptengine; report it with the agent's log");
   }
 }
 

@@ -136,7 +136,7 @@ TEST(Options, RefusesMalformedValuesEvenIfAnotherSourceWins) {
 
 TEST(Options, TimesThatContradictEachOtherAreRefused) {
   EXPECT_THAT(refusal(with(minimal, {{"heartbeat_ms", "700"}})),
-              HasSubstr("node_timeout_ms is 2000 and heartbeat_ms 700; give node_timeout_ms three times heartbeat_ms"));
+              HasSubstr("node_timeout_ms is 2000, but must be at least three times heartbeat_ms, which is 700"));
   EXPECT_NO_THROW(parse_options(Reader::engine, with(minimal, {{"heartbeat_ms", "666"}}), nullptr));
   for (const char* lease_ms : {"199", "30001"})
     EXPECT_THAT(refusal(with(minimal, {{"lease_ms", lease_ms}})), HasSubstr("option \"lease_ms\"")) << lease_ms;

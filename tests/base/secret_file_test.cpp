@@ -46,7 +46,7 @@ TEST_F(SecretFile, WhatOthersCanReadOrWriteIsRefused) {
 
 TEST_F(SecretFile, WhatHoldsNoSecretIsNamed) {
   EXPECT_THAT(refusal(write("\n", 0600)), HasSubstr("is empty"));
-  EXPECT_THAT(refusal(write(std::string(5000, 'x'), 0600)), HasSubstr("too long"));
+  EXPECT_THAT(refusal(write(std::string(5000, 'x'), 0600)), HasSubstr("longer than 4096 bytes"));
   EXPECT_THAT(refusal(directory_.path()), HasSubstr("is not a regular file"));
   EXPECT_THAT(refusal(directory_.path() + "/none"), HasSubstr("/none"));
 }

@@ -138,7 +138,8 @@ TEST_F(PlacementCommand, RefusesBadInputInOneSentence) {
   EXPECT_EQ(refusal(options(4, 0, "group", 1)), "a placement needs at least one copy, the node's own, not 0");
   auto question = options(4, 2, "group", 1);
   question.correlation = 0.5;
-  EXPECT_EQ(refusal(question), "correlated failures need the failure domains of all 4 nodes");
+  EXPECT_EQ(refusal(question),
+            "the correlation is above 0, but failure domains are not known for all 4 nodes: name them (--domains)");
   question = options(4, 2, "group", 1);
   question.trace_path = path("missing");
   EXPECT_EQ(refusal(question), "cannot read " + path("missing"));

@@ -123,7 +123,7 @@ TEST_F(TraceCommandTest, BadInputIsToldInOneSentence) {
   {
     FakeAgent agent(scope().arena_dir);
     EXPECT_THAT(failure_of(options(), "other"), HasSubstr("the jobs there are: job"));
-    EXPECT_THAT(failure_of(options()), HasSubstr("holds no recording"));
+    EXPECT_THAT(failure_of(options()), HasSubstr("has no recording"));
     agent.answer_with("trace", {{"status", CKPT_ERR_INVALID}, {"message", "there is no request \"trace\""}});
     EXPECT_EQ(failure_of(options()), "node node of job job: there is no request \"trace\"");
     agent.answer_with("trace", {{"status", CKPT_OK}, {"trace", {{"now_us", 1}, {"events", json::array()}}}});

@@ -60,8 +60,7 @@ TEST_F(LateCaptureTest, TheSentenceSaysWhoHoldsTrainingUp) {
   await(FreezeState::captured, 3);
   EXPECT_STREQ(engine->before_update().text,
                "the job was halted: rank 2 is dead; the state of iteration 3 is captured; call ckpt_rejoin() and "
-               "restore, or end "
-               "this process and restart the rank with all others");
+               "ckpt_restore(), or end this process and restart the rank with all others");
 }
 
 TEST_F(LateCaptureTest, ARankInsideAnUpdateIsCapturedAfterIt) {

@@ -517,13 +517,13 @@ TEST_F(SnapshotTest, WrongOrderOfCallsIsRefused) {
   }
   // The pending snapshot is as it was, and its tensors stay where they are until it is captured.
   auto more = test_tensor("more", CKPT_F32, {1});
-  EXPECT_THAT(caught([&] { engine->register_tensor(more.abi()); }).sentence, HasSubstr("call before_update() before "));
+  EXPECT_THAT(caught([&] { engine->register_tensor(more.abi()); }).sentence, HasSubstr("call before_update() first"));
   EXPECT_THAT(caught([&] { engine->move_tensor("weight", more.bytes.data()); }).sentence,
-              HasSubstr("call before_update() before "));
-  EXPECT_THAT(caught([&] { engine->unregister_tensor("weight"); }).sentence, HasSubstr("call before_update() before "));
+              HasSubstr("call before_update() first"));
+  EXPECT_THAT(caught([&] { engine->unregister_tensor("weight"); }).sentence, HasSubstr("call before_update() first"));
   EXPECT_EQ(engine->before_update().status, CKPT_OK);
   EXPECT_TRUE(agent_->piece("rank0", CheckpointId(1, 5)));
-  EXPECT_THAT(caught([&] { restore(*engine); }).sentence, HasSubstr("already called in this incarnation"));
+  EXPECT_THAT(caught([&] { restore(*engine); }).sentence, HasSubstr("called twice in this incarnation"));
 }
 
 TEST_F(SnapshotTest, ClosingFinishesThePendingCapture) {

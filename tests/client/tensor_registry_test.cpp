@@ -54,7 +54,7 @@ TEST_F(TensorRegistryTest, WhatMakesNoSenseIsRefused) {
   EXPECT_THAT(add(bad).sentence, HasSubstr("unknown dtype"));
   bad = tensor("w");
   set_raw(bad.memory, 7);
-  EXPECT_THAT(add(bad).sentence, HasSubstr("unknown memory kind"));
+  EXPECT_THAT(add(bad).sentence, HasSubstr("unknown kind of memory"));
   bad.memory = CKPT_DEVICE;
   EXPECT_THAT(add(bad).sentence, HasSubstr("no CUDA backend"));
   bad = tensor("w");
@@ -69,9 +69,9 @@ TEST_F(TensorRegistryTest, WhatMakesNoSenseIsRefused) {
   bad = tensor("w");
   static const std::int64_t negative[] = {2, -3}, huge[] = {INT64_MAX, INT64_MAX};
   bad.shape = negative;
-  EXPECT_THAT(add(bad).sentence, HasSubstr("negative extent"));
+  EXPECT_THAT(add(bad).sentence, HasSubstr("an extent is negative"));
   bad.shape = huge;
-  EXPECT_THAT(add(bad).sentence, HasSubstr("impossible size"));
+  EXPECT_THAT(add(bad).sentence, HasSubstr("impossible shape"));
   for (const char* name : {static_cast<const char*>(nullptr), "", "\xc3", "__metadata__"})
     EXPECT_THAT(add(tensor(name)).sentence, HasSubstr("UTF-8"));
   EXPECT_TRUE(registry_.empty());

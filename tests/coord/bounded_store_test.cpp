@@ -89,8 +89,8 @@ TEST_F(BoundedStoreTest, WhoGivesUpWaitsForNothing) {
     while (inner_->hanging() == 0) std::this_thread::yield();
     store_->give_up();
   }
-  EXPECT_THAT(sentence, HasSubstr("the agent ends"));
-  EXPECT_THAT(refusal(), HasSubstr("the agent ends"));
+  EXPECT_THAT(sentence, HasSubstr("this agent is ending"));
+  EXPECT_THAT(refusal(), HasSubstr("this agent is ending"));
 }
 
 TEST_F(BoundedStoreTest, MayEndWhileACallHangs) {

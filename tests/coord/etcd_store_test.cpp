@@ -264,7 +264,7 @@ TEST_F(SecureEtcd, RefusesEverybodyElseInOneSentence) {
 
   StoreLocation nobody = location();
   nobody.user.clear();
-  EXPECT_THAT(refusal(nobody), HasSubstr("belong together"));
+  EXPECT_THAT(refusal(nobody), HasSubstr("etcd_password_file is given without etcd_user"));
   nobody.password_file.clear();
   EXPECT_THAT(refusal(nobody), AllOf(HasSubstr("requires a user"), HasSubstr("etcd_user")));
 

@@ -54,7 +54,7 @@ TEST_F(CudaDeviceTest, AGpuThatNeverEndsACopyIsGivenUp) {
   ASSERT_TRUE(device->release({}, 10, [this](bool whole) { outcome_ = whole ? 1 : -1; }));
   EXPECT_EQ(outcome(), -1);
   EXPECT_TRUE(device->broken());
-  EXPECT_THAT(device->failure(), HasSubstr("is it hung?"));
+  EXPECT_THAT(device->failure(), HasSubstr("check whether the GPU hangs"));
   buttons().kill_context(CUDA_ERROR_ILLEGAL_ADDRESS);  // takes along what the device left behind
   EXPECT_TRUE(eventually([&] { return device->failure().find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos; }));
 }
@@ -207,7 +207,7 @@ TEST_F(CudaDeviceTest, ReleaseOfALargeStateFailsAtItsDeadlineIfTheGpuDoesNotMove
   const Device::Copy copy{&plan, slot.packed()};
   device->start({&copy, 1}, {&synchronous_plan_, private_slot_->packed()}, nullptr);
   EXPECT_FALSE(device->release({}, 20, [this](bool whole) { outcome_ = whole ? 1 : -1; }));
-  EXPECT_THAT(device->failure(), HasSubstr("is it hung?"));
+  EXPECT_THAT(device->failure(), HasSubstr("check whether the GPU hangs"));
   device->cancel();
   EXPECT_TRUE(device->broken());
   buttons().hold(CKPT_DOUBLE_TO_HOST, 0);

@@ -195,7 +195,7 @@ TEST_F(CudaEngineTest, ACallDuringTheCaptureOfAGraphIsRefusedAndTheGraphStaysVal
     update(1);
     const Caught refused = caught(call);
     EXPECT_EQ(refused.status, CKPT_ERR_INVALID);
-    EXPECT_THAT(refused.sentence, HasSubstr("captured into a CUDA graph"));
+    EXPECT_THAT(refused.sentence, HasSubstr("while a CUDA graph is recorded"));
     EXPECT_TRUE(ends_whole(stream()));
     return refused.sentence;
   };

@@ -277,8 +277,8 @@ TEST_F(CudaExchangeOfSeveralTest, AHangIsToldAndWhatIsGivenUpWritesNothingMore) 
   join({9, 9});
   nccl_buttons().hang(1, 1);
   allow(UINT64_MAX);
-  EXPECT_THAT(failure_of(0), HasSubstr("got no further for 50 ms"));
-  EXPECT_THAT(failure_of(1), HasSubstr("got no further for 50 ms"));
+  EXPECT_THAT(failure_of(0), HasSubstr("made no progress for 50 ms"));
+  EXPECT_THAT(failure_of(1), HasSubstr("made no progress for 50 ms"));
   EXPECT_TRUE(exchange(0).give_up().wait(late()));
   EXPECT_TRUE(exchange(1).give_up().wait(late()));
   nccl_buttons().hang(1, 0);
@@ -291,7 +291,7 @@ TEST_F(CudaExchangeOfSeveralTest, AMemberThatNeverBeginsIsNotWaitedForForEver) {
   settings_.step_timeout_ms = 50;
   join({9, 9});
   exchange(0).allow(1);
-  EXPECT_THAT(failure_of(0), HasSubstr("got no further"));
+  EXPECT_THAT(failure_of(0), HasSubstr("made no progress"));
   EXPECT_TRUE(exchange(0).give_up().wait(late()));
 }
 
@@ -345,7 +345,7 @@ TEST_F(CudaExchangeTest, AGpuThatPacksNothingIsToldAsSlow) {
   if (!has_buttons()) GTEST_SKIP();
   buttons().hold(CKPT_DOUBLE_KERNEL, 1);
   allow(UINT64_MAX);
-  EXPECT_THAT(failure_of(0), HasSubstr("got no further"));
+  EXPECT_THAT(failure_of(0), HasSubstr("made no progress"));
   buttons().hold(CKPT_DOUBLE_KERNEL, 0);
   EXPECT_TRUE(exchange(0).give_up().wait(late()));
 }

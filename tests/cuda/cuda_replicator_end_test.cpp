@@ -53,7 +53,7 @@ TEST_F(CudaReplicatorOfTwoTest, WhatNcclDoesNotLetGoOfIsFreedWhenItDoes) {
   nccl_buttons().hang(-1, 1);
   nccl_buttons().hold_aborts(1);
   allow_all(UINT64_MAX);
-  EXPECT_THAT(replicating_member(0).why(), HasSubstr("got no further"));
+  EXPECT_THAT(replicating_member(0).why(), HasSubstr("made no progress"));
   for (const auto& one : replicating_members_) one->leave();
   EXPECT_EQ(buttons().allocations(), allocations);
   nccl_buttons().hold_aborts(0);
@@ -154,7 +154,7 @@ TEST_F(CudaReplicatorTest, ADriverThatAnswersOnceTheChunkHasEndedIsFreedByTheAbo
   const Before before;
   settings_.exchange.step_timeout_ms = 50;
   hang_in_the_driver(CKPT_DOUBLE_CALLS_WAIT_FOR_KERNEL);
-  EXPECT_THAT(replicating_member(0).why(), HasSubstr("did not come back"));
+  EXPECT_THAT(replicating_member(0).why(), HasSubstr("did not return"));
   EXPECT_FALSE(replicating_member(0).is_stuck());
   EXPECT_FALSE(replicating_member(0).replicator().works());
   EXPECT_TRUE(eventually([&] { return nccl_buttons().communicators() == before.communicators; }));
@@ -173,7 +173,7 @@ TEST_F(CudaReplicatorTest, ADriverThatNeverAnswersIsToldAsStuckAndNcclEndsAllThe
   const Before before;
   settings_.exchange.step_timeout_ms = settings_.end_timeout_ms = 50;
   hang_in_the_driver(CKPT_DOUBLE_CALLS_HELD);
-  EXPECT_THAT(replicating_member(0).why(), HasSubstr("did not come back"));
+  EXPECT_THAT(replicating_member(0).why(), HasSubstr("did not return"));
   EXPECT_TRUE(replicating_member(0).is_stuck());
   EXPECT_TRUE(eventually([&] { return nccl_buttons().communicators() == before.communicators; }));
   replicating_members_[0]->leave();  // returns
@@ -192,7 +192,7 @@ TEST_F(CudaReplicatorTest, TheThreadThatIssuesWaitsForAnAbortThatAnotherOneHasBe
   nccl_buttons().hold_aborts(1);
   hang_in_the_driver(CKPT_DOUBLE_CALLS_WAIT_FOR_KERNEL);
   const auto allocations = buttons().allocations();
-  EXPECT_THAT(replicating_member(0).why(), HasSubstr("did not come back"));
+  EXPECT_THAT(replicating_member(0).why(), HasSubstr("did not return"));
   EXPECT_FALSE(replicating_member(0).is_stuck()) << "its copies are over, whatever NCCL does";
   EXPECT_EQ(buttons().allocations(), allocations);
   EXPECT_EQ(nccl_buttons().communicators(), before.communicators + 1);
@@ -266,7 +266,7 @@ TEST_F(CudaReplicatorTest, ADriverThatDoesNotAnswerWhileMembersMeetIsTold) {
   join(1);
   buttons().hold_calls(CKPT_DOUBLE_CALLS_HELD);
   nccl_buttons().hold_inits(0);
-  EXPECT_THAT(replicating_member(0).why(), HasSubstr("did not come back"));
+  EXPECT_THAT(replicating_member(0).why(), HasSubstr("did not return"));
   EXPECT_FALSE(replicating_member(0).is_stuck()) << "nothing was given to it";
   replicating_members_[0]->leave();  // returns
   buttons().hold_calls(CKPT_DOUBLE_CALLS_RETURN);

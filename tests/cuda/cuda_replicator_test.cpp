@@ -114,7 +114,7 @@ TEST_F(CudaReplicatorTest, WhatIsFinishedIsNotOverWhileItsPieceIsRead) {
   EXPECT_TRUE(eventually([&] { return !replicating_member(0).replicator().works(); }));
   EXPECT_EQ(replicating_member(0).done(), 1);
   buttons().hold(CKPT_DOUBLE_KERNEL, 0);
-  EXPECT_THAT(replicating_member(0).why(), HasSubstr("got no further"));
+  EXPECT_THAT(replicating_member(0).why(), HasSubstr("made no progress"));
 }
 
 TEST_F(CudaReplicatorOfTwoTest, WhatIsGivenUpIsToldAndWaitsForNoDeadline) {
@@ -192,7 +192,7 @@ TEST_F(CudaReplicatorOfTwoTest, AHangIsToldOnceAndNothingIsTriedAgain) {
   allow_all(UINT64_MAX);
   for (const auto& one : replicating_members_) {
     // The second one may hear first that the other has given up.
-    EXPECT_THAT(one->why(), AnyOf(HasSubstr("got no further"), HasSubstr("remote process exited")));
+    EXPECT_THAT(one->why(), AnyOf(HasSubstr("made no progress"), HasSubstr("remote process exited")));
     EXPECT_FALSE(one->is_stuck());
     EXPECT_FALSE(one->replicator().works());
     EXPECT_FALSE(one->begin());

@@ -169,7 +169,8 @@ TEST(Transport, AListOfInterfacesIsRefusedWhereOneIsNeeded) {
       Transport::create(options, {});
       ADD_FAILURE() << "a list was taken";
     } catch (const Failure& failure) {
-      EXPECT_NE(std::string(failure.what()).find("several network interfaces"), std::string::npos) << failure.what();
+      EXPECT_NE(std::string(failure.what()).find("must name one network interface"), std::string::npos)
+          << failure.what();
     }
   }
   auto options = loopback_options(1, 100, "tcp,cma");

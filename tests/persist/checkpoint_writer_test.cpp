@@ -98,12 +98,12 @@ TEST_F(CheckpointWriting, ShardsOfOtherCheckpointsDoNotMakeACheckpointWhole) {
                       [&] {
                         writer.commit({2, 1}, 2, two_shards);
                       }),
-              HasSubstr("record of another piece"));
+              HasSubstr("describes another piece"));
   EXPECT_THAT(refusal(CKPT_ERR_CORRUPT,
                       [&] {
                         writer.commit({2, 1}, 3, {"rank0"});
                       }),
-              HasSubstr("record of another piece"));
+              HasSubstr("describes another piece"));
 }
 
 TEST_F(CheckpointWriting, AnotherIncarnationReplacesACheckpointAtOnce) {

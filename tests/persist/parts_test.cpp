@@ -97,7 +97,7 @@ TEST_F(Parts, AreAllNeeded) {
   captured.write(files_, "rank0");
   EXPECT_THAT(refusal(CKPT_ERR_LOST, [&] { captured.commit(files_); }), HasSubstr("model.1of3.1.json is missing"));
   const auto commit_two = [&] { writer_on(files_).commit({1, 7}, 2, {"model.0of3", "model.2of3", "rank0"}); };
-  EXPECT_THAT(refusal(CKPT_ERR_CORRUPT, commit_two), HasSubstr("step-00000007 has 2 of the 3 parts"));
+  EXPECT_THAT(refusal(CKPT_ERR_CORRUPT, commit_two), HasSubstr("step-00000007 has only 2 of the 3 parts"));
   EXPECT_FALSE(disk_->exists(model_file) || disk_->exists(checkpoint_directory + "manifest.json"));
   captured.write(files_, "model.1of3");
   captured.commit(files_);
@@ -321,11 +321,11 @@ TEST_F(Parts, OfAManifestThatDoNotMakeUpAFileAreRefused) {
     return find_complete_checkpoint(files_, "job").problems.at(0);
   };
   EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards.erase(stored.shards.begin() + 1); }),
-              HasSubstr("manifest.json is malformed: step-00000007 has 2 of the 3 parts"));
+              HasSubstr("manifest.json is malformed: step-00000007 has only 2 of the 3 parts"));
   EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards[1].offset_bytes -= 65536; }),
-              HasSubstr("the range of shard model.1of3 in its file"));
+              HasSubstr("shard model.1of3 has another range of its file"));
   EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards[1].data_bytes += 65536; }),
-              HasSubstr("the range of shard model.1of3 in its file"));
+              HasSubstr("shard model.1of3 has another range of its file"));
   EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards[1].whole_bytes += 1; }),
               HasSubstr("different files"));
   EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards[2].header_digest ^= 1; }),
@@ -343,7 +343,7 @@ TEST_F(Parts, OfAManifestThatDoNotMakeUpAFileAreRefused) {
   EXPECT_THAT(problem([](CheckpointRecord& stored) {
                 stored.shards[0].shard = "model.0of4";  // the ranges of quarters are others
               }),
-              HasSubstr("in its file"));
+              HasSubstr("another range of its file"));
 }
 
 TEST_F(Parts, ThatAreDamagedAreNamedWithTheirBytesInTheFile) {

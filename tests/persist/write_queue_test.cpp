@@ -247,7 +247,7 @@ TEST_F(Writing, HungWriteHoldsABoundedAmountAndWritingContinuesAfterIt) {
     queue.write({1, k}, std::move(given), outcomes_.collect());
     EXPECT_EQ(outcomes_.wait_for(static_cast<std::size_t>(k)).back().status, CKPT_ERR_TIMEOUT);
   }
-  EXPECT_THAT(outcomes_.wait_for(4).back().sentence, HasSubstr("its memory is still in use"));
+  EXPECT_THAT(outcomes_.wait_for(4).back().sentence, HasSubstr("still uses its memory"));
   EXPECT_EQ(std::count_if(owners.begin(), owners.end(), [](const auto& owner) { return !owner.expired(); }), 1);
   disk_->fault = nullptr;
   disk_->held.clear();

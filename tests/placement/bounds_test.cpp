@@ -94,11 +94,11 @@ std::string refusal(const Call& call) {
 
 TEST(Bounds, RefuseArgumentsOutsideTheirDomain) {
   EXPECT_EQ(refusal([] { corollary_1(5, 2, 2); }),
-            "corollary 1 is for numbers of nodes that the copies divide, not for 5 nodes and 2 copies");
-  EXPECT_EQ(refusal([] { union_bound(4, 2, 2, 5); }),
-            "a bound needs 1 <= copies <= nodes and lost <= nodes, not 2 copies and 5 lost of 4 nodes");
-  EXPECT_EQ(refusal([] { reft_survival(10, 4, 0.9, 1); }),
-            "equation 5 is for whole sharding groups, not for 10 nodes in groups of 4");
+            "GEMINI's corollary 1 needs a number of nodes that is a multiple of the copies, not 5 nodes and 2 copies");
+  EXPECT_EQ(refusal([] { union_bound(4, 2, 2, 5); }), "5 lost nodes are too many: there are only 4 nodes");
+  EXPECT_EQ(
+      refusal([] { reft_survival(10, 4, 0.9, 1); }),
+      "REFT's equation 5 needs a number of nodes that is a multiple of the group size, not 10 nodes in groups of 4");
   EXPECT_NE(refusal([] { reft_survival(8, 4, 1.2, 1); }), "");
   EXPECT_NE(refusal([] { weibull_survival(-1, 1, 1); }), "");
 }

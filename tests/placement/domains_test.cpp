@@ -54,9 +54,9 @@ TEST(Domains, AreRefusedInOneSentence) {
   EXPECT_EQ(refusal("0 a\n7 a\n", 2), "line 2 of the domains: there is no node 7, only 0 to 1");
   EXPECT_EQ(refusal("0 a\n", 2), "node 1 is in no domain: add a line \"NODE DOMAIN\" for it");
   EXPECT_EQ(refusal("0 a\na b\nb c\nc a\n", 1),
-            "the domains are not a tree: 'a' is a parent of its own parents; break the cycle");
+            "domain 'a' lies within itself: correct the lines \"CHILD PARENT\" that lead from it back to it");
   EXPECT_EQ(refusal("0 a\na a\n", 1),
-            "the domains are not a tree: 'a' is a parent of its own parents; break the cycle");
+            "domain 'a' lies within itself: correct the lines \"CHILD PARENT\" that lead from it back to it");
   EXPECT_EQ(refusal("0 1\n", 2),
             "line 1 of the domains: node 1 cannot be a domain; domains have names, nodes have numbers");
   EXPECT_EQ(refusal("0 a b\n", 1), "line 1 of the domains: expected \"CHILD PARENT\", found \"0 a b\"");

@@ -146,17 +146,19 @@ std::string refusal(const std::string& text) {
 TEST(FaultTrace, ThatIsMalformedIsRefusedInOneSentence) {
   EXPECT_EQ(refusal("[{"), "the fault trace is not JSON: give an array of events");
   EXPECT_EQ(refusal("{}"), "the fault trace must be a JSON array of events");
-  EXPECT_EQ(refusal("[7]"), "event 0 of the fault trace has no node_id");
+  EXPECT_EQ(refusal("[7]"), "event 0 of the fault trace is not a JSON object: 7");
   EXPECT_EQ(refusal(R"([{"node_id": "a", "event_type": "fault_start"}])"),
-            "event 0 of the fault trace has no event_time");
+            "event 0 of the fault trace has no event_time: add it");
   EXPECT_EQ(refusal(R"([{"node_id": 7, "event_type": "fault_start", "event_time": 1}])"),
             "event 0 of the fault trace has a node_id of the wrong type: 7");
   EXPECT_EQ(refusal(list({event("a", 1, "begin")})),
             "event 0 of the fault trace has the event_type 'fault_begin': it must be fault_start or fault_end");
   EXPECT_EQ(refusal(list({event("a", 2, "start"), event("b", 1, "start")})),
-            "event 1 of the fault trace is at 1.000000 days, earlier than the event before it");
+            "event 1 of the fault trace is at 1.000000 days, earlier than the event before it: sort the events by "
+            "event_time");
   EXPECT_EQ(refusal(list({event("a", 2, "end")})),
-            "event 0 of the fault trace ends a fault of node a, but none has begun there");
+            "event 0 of the fault trace ends a fault of node a, but no fault of that node is open: add its fault_start "
+            "event, or remove this event");
 }
 
 TEST(FaultTrace, WithMoreNodesThanThePlacementIsRefused) {
@@ -164,7 +166,9 @@ TEST(FaultTrace, WithMoreNodesThanThePlacementIsRefused) {
     random_numbering(bursty_trace(), 16, 1);
     FAIL();
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(), "the fault trace names 40 nodes, but the placement has only 16: ask for more nodes");
+    EXPECT_STREQ(
+        error.what(),
+        "the fault trace names 40 nodes, but the placement has only 16: ask for as many nodes as the trace names");
   }
 }
 

@@ -129,7 +129,7 @@ REFUSED = {
     "accelerate": {
         "nothing prepared": "was not given a model",
         "no optimizer": "was not given an optimizer",
-        "no scheduler": "a scheduler that this adapter does not know",
+        "no scheduler": "a scheduler that was not given to this adapter",
         "DEEPSPEED": "deepspeed.initialize() with ckptengine.integrations.deepspeed",
         "MEGATRON_LM": "Megatron-Core with ckptengine.integrations.megatron",
         "FSDP": "set fsdp_version to 2",

@@ -80,7 +80,7 @@ def test_the_agents_exit_status_tells_a_refusal_from_a_failure(cluster):
 def test_a_second_engine_of_a_rank_in_one_process_is_told_which_one_is_in_the_way(cluster):
     cluster.engine(copies=1)
     status, message = refused(cluster.engine, copies=1)
-    assert status is Status.CLAIMED and "same process" in message
+    assert status is Status.CLAIMED and "another engine of this process" in message
 
 
 def test_an_agent_that_is_stopped_by_a_signal_is_named(cluster):

@@ -162,7 +162,7 @@ def test_ls_says_what_is_wrong_with_a_checkpoint(storage: Path) -> None:
     checkpoints = json.loads(done("ls", "--json", "--storage", storage, "--job", "job"))["checkpoints"]
     problems = {entry["iteration"]: entry["problem"] for entry in checkpoints}
     assert "has no manifest.json" in problems[300]
-    assert "rank1.1.safetensors is" in problems[200] and "bytes long and should be" in problems[200]
+    assert "rank1.1.safetensors is" in problems[200] and "bytes long, but should be" in problems[200]
     assert problems[100] == ""
 
 
@@ -405,7 +405,7 @@ def test_export_says_what_is_missing(storage: Path, tmp_path: Path) -> None:
     to = ("--to", tmp_path / "out.pt")
     assert "--dcp" in refused("export", "200", *where)
     assert "already" in refused("export", "200", "--to", storage, *where)
-    assert "no directory" in refused("export", "200", "--to", tmp_path / "no" / "out.pt", *where)
+    assert "does not exist" in refused("export", "200", "--to", tmp_path / "no" / "out.pt", *where)
     assert "its shards are: rank0, rank1" in refused("export", "200", "--shard", "rank7", *to, *where)
     assert "/no/python" in refused("export", "200", *to, *where, "--python", "/no/python")
     assert "ckptengine" in refused("export", "200", *to, *where, PYTHONPATH="")
@@ -451,7 +451,7 @@ def test_wrong_words_are_one_sentence(storage: Path, command: list[str]) -> None
     assert "the jobs in" in refused(*command, "--storage", storage, "--job", "gob")
     assert "colour" in refused(*command, "--storage", storage, "colour=red")
     if name != "ls":
-        assert "name the job" in refused(*command, "--storage", storage)
+        assert "no job is named" in refused(*command, "--storage", storage)
         assert "names no checkpoint" in refused(name, "12x", "--storage", storage, "--job", "job")
         assert "no checkpoint 12;" in refused(name, "12", "--storage", storage, "--job", "job")
 

@@ -51,5 +51,5 @@ def test_what_of_torchtitan_is_not_captured_is_refused(tmp_path, option):
     from ckptengine.integrations.torchtitan import CheckpointManager
 
     config = CheckpointManager.Config(job="refused", keep_latest_k=0, **option)
-    with pytest.raises(Error, match=f"cannot do checkpoint.{next(iter(option))}. Use torchtitan's own"):
+    with pytest.raises(Error, match=f"does not support the setting checkpoint.{next(iter(option))}. Leave it out"):
         config.build(dataloader=None, model_parts=[], optimizers=None, lr_schedulers=None, states={}, sd_adapter=None)

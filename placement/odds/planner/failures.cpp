@@ -165,8 +165,9 @@ std::unique_ptr<FailureSource> trace_failures(const FaultTrace& trace, const Tra
 
 double trace_gpu_mtbf_s(const FaultTrace& trace, std::uint32_t trace_nodes, std::uint32_t gpus_per_node) {
   if (trace_nodes < trace.nodes)
-    throw std::invalid_argument("the fault trace names " + std::to_string(trace.nodes) + " nodes, but trace-nodes is " +
-                                std::to_string(trace_nodes) + ": set it to all nodes of the trace's cluster");
+    throw std::invalid_argument("the fault trace names " + std::to_string(trace.nodes) +
+                                " nodes, but trace-nodes is only " + std::to_string(trace_nodes) +
+                                ": set it to the number of nodes of the cluster where the trace was recorded");
   const auto faults = separate_faults(trace);
   if (faults.size() < 2 || !(trace.span_days > 0))
     throw std::invalid_argument("the fault trace has " + std::to_string(faults.size()) + " faults in " +

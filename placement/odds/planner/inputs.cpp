@@ -48,8 +48,9 @@ void check_counts(const Cluster& cluster, const Job& job) {
                              Range{"replicas", double(job.replicas), 1, 1e6, ""}})
     check_range(range);
   if (job.replicas > cluster.nodes())
-    throw std::invalid_argument(std::to_string(job.replicas) + " replicas need as many nodes, but the cluster has " +
-                                std::to_string(cluster.nodes()) + ": ask for fewer replicas or more gpus");
+    throw std::invalid_argument(std::to_string(job.replicas) +
+                                " replicas need as many nodes, but the cluster has only " +
+                                std::to_string(cluster.nodes()) + ": give fewer replicas or more gpus");
 }
 
 void check_shares(const Inputs& in) {
@@ -62,7 +63,8 @@ void check_shares(const Inputs& in) {
                              Range{"storing-share", in.overheads.storing_share, 0, 10, ""}})
     check_range(range);
   if (in.failures.domain_share > 0 && in.failures.domain_nodes == 0)
-    throw std::invalid_argument("domain-share needs domain-nodes, the number of nodes of a failure domain");
+    throw std::invalid_argument(
+        "domain-share is given without domain-nodes: give the number of nodes of a failure domain, too");
 }
 
 void check_sizes(const Cluster& cluster, const Job& job) {

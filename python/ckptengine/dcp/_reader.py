@@ -95,8 +95,8 @@ class Reader(StorageReader):
         chosen = {plan.storage_data for plan in plans}
         if len(chosen) > 1:
             raise StorageError(
-                f"the ranks found different newest checkpoints on storage: {', '.join(sorted(chosen))}; choose one "
-                "with the argument `iteration`"
+                f"the ranks found different newest checkpoints on storage: {', '.join(sorted(chosen))}. If they do not "
+                "see the same storage directory, correct that. Otherwise choose one with the argument `iteration`"
             )
         return plans
 
@@ -205,8 +205,8 @@ def _distinct(places: list[Place]) -> list[Place]:
 def _refuse_difference(key: str, one: torch.Tensor, other: torch.Tensor) -> None:
     if not torch.equal(_raw(one), _raw(other)):
         raise StorageError(
-            f"'{key}' differs between ranks that stored it, and this rank does not know which one to load, because "
-            "another number of ranks loads; load with as many ranks as stored it"
+            f"'{key}' has different values on different ranks of the checkpoint. Another number of ranks loads it, so "
+            "no value belongs to this rank; load with as many ranks as stored it"
         )
 
 

@@ -62,7 +62,9 @@ def refuse_forgotten_scheduler(optimizer: Any, schedulers: list[Any], advice: st
     marked = any(getattr(one.step, "_wrapped_by_lr_sched", False) for one in (optimizer, inner))
     known = [getattr(getattr(one, "scheduler", one), "optimizer", None) for one in schedulers]
     if marked and not any(torch_optimizer(one) is inner for one in known):
-        refuse(f"an optimizer has a scheduler that this adapter does not know and would not capture: {advice}")
+        refuse(
+            f"an optimizer has a scheduler that was not given to this adapter, so it would not be captured: {advice}"
+        )
 
 
 class Wrapped:

@@ -157,7 +157,10 @@ def _refuse(accelerator: accelerate.Accelerator, models: list[Any], schedulers: 
     refuse_distribution(accelerator)
     for what, found in (("a model", models), ("an optimizer", accelerator._optimizers)):
         if not found:
-            refuse(f"accelerator.prepare() was not given {what}, so none would be captured. Give it to prepare() first")
+            refuse(
+                f"accelerator.prepare() was not called with {what}, so none would be captured. Call prepare() with it "
+                "before you create the Checkpointer"
+            )
     for optimizer in accelerator._optimizers:
         refuse_forgotten_scheduler(optimizer, schedulers, "give it to accelerator.prepare(), or as `schedulers`")
 

@@ -56,8 +56,8 @@ class CheckpointManager(DcpCheckpointManager):
             if getattr(config, option):
                 raise Error(
                     Status.INVALID,
-                    f"the engine's CheckpointManager cannot do checkpoint.{option}. Use torchtitan's own "
-                    "CheckpointManager",
+                    f"the engine's CheckpointManager does not support the setting checkpoint.{option}. Leave it out, "
+                    "or use torchtitan's own CheckpointManager",
                 )
         extra = {name: state for name, state in self.states.items() if state is not None}
         for known in (MODEL, OPTIMIZER, LR_SCHEDULER):
@@ -79,7 +79,8 @@ class CheckpointManager(DcpCheckpointManager):
             raise Error(
                 Status.INVALID,
                 f"checkpoint.load_step is {step}, but the engine already has step {start.iteration} of this job. To "
-                "continue from there, leave out load_step. To load that step from the folder, use another job name",
+                f"continue from step {start.iteration}, leave out load_step. To load step {step} from the folder, use "
+                "another job name",
             )
         if start.found and start.iteration >= self._find_load_step():
             return True

@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 def _host_and_port(parser: argparse.ArgumentParser, endpoint: str) -> tuple[str, int]:
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        parser.error(f"--rdzv-endpoint is {endpoint}, and not HOST:PORT")
+        parser.error(f"--rdzv-endpoint is {endpoint}, but must be HOST:PORT, with a port from 1 to 65535")
     return host.strip("[]"), int(port)
 
 
@@ -129,10 +129,10 @@ def parse(arguments: list[str] | None = None) -> Settings:
     given = parser.parse_args(arguments)
     for name in ("nnodes", "nproc_per_node"):
         if getattr(given, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} must be 1 or more")
+            parser.error(f"--{name.replace('_', '-')} is {getattr(given, name)}, but must be 1 or more")
     for name in ("spares", "max_restarts"):
         if getattr(given, name) < 0:
-            parser.error(f"--{name.replace('_', '-')} must be 0 or more")
+            parser.error(f"--{name.replace('_', '-')} is {getattr(given, name)}, but must be 0 or more")
     if given.standby and given.node_rank is not None:
         parser.error(
             "give --standby or --node-rank, not both: a standby launcher gets the number of the node it replaces"
@@ -142,7 +142,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
             parser.error("with several nodes, give each launcher its own --node-rank (or --standby)")
         given.node_rank = 0
     if given.node_rank is not None and not 0 <= given.node_rank < given.nnodes:
-        parser.error(f"--node-rank must be from 0 to {given.nnodes - 1}")
+        parser.error(f"--node-rank is {given.node_rank}, but must be from 0 to {given.nnodes - 1}")
     if given.endpoint is None and (given.nnodes > 1 or given.standby):
         parser.error("with several nodes, give --rdzv-endpoint HOST:PORT, with the host of node 0")
     if not given.module and shutil.which(given.script) is None and not os.path.exists(given.script):

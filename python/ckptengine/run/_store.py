@@ -45,7 +45,7 @@ class Store:
             return
         self._on_failure(
             f"the process that serves torch's store at port {self.port} {how_it_ended(status)}, so ranks cannot find "
-            "each other any more; see what it wrote. A training script that uses this port needs torch"
+            "each other any more; see its messages above. If torch is not installed, install it"
         )
 
     @property

@@ -60,9 +60,9 @@ def reduce_gradients(state: _Of, bucket: dist.GradBucket) -> torch.futures.Futur
     model = state.model()
     if model._join_config.enable and not model._divide_by_initial_world_size:
         raise RuntimeError(
-            "the Checkpointer watches this model by a communication hook, and torch does not tell such a hook by which "
-            "number join(divide_by_initial_world_size=False) divides gradients. Leave out "
-            "divide_by_initial_world_size=False. Or give the Checkpointer communication=None: then checkpoint traffic "
+            "the Checkpointer's communication hook cannot average gradients under "
+            "join(divide_by_initial_world_size=False), because torch does not tell the hook the divisor. Leave out "
+            "divide_by_initial_world_size=False. Or give the Checkpointer communication=None; then checkpoint traffic "
             "may run while the model communicates"
         )
     gradients, ranks = bucket.buffer(), model.process_group.size()

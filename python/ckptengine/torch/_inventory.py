@@ -341,7 +341,10 @@ def named(what: str, value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         bad = [key for key in value if not isinstance(key, str) or not key or "." in key]
         if bad:
-            raise Error(Status.INVALID, f"{what} has the name {bad[0]!r}: names are non-empty strings without a dot")
+            raise Error(
+                Status.INVALID,
+                f"{what} has the name {bad[0]!r}, but a name must be a non-empty string without a dot; change it",
+            )
         return dict(value)
     if isinstance(value, (list, tuple)):
         return {str(i): item for i, item in enumerate(value)}

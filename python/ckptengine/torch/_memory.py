@@ -92,7 +92,7 @@ def show(name: str, tensor: torch.Tensor, capture: Capture) -> Shown:
         return Shown(f"{name}@{','.join(map(str, order))}", permuted, capture)
     source = _without_expansion(tensor)
     if _overlaps(source):
-        raise _refused(name, f"has elements that share memory (strides {tensor.stride()})")
+        raise _refused(name, f"has elements that share memory (strides {tensor.stride()}): use a contiguous copy")
     staging = torch.empty(source.shape, dtype=source.dtype, device=source.device)
     return Shown(name, staging, capture, source)
 
@@ -116,7 +116,11 @@ def show_as_stored(shown: Shown, tensor: torch.Tensor, stored_name: str) -> Show
 def create_as_stored(stored_name: str, stored: dict, device: torch.device) -> torch.Tensor:
     """Creates a tensor for the one stored under `stored_name`, with the strides that it had."""
     if stored["dtype"] not in _TORCH_DTYPES:
-        raise Error(Status.MISMATCH, f"tensor '{stored_name}' is stored with the unknown type {stored['dtype']}")
+        raise Error(
+            Status.MISMATCH,
+            f"tensor '{stored_name}' is stored with the type {stored['dtype']}, which this version does not know; use "
+            "the version that stored it",
+        )
     memory = torch.zeros(stored["shape"], dtype=_TORCH_DTYPES[stored["dtype"]], device=device)
     _, order = split_name(stored_name)
     if order is None:
@@ -140,16 +144,18 @@ def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type not in ("cpu", "cuda"):
         raise _refused(name, f"is on {tensor.device}: only cpu and cuda memory is captured")
     if tensor.is_conj() or tensor.is_neg():
-        raise _refused(name, "is a lazy conjugate or negative: resolve_conj() or resolve_neg() it")
+        raise _refused(name, "is a lazy conjugate or negative: call its resolve_conj() or resolve_neg() first")
     if is_traceable_wrapper_subclass(tensor) or (tensor.numel() and tensor.data_ptr() == 0):
-        raise _refused(name, f"is a {type(tensor).__name__}, which has no memory of its own: give the tensors in it")
+        raise _refused(
+            name, f"is a {type(tensor).__name__}, without memory of its own: register the tensors in it instead"
+        )
     if tensor.dtype in _DTYPES:
         return tensor
     if tensor.dtype == torch.complex128:
         return torch.view_as_real(tensor)
     if tensor.element_size() == 1 and tensor.dtype.is_floating_point:
         return tensor.view(torch.uint8)  # the rarer 8-bit floats are stored as bytes
-    raise _refused(name, f"is of type {tensor.dtype}, which cannot be stored")
+    raise _refused(name, f"is of type {tensor.dtype}, which cannot be stored: convert it to another type")
 
 
 def _refused(name: str, why: str) -> Error:

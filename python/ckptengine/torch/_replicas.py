@@ -110,7 +110,7 @@ class MainShard:
             raise Error(
                 Status.INVALID,
                 f"'{why}' may differ between the ranks {sorted(self.ranks)}, which share the main shard '{self.name}'; "
-                "create it before the Checkpointer, or give each rank its own `shard`",
+                f"create '{why}' before the Checkpointer, or give each rank its own `shard`",
             )
 
     def _alike(self) -> tuple[frozenset[int], str]:

@@ -103,7 +103,7 @@ def split_of(name: str, tensor: torch.Tensor) -> Split | None:
     if split.local_shape() != tuple(local(tensor).shape):
         raise Error(
             Status.INVALID,
-            f"tensor '{name}' has a local tensor of shape {tuple(local(tensor).shape)} where its placements "
+            f"tensor '{name}' has a local tensor of shape {tuple(local(tensor).shape)}, but its placements "
             f"{placements} give {split.local_shape()}: make it with distribute_tensor(), or give its local tensor",
         )
     return split
@@ -205,7 +205,10 @@ def read_record(data: bytes | bytearray | memoryview) -> Record:
     try:
         found = json.loads(bytes(data))
         if found["format"] != _FORMAT:
-            raise ValueError(f"the splits of tensors are stored in the unknown format {found['format']}")
+            raise ValueError(
+                f"the splits of tensors are stored in format {found['format']}, but this version only reads format "
+                f"{_FORMAT}; use the version that stored them"
+            )
         meshes = [Mesh(*(tuple(m[key]) for key in ("dims", "sizes", "ranks", "at"))) for m in found["meshes"]]
         kinds = [
             Split(
@@ -218,7 +221,7 @@ def read_record(data: bytes | bytearray | memoryview) -> Record:
         ]
         return Record(found["rank"], found["main"], {name: kinds[k] for name, k in found["tensors"].items()})
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise ValueError(f"the splits of tensors are not readable ({error!r})") from None
+        raise ValueError(f"the stored splits of tensors are damaged ({error!r})") from None
 
 
 def joined(tensor: torch.Tensor, split: Split, meshes: Mapping[Mesh, Any]) -> torch.Tensor:

@@ -17,7 +17,9 @@ struct Head {
 };
 static_assert(sizeof(Head) == 16);
 
-[[noreturn]] void refuse() { throw Failure(CKPT_ERR_CORRUPT, "the parity manifest of a parity piece is damaged"); }
+[[noreturn]] void refuse() {
+  throw Failure(CKPT_ERR_CORRUPT, "the parity manifest of a parity piece is damaged, so this piece cannot be used");
+}
 
 void put(std::string& text, const void* data, std::size_t size_bytes) {
   text.append(static_cast<const char*>(data), size_bytes);

@@ -221,7 +221,7 @@ void Segments::make(Request request) {
     } catch (const Failure& failure) {
       made->failure = failure;
     } catch (const std::exception& error) {
-      made->failure = Failure(CKPT_ERR_SYSTEM, std::string("cannot make a segment: ") + error.what());
+      made->failure = Failure(CKPT_ERR_SYSTEM, std::string("cannot make a segment in the arena: ") + error.what());
     }
     queue_.post([this, made] { finish(made); });
   });
@@ -262,10 +262,10 @@ void Segments::check_space(std::uint64_t more_bytes) const {
   if (limits_.budget_bytes != 0 && used + more_bytes > limits_.budget_bytes)
     throw Failure(CKPT_ERR_NO_SPACE, what + ", but uses " + mebibytes(used) + " of the " +
                                          mebibytes(limits_.budget_bytes) +
-                                         " that the option arena_bytes allows; raise that option");
+                                         " that the option arena_bytes allows; raise arena_bytes");
   if (more_bytes > left)
     throw Failure(CKPT_ERR_NO_SPACE, what + ", but only " + mebibytes(left) +
-                                         " are left there; enlarge that file system (mount -o remount,size=..., or "
+                                         " are free there; enlarge that file system (mount -o remount,size=..., or "
                                          "--shm-size of the container), or set the option arena_dir to a larger tmpfs");
 }
 

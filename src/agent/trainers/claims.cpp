@@ -90,12 +90,12 @@ Claims::Answer Claims::claim(Claimant& claimant) {
     if (!holder.process.exited() && !holder.closed && !is_own_past(holder, claimant)) {
       const std::string rank = "rank " + std::to_string(claimant.rank);
       if (holder.process.pid() == claimant.process->pid())
-        return {Verdict::wait, rank + " is held by another engine of this same process; close that engine first",
+        return {Verdict::wait, rank + " is held by another engine of this process; close that engine first",
                 std::nullopt};
       const std::string who = rank + " is held by the living process " + std::to_string(holder.process.pid());
       if (!holder.process.stopped()) return {Verdict::wait, who + "; end that process first", std::nullopt};
       holder.process.kill();
-      return {Verdict::wait, who + ", which was stopped and has been killed, but has not ended yet; try again",
+      return {Verdict::wait, who + ". It was stopped, so the agent has killed it, but it has not ended yet; try again",
               std::nullopt};
     }
     answer.retired_instance = holder.instance;

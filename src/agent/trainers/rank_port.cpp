@@ -30,8 +30,9 @@ std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, c
       if (grant.sequence == used && !grant.spare) continue;
       const core::Share share = control.share();
       if (!core::is_valid(share))
-        throw Failure(CKPT_ERR_CORRUPT,
-                      "its control page is damaged: it names parts of the main shard that do not exist");
+        throw Failure(
+            CKPT_ERR_CORRUPT,
+            "its control page is damaged: it names parts of the main shard that do not exist; restart the rank");
       auto shards = core::parts_of(trainer.main_shard, share);
       shards.push_back(trainer.private_shard);
       OpenGrant open{grant.sequence, {}};

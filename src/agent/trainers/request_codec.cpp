@@ -20,7 +20,8 @@ std::uint64_t number(const json& request, const char* key, std::uint64_t most = 
   const auto at = request.find(key);
   if (at == request.end() || !at->is_number_unsigned() || at->get<std::uint64_t>() > most)
     refuse_request(std::string("the request's field \"") + key +
-                   "\" is missing or not a number in range; run ckptd and libckptengine of one version");
+                   (at == request.end() ? "\" is missing" : "\" is not a number in range") +
+                   "; run ckptd and libckptengine of one version");
   return at->get<std::uint64_t>();
 }
 
@@ -28,7 +29,8 @@ std::string text(const json& request, const char* key) {
   const auto at = request.find(key);
   if (at == request.end() || !at->is_string())
     refuse_request(std::string("the request's field \"") + key +
-                   "\" is missing or not a text; run ckptd and libckptengine of one version");
+                   (at == request.end() ? "\" is missing" : "\" is not a text") +
+                   "; run ckptd and libckptengine of one version");
   return at->get<std::string>();
 }
 
@@ -36,8 +38,9 @@ std::string text(const json& request, const char* key) {
 std::string sentence(const json& request, const char* key) {
   std::string sentence = request.contains(key) ? text(request, key) : "";
   if (sentence.size() > sentence_max_bytes)
-    refuse_request(std::string("the request's field \"") + key +
-                   "\" is longer than this agent accepts; run ckptd and libckptengine of one version");
+    refuse_request(std::string("the request's field \"") + key + "\" has " + std::to_string(sentence.size()) +
+                   " bytes, more than the limit of " + std::to_string(sentence_max_bytes) +
+                   "; run ckptd and libckptengine of one version");
   return sentence;
 }
 
@@ -45,8 +48,8 @@ std::string shard_name(const json& request, const char* key) {
   std::string name = text(request, key);
   if (!is_plain_name(name) || core::is_reserved(name))
     refuse_request("\"" + name +
-                   "\" cannot name a shard; use 1 to 64 characters of A-Z a-z 0-9 . _ - that do not begin with "
-                   "parity.");
+                   "\" cannot name a shard; use 1 to 64 characters of A-Z a-z 0-9 . _ -, and neither 'parity' nor a "
+                   "name that begins with 'parity.'");
   return name;
 }
 
@@ -59,9 +62,11 @@ std::vector<std::uint64_t> numbers(const json& request, const char* key, std::si
   std::vector<std::uint64_t> values;
   const auto at = request.find(key);
   if (at == request.end()) return values;
-  const bool is_list =
-      at->is_array() && at->size() <= most &&
-      std::all_of(at->begin(), at->end(), [](const json& value) { return value.is_number_unsigned(); });
+  if (at->size() > most)
+    refuse_request(std::string("the request's field \"") + key + "\" has more than " + std::to_string(most) +
+                   " numbers; run ckptd and libckptengine of one version");
+  const bool is_list = at->is_array() && std::all_of(at->begin(), at->end(),
+                                                     [](const json& value) { return value.is_number_unsigned(); });
   if (!is_list)
     refuse_request(std::string("the request's field \"") + key +
                    "\" is not a list of numbers; run ckptd and libckptengine of one version");
@@ -81,7 +86,8 @@ std::string request_type(const json& request) { return text(request, "type"); }
 
 std::string hello_job(const json& request) {
   if (number(request, "protocol") != request_version)
-    refuse_request("engine and agent speak different versions; run ckptd and libckptengine of one version");
+    refuse_request(
+        "the trainer's engine and the agent have different versions; run ckptd and libckptengine of one version");
   return text(request, "job");
 }
 
@@ -91,14 +97,16 @@ HelloRequest hello_request(const json& request) {
   hello.rank = static_cast<core::Rank>(number(request, "rank", core::held_rank - 1));
   hello.world_size = static_cast<std::uint32_t>(number(request, "world_size", UINT32_MAX));
   if (hello.rank >= hello.world_size)
-    refuse_request("rank " + std::to_string(hello.rank) + " is not below the world size " +
-                   std::to_string(hello.world_size));
+    refuse_request("rank " + std::to_string(hello.rank) + " does not fit the world size " +
+                   std::to_string(hello.world_size) + "; number the ranks from 0 to " +
+                   std::to_string(std::int64_t{hello.world_size} - 1));
   hello.instance = number(request, "instance");
   hello.incarnation = number(request, "incarnation", CheckpointId::incarnation_max);
   hello.main_shard = shard_name(request, "shard");
   hello.private_shard = shard_name(request, "private_shard");
   if (hello.main_shard == hello.private_shard)
-    refuse_request("the main shard and the private shard of a rank need different names");
+    refuse_request("the main shard and the private shard of rank " + std::to_string(hello.rank) +
+                   " have the same name \"" + hello.main_shard + "\"; set the option shard to another name");
   wanted.open_engines = numbers(request, "open_engines", open_engines_max);
 
   const auto options = request.find("options");
@@ -136,8 +144,8 @@ CorruptRequest corrupt_request(const json& request) {
 ReserveRequest reserve_request(const json& request) {
   const auto slots = request.find("slots");
   if (slots == request.end() || !slots->is_array() || slots->empty() || slots->size() > core::captures_max)
-    refuse_request("the request's field \"slots\" is missing or not a list of 1 to " +
-                   std::to_string(core::captures_max));
+    refuse_request("the request's field \"slots\" is not a list of 1 to " + std::to_string(core::captures_max) +
+                   " slots; run ckptd and libckptengine of one version");
   ReserveRequest wanted;
   for (const json& slot : *slots)
     wanted.slots.push_back({shard_name(slot, "shard"), number(slot, "bytes", piece_max_bytes),

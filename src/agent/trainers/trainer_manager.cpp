@@ -18,7 +18,7 @@ Reply refusal(ckpt_status status, std::string message) { return {status, std::mo
 
 UniqueFd duplicate(int fd) {
   UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy) throw_errno(CKPT_ERR_SYSTEM, "cannot duplicate a descriptor for a trainer");
+  if (!copy) throw_errno(CKPT_ERR_SYSTEM, "cannot duplicate a file descriptor for a trainer");
   return copy;
 }
 
@@ -147,9 +147,9 @@ void TrainerManager::corrupt(Asker asker, const CorruptRequest& request, std::in
   if (refuse_unknown(asker, respond)) return;
   const SlotRef* slot = served_slot(asker.rank, request.shard);
   if (slot == nullptr)
-    return respond(refusal(CKPT_ERR_INVALID,
-                           "this agent did not give this rank shard " + request.shard +
-                               " to restore, perhaps because the agent has restarted since; start the ranks again"));
+    return respond(refusal(
+        CKPT_ERR_INVALID, "this agent did not give rank " + std::to_string(asker.rank) + " the shard " + request.shard +
+                              " to restore. The agent may have restarted in between; start all ranks again"));
   deps_.event_log.note("rank " + std::to_string(asker.rank) + " found shard " + request.shard + " damaged");
   // When the damaged piece is dropped, the core waits until another source has brought it back.
   deps_.pieces.verify(*slot, [this, asker, timeout_ms, respond] {
@@ -200,7 +200,7 @@ void TrainerManager::reserve(Asker asker, const ReserveRequest& request, const R
         } catch (const Failure& no_descriptor) {
           respond(refusal(no_descriptor.status(), no_descriptor.what()));
         } catch (const std::exception& error) {
-          respond(refusal(CKPT_ERR_INTERNAL, std::string("the agent could not answer: ") + error.what()));
+          respond(refusal(CKPT_ERR_INTERNAL, bug_text(std::string("the agent could not answer: ") + error.what())));
         }
       });
 }
@@ -291,8 +291,7 @@ void TrainerManager::carry_out(const core::AddSlots& add) {
         if (failure) {
           std::string& refused = trainers_.at(add.rank).slots_refused;
           refused = rank +
-                    " skips snapshots while earlier ones are copied to other nodes, and gets "
-                    "no further slot: " +
+                    " skips snapshots while earlier ones are copied to other nodes. The agent could not add a slot: " +
                     failure->what();
           return deps_.event_log.note(refused);
         }
@@ -350,7 +349,7 @@ void TrainerManager::carry_out(const core::RestoreReady& ready) {
   } catch (const Failure& failure) {
     pending->respond(refusal(failure.status(), failure.what()));
   } catch (const std::exception& error) {
-    pending->respond(refusal(CKPT_ERR_INTERNAL, std::string("the agent could not answer: ") + error.what()));
+    pending->respond(refusal(CKPT_ERR_INTERNAL, bug_text(std::string("the agent could not answer: ") + error.what())));
   }
 }
 
@@ -382,7 +381,8 @@ Reply TrainerManager::restore_reply(const core::RestoreReady& ready) {
     const Pin piece = deps_.index.find(source.slot);
     if (piece == nullptr)
       throw Failure(CKPT_ERR_INTERNAL,
-                    "a piece to restore is not in the slot that the core names; please report this bug");
+                    "a piece to restore is not in the slot that the core names: this is a bug in ckptengine; report it "
+                    "with the agent's log");
     const json entry = {{"fd", reply.fds.size()},
                         {"slot", source.slot.slot},
                         {"tier", static_cast<int>(source.tier)},

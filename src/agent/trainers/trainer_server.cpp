@@ -184,10 +184,12 @@ void TrainerServer::warn_of_other(Rank rank, const char* option, const std::opti
 }
 
 void TrainerServer::on_hello(Connection& connection, const json& request) {
-  if (connection.asker) refuse_request("this connection has claimed a rank already; open another one to claim a rank");
+  if (connection.asker)
+    refuse_request("this connection belongs to rank " + std::to_string(connection.asker->rank) +
+                   " already; run ckptd and libckptengine of one version");
   if (const std::string job = hello_job(request); job != options_.job)
     throw Failure(CKPT_ERR_NO_AGENT, "the agent of node " + options_.node + " serves job " + options_.job + ", not " +
-                                         job + "; check that trainer and agent are given the same job and arena_dir");
+                                         job + "; give trainer and agent the same options job and arena_dir");
   HelloRequest wanted = hello_request(request);
   core::TrainerHello& hello = wanted.hello;
   warn_of_other(hello.rank, "protection", wanted.protection, placement::name(options_.chosen_protection()));
@@ -212,7 +214,8 @@ void TrainerServer::on_hello(Connection& connection, const json& request) {
                     Process::open(connection.socket.peer().pid),
                     std::move(wanted.open_engines)};
   if (!claimant.process)
-    refuse_request("the agent cannot see the trainer's process; run both in one process namespace (container)");
+    refuse_request(
+        "the agent cannot see the trainer's process; run both in one container, or with one process namespace");
   connection.claim.emplace(PendingClaim{std::move(hello), std::move(claimant),
                                         Deadline::in_ms(wanted.claim_timeout_ms.value_or(options_.claim_timeout_ms))});
 }
@@ -260,8 +263,8 @@ void TrainerServer::on_trainer_request(Connection& connection, const std::string
     return answer(connection, {});
   }
   if (!connection.asker)
-    refuse_request("a connection begins with \"hello\", not with \"" + type +
-                   "\"; run ckptd and libckptengine of one version");
+    refuse_request("the trainer's first request is \"" + type +
+                   "\" instead of \"hello\"; run ckptd and libckptengine of one version");
   const Asker asker = *connection.asker;
   if (type == "restore") {
     requests_.restore(asker, restore_request(request), respond_to(connection));
@@ -275,8 +278,8 @@ void TrainerServer::on_trainer_request(Connection& connection, const std::string
   } else if (type == "trouble") {
     requests_.trouble(asker, trouble_request(request), respond_to(connection));
   } else {
-    refuse_request("the request \"" + type +
-                   "\" is unknown to this agent; run ckptd, ckptctl and libckptengine of one version");
+    refuse_request("this agent does not know the request \"" + type +
+                   "\"; run ckptd, ckptctl and libckptengine of one version");
   }
 }
 

@@ -37,7 +37,7 @@ void Fetches::start(const core::StartFetch& order, bool urgent) {
     try {
       transfer(fetch, failure);
     } catch (const std::exception& error) {
-      callbacks_.notice(std::string("internal error, please report it: ") + error.what());
+      callbacks_.notice(bug_text(std::string("a fetch failed: ") + error.what()));
       end(fetch, failed());
     }
   });

@@ -46,7 +46,10 @@ class StorageReader::Read : public RunningFetch, public std::enable_shared_from_
     if (!outcome.ok()) return end(outcome);
     const std::string& shard = order_.piece.shard;
     if (!destination_.begin(manifest))
-      return end({CKPT_ERR_CORRUPT, "shard " + shard + " on storage does not match the manifest of its checkpoint", 0});
+      return end({CKPT_ERR_CORRUPT,
+                  "shard " + shard +
+                      " on storage is not the one that this checkpoint's manifest describes; see ckptctl verify",
+                  0});
     manifest_ = manifest;
     source.read(
         shard, order_.piece.checkpoint, {0, order_.piece.length_bytes}, destination_.data(),
@@ -85,8 +88,8 @@ std::shared_ptr<RunningFetch> StorageReader::start(const FetchRequest& request) 
   if (storage_ == nullptr) {
     queue_.post([done = request.done, shard = piece.shard] {
       done(failed("shard " + shard +
-                  " is to be read from storage, but this agent has no storage; give all agents of the job the same "
-                  "option storage"));
+                  " must be read from storage, but this agent has no option storage; give all agents of the job the "
+                  "same option storage"));
     });
     return read;
   }

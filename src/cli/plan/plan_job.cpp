@@ -108,8 +108,9 @@ class Finder {
   void find_nodes() {
     const double ranks = most(report_, [](const json& status) { return double(status.at("ranks").size()); });
     if (ranks == 0)
-      throw Failure(CKPT_ERR_INVALID, "the agents of job " + report_.job +
-                                          " have no ranks: nothing is measured yet. Start the trainers, and ask again");
+      throw Failure(CKPT_ERR_INVALID,
+                    "the agents of job " + report_.job +
+                        " have no ranks, so nothing is measured yet; start the trainers and ask again");
     take("gpus-per-node", found_.inputs.cluster.gpus_per_node, ranks, grouped);
     take("gpus", found_.inputs.cluster.gpus, found_.inputs.cluster.gpus_per_node * nodes_with_ranks(report_), grouped);
   }
@@ -182,7 +183,7 @@ JobReport ask_job(const Scope& scope) {
     if (!arena.has_agent()) continue;
     if (!report.job.empty() && report.job != arena.job)
       throw Failure(CKPT_ERR_INVALID, "agents of the jobs " + report.job + " and " + arena.job +
-                                          " run here, and a plan is for one job: give --job and one of these names");
+                                          " run here, but a plan is for one job: name one with --job");
     report.job = arena.job;
     try {
       report.statuses.push_back(ask(arena, {{"type", "status"}}).body.at("agent"));

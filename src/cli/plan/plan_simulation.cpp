@@ -18,8 +18,8 @@ double elapsed_s(const PlanOptions& options, const std::optional<PlanTrace>& tra
     throw std::invalid_argument("--simulate must be from 0 to 1000000 days, not " + std::to_string(days));
   const double failures = days * seconds_per_day * in.cluster.gpus / in.failures.gpu_mtbf_s;
   if (failures > most_failures)
-    throw std::invalid_argument("the simulation would take " + std::to_string(static_cast<long long>(failures)) +
-                                " failures, too many to wait for; simulate fewer days");
+    throw std::invalid_argument("the simulation would have " + std::to_string(static_cast<long long>(failures)) +
+                                " failures, and the limit is 2000000; give fewer days with --simulate");
   return days * seconds_per_day;
 }
 

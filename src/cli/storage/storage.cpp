@@ -46,8 +46,8 @@ Storage::Storage(const StorageScope& scope)
     : scope_(scope), files_([&] {
         if (scope.location.empty())
           throw Failure(CKPT_ERR_INVALID,
-                        "no storage is named; give --storage, or set CKPTENGINE_STORAGE: an absolute path or "
-                        "nfs://server/export/path");
+                        "no storage is named; give an absolute path or nfs://server/export/path with --storage or "
+                        "CKPTENGINE_STORAGE");
         return persist::open_file_system(scope.location, scope.files);
       }()) {
   persist::require_location(*files_);
@@ -69,7 +69,7 @@ std::string Storage::other_jobs() {
 }
 
 std::vector<persist::StoredCheckpoint> Storage::stored_checkpoints() {
-  if (scope_.job.empty()) throw Failure(CKPT_ERR_INVALID, "name the job (--job); " + other_jobs());
+  if (scope_.job.empty()) throw Failure(CKPT_ERR_INVALID, "no job is named; name it with --job; " + other_jobs());
   auto stored_checkpoints = persist::list_checkpoints(*files_, scope_.job);
   if (stored_checkpoints.empty())
     throw Failure(CKPT_ERR_INVALID, "there is no checkpoint of job " + scope_.job + "; " + other_jobs());
@@ -100,7 +100,7 @@ const persist::StoredCheckpoint& find_checkpoint(const Storage& storage,
   std::int64_t iteration = -1;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), iteration);
   if (error != std::errc() || end != word.data() + word.size() || iteration < 0)
-    throw Failure(CKPT_ERR_INVALID, "\"" + word + "\" names no checkpoint; give an iteration, or latest");
+    throw Failure(CKPT_ERR_INVALID, "\"" + word + "\" names no checkpoint; give the number of an iteration, or latest");
   for (const persist::StoredCheckpoint& stored : stored_checkpoints)
     if (stored.iteration == iteration) return stored;
   throw Failure(CKPT_ERR_INVALID,

@@ -93,7 +93,8 @@ std::vector<std::string> StorageCommands::stored_checkpoints() const {
 std::string StorageCommands::one_checkpoint() const {
   const auto named = stored_checkpoints();
   if (named.size() != 1)
-    throw Failure(CKPT_ERR_INVALID, "name one checkpoint, an iteration or latest; ckptctl ls lists them");
+    throw Failure(CKPT_ERR_INVALID,
+                  "give exactly one checkpoint: the number of an iteration, or latest; ckptctl ls lists them");
   return named.front();
 }
 
@@ -102,9 +103,9 @@ Result StorageCommands::run() const {
   Progress progress(progress_form(), stderr);
   if (ls_->parsed()) {
     if (!stored_checkpoints().empty())
-      throw Failure(CKPT_ERR_INVALID, "ls lists all checkpoints of a job and takes no \"" +
-                                          stored_checkpoints().front() +
-                                          "\"; give --job, or name one checkpoint to ckptctl inspect");
+      throw Failure(CKPT_ERR_INVALID,
+                    "ls lists all checkpoints of a job, so it does not take \"" + stored_checkpoints().front() +
+                        "\"; to name the job, give --job; to see one checkpoint, use ckptctl inspect");
     return ls(where);
   }
   if (inspect_->parsed()) return inspect(where, one_checkpoint(), shard_);

@@ -72,7 +72,7 @@ void copy_file(persist::FileSystem& files, const std::string& from, std::uint64_
         }
         progress.advance(extent.size_bytes);
       });
-  if (::fsync(copy.get()) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot sync " + to);
+  if (::fsync(copy.get()) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot write " + to + " to its disk");
 }
 
 std::string checkpoint_folder(const std::string& location, const CheckpointRecord& record) {
@@ -112,7 +112,7 @@ int run(std::vector<std::string> words) {
   pid_t child = 0;
   if (const int error = ::posix_spawnp(&child, arguments[0], nullptr, nullptr, arguments.data(), environ); error != 0)
     throw Failure(CKPT_ERR_SYSTEM, "cannot start " + words[0] + ": " + std::strerror(error) +
-                                       "; with --python, name a Python that has torch");
+                                       "; name a Python that has torch with --python");
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
@@ -133,7 +133,7 @@ void check_python(const std::string& python) {
     case 4:
       refuse(python + " has no torch; install it (pip install torch), or name another Python with --python");
     default:
-      refuse(python + " is not a working Python; with --python, name a Python that has torch");
+      refuse(python + " does not run as Python; name a Python that has torch with --python");
   }
 }
 
@@ -151,7 +151,9 @@ fs::path parent_of(const std::string& path) {
 // Checks whatever can be checked before anything is read.
 void check_targets(const ExportOptions& options) {
   const int targets = !options.file.empty() + !options.dcp.empty() + !options.raw.empty();
-  if (targets != 1) refuse("name exactly one target: --to FILE, --dcp DIRECTORY or --raw DIRECTORY");
+  if (targets != 1)
+    refuse("the export has " + std::to_string(targets) +
+           " targets; give exactly one of --to FILE, --dcp DIRECTORY and --raw DIRECTORY");
   if (!options.raw.empty() && !options.shard.empty()) refuse("--raw copies whole checkpoints; leave out --shard");
   if (!options.file.empty() && fs::exists(options.file))
     refuse(options.file + " already exists; remove it, or name another file");
@@ -159,7 +161,7 @@ void check_targets(const ExportOptions& options) {
     refuse(options.dcp + " already exists; remove it, or name another directory");
   if (!options.raw.empty()) return;
   if (const fs::path parent = parent_of(target_of(options)); !fs::is_directory(parent))
-    refuse("there is no directory " + parent.string() + " to export to; make it first");
+    refuse("the target's directory " + parent.string() + " does not exist; make it first");
   check_python(options.python);
 }
 

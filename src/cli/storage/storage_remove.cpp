@@ -11,11 +11,12 @@ using persist::StoredCheckpoint;
 
 // Why it should stay; "" if it may go.
 std::string why_keep(Storage& storage, const std::vector<StoredCheckpoint>& all, const StoredCheckpoint& stored) {
-  if (&stored == newest_usable(all)) return stored_text(stored) + " is the newest usable one, which a restore takes";
+  if (&stored == newest_usable(all))
+    return stored_text(stored) + " is the newest usable checkpoint, which a restore would take";
   if (stored.is_withheld)
-    return "storage does not let us read " + stored_text(stored) + ", which may be complete: " + stored.problem;
+    return stored_text(stored) + " may be complete, but storage does not let this user read it: " + stored.problem;
   if (storage.may_be_coming(storage.job(), all, stored))
-    return stored_text(stored) + " is newer than all usable ones, and a job may be writing it now";
+    return stored_text(stored) + " is newer than all usable checkpoints, and a job may be writing it now";
   return "";
 }
 
@@ -35,10 +36,11 @@ Result rm(const StorageScope& scope, const std::vector<std::string>& words, cons
     const StoredCheckpoint* const stored = &find_checkpoint(storage, all, word);
     if (std::find(wanted.begin(), wanted.end(), stored) == wanted.end()) wanted.push_back(stored);
   }
-  if (wanted.empty()) throw Failure(CKPT_ERR_INVALID, "name the checkpoints to remove; ckptctl ls lists them");
+  if (wanted.empty())
+    throw Failure(CKPT_ERR_INVALID, "no checkpoint is named; name those to remove; ckptctl ls lists them");
   for (const StoredCheckpoint* stored : wanted)
     if (const std::string why = why_keep(storage, all, *stored); !why.empty() && !options.force)
-      throw Failure(CKPT_ERR_INVALID, why + "; --force removes it all the same");
+      throw Failure(CKPT_ERR_INVALID, why + "; to remove it all the same, give --force");
   if (!options.agree)
     throw Failure(CKPT_ERR_INVALID, "nothing was removed, because there is no terminal to ask on; confirm with --yes");
 

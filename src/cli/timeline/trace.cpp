@@ -32,7 +32,7 @@ Answers ask_all(const std::vector<Arena>& arenas) {
     try {
       json body = ask(arena, {{"type", "trace"}}).body;
       if (!body.contains("trace"))
-        throw Failure(CKPT_ERR_INVALID, "the agent's answer holds no recording; run ckptd and ckptctl of one version");
+        throw Failure(CKPT_ERR_INVALID, "the agent's answer has no recording; run ckptd and ckptctl of one version");
       answers.recordings.push_back({arena.job, arena.node, std::move(body["trace"])});
     } catch (const Failure& failure) {
       answers.failures.push_back(who + failure.what());
@@ -106,10 +106,9 @@ Result trace(const Scope& scope, const TraceOptions& options) {
   if (answers.recordings.empty()) throw Failure(CKPT_ERR_NO_AGENT, answers.failures.front());
   const Timeline timeline = timeline_of(answers.recordings, options.iterations);
   if (timeline.nodes.empty())
-    throw Failure(
-        CKPT_ERR_INVALID,
-        "there is nothing to show yet: an agent records what its ranks' communication hooks report, snapshots, "
-        "the chunks it sends, and commits");
+    throw Failure(CKPT_ERR_INVALID,
+                  "there is nothing to show yet: no agent has recorded a communication, a snapshot, a chunk or a "
+                  "commit; try again after some iterations");
   if (!options.plot.empty()) check_one_job(timeline);
   write_file(options.output, trace_events(timeline).dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
   if (!options.plot.empty()) run_gnuplot(timeline_script(timeline, options.plot), options.plot);

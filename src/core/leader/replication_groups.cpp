@@ -32,10 +32,12 @@ class Grouping {
     for (const NodeId node : nodes) {
       const auto here = by_node_.find(node);
       if (here == by_node_.end() || here->second.size() != by_node_.at(assignment.node).size())
-        return refused("node " + std::to_string(node) + ", which holds its copy, has another number of ranks");
+        return refused("node " + std::to_string(node) +
+                       ", which holds its copy, has another number of ranks than its own node");
       const RankAssignment& peer = *here->second[nth_.at(assignment.rank)];
       const std::string rank = "rank " + std::to_string(peer.rank);
-      if (!peer.wants_gpu_replication) return refused(rank + ", which belongs to its group, does not take part");
+      if (!peer.wants_gpu_replication)
+        return refused(rank + ", which belongs to its group, does not take part in GPU replication");
       if (is_shared(peer)) return refused(rank + ", which belongs to its group, shares its main shard");
       if (holders_of(peer) != nodes)
         return refused("copies of " + rank +
