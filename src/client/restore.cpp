@@ -145,7 +145,7 @@ void Engine::check_not_fresh() const {
   throw Failure(
       CKPT_ERR_LOST,
       "no checkpoint is stored that all ranks can get, so the job begins anew, and the tensors of this process "
-      "have trained already; end this process and restart the rank");
+      "have trained already; end this process and start all ranks again together (under ckptrun: exit with status 75)");
 }
 
 // Runs before training has work on the GPU, because connecting the members waits for all of them and allocates memory.

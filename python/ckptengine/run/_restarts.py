@@ -7,6 +7,8 @@ import signal
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .._programs import BEGIN_ANEW
+
 # Signals that a process gets from its own faults. Others come from outside, and say nothing of the place.
 OWN_SIGNALS = {-int(each) for each in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)}
 BACKOFF_MAX_S = 30.0
@@ -32,7 +34,12 @@ class Failure:
     @property
     def has_place(self) -> bool:
         """The process failed by itself, so that it may fail at the same place again."""
-        return self.status > 0 or self.status in OWN_SIGNALS
+        return (self.status > 0 and not self.wants_all_anew) or self.status in OWN_SIGNALS
+
+    @property
+    def wants_all_anew(self) -> bool:
+        """Another rank's failure is the cause, and this one cannot go on alone."""
+        return self.status == BEGIN_ANEW
 
     def is_same_place(self, other: Failure) -> bool:
         return (
