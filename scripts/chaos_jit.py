@@ -195,8 +195,8 @@ def run(arguments: argparse.Namespace, logs: Path, tally: Tally) -> None:
                 raise Violation(f"run {number} ({kind}): {violation}") from violation
         end = job.end(5)
         progress.say(f"the same {end} iterations without faults and without the engine ...")
-        with JitJob("plain", programs, logs, Path("/dev/shm"), options={}, spares=0, way="plain", end=end, standby=False,
-                    **common) as plain:  # fmt: skip
+        with JitJob("plain", programs, logs, Path("/dev/shm"), options={}, spares=0, way="plain", end=end,
+                    standby=False, **common) as plain:  # fmt: skip
             plain.until(lambda: all(told.of("done") for told in plain.told), "end", 60 + end)
             campaign.compare(plain)
 

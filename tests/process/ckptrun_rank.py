@@ -2,7 +2,8 @@
 
 It appends a line of JSON to FOLDER/started-RANK when it starts. Then it waits for FOLDER/end, and obeys files on the
 way: FOLDER/raise-RANK makes it raise, FOLDER/anew-RANK raise what starts all ranks anew, FOLDER/child-RANK start a
-child process that sleeps. It appends the name of each SIGUSR1 and SIGTERM to FOLDER/signals-RANK. With the word `stubborn` SIGTERM does not end it.
+child process that sleeps. It appends the name of each SIGUSR1 and SIGTERM to FOLDER/signals-RANK. With the word
+`stubborn` SIGTERM does not end it.
 """
 
 import json

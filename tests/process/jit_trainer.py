@@ -1,12 +1,12 @@
 """A rank that stays when another one fails: jit_trainer.py FOLDER KIND OPTIONS (JSON), started by ckptrun.
 
 It appends "ITERATION LOSS TIME" to FOLDER/losses-RANK, and for each call of the training function a line to
-FOLDER/begins-RANK: its process, the restored iteration, the tier of the main shard, and the time. Before it restores, it
-appends its process to FOLDER/restores-RANK. FOLDER/do-RANK holds "WHAT WHERE": the process does WHAT once it gets to the
-place WHERE, and removes the file before. WHAT is kill, stop, spin, late (it comes to its next communication two seconds
-late), pause (for as long, announced), slow (for some iterations), trouble (it reports that a communication failed).
-WHERE is restore, begin (of an iteration), forward, backward, all_reduce, joined or update. The rank ends with the
-iteration that FOLDER/end names.
+FOLDER/begins-RANK: its process, the restored iteration, the tier of the main shard, and the time. Before it restores,
+it appends its process to FOLDER/restores-RANK. FOLDER/do-RANK holds "WHAT WHERE": the process does WHAT once it gets to
+the place WHERE, and removes the file before. WHAT is kill, stop, spin, late (it comes to its next communication two
+seconds late), pause (for as long, announced), slow (for some iterations), trouble (it reports that a communication
+failed). WHERE is restore, begin (of an iteration), forward, backward, all_reduce, joined or update. The rank ends with
+the iteration that FOLDER/end names.
 
 KIND is ddp, hsdp, or pipeline: two stages, each with two data-parallel ranks."""
 
