@@ -84,7 +84,7 @@ void Launcher::kill_left_behind() {
       behind_.erase(trainer->instance);
     } else if (const auto since = behind_.try_emplace(trainer->instance, now).first->second;
                trainer->process_state() == 'T' || now - since >= halt_grace_ms) {
-      world_.trace.line(now, [&] { return core::text("the launcher kills rank ", trainer->rank, ", left behind"); });
+      world_.trace.line(now, [&] { return text("the launcher kills rank ", trainer->rank, ", left behind"); });
       trainer->die();
     }
   }
