@@ -69,6 +69,25 @@ def test_stages_of_a_pipeline_with_data_parallel_ranks_stay(start):
     job.check_losses("pipeline")
 
 
+def test_a_false_alarm_costs_no_process_and_a_survivor_that_cannot_stop_is_replaced_without_loss(start):
+    job = start()
+    job.await_iteration(14)
+    job.cause(1, "late", "forward")
+    job.check_survivors()
+    live, number = job.begins(0)[-1].iteration, len(job.begins(0))
+    assert live >= 14  # at most the minibatch was lost
+
+    job.fault(1, "spin", "forward")  # it holds the interpreter lock, so only the engine's own thread can capture it
+    job.await_fault(1)
+    kill_process(job.pids()[2])
+    job.await_begins(number + 1)
+    job.check_survivors(1, 2)
+    begun_s = job.begins(0)[number].at_s
+    done = [int(line[0]) for line in job.lines("losses", 0) if float(line[2]) < begun_s]
+    assert job.begins(0)[number].iteration == max(done)
+    job.check_losses("ddp")
+
+
 # ---- Another process fails at each step of a recovery ----
 
 
