@@ -173,6 +173,7 @@ def test_when_all_replicas_die_memory_has_the_last_whole_capture(start):
 
 
 def test_when_all_memory_is_lost_storage_has_a_checkpoint(start, tmp_path):
+    (tmp_path / "storage").mkdir()
     job = start(storage=tmp_path / "storage", storage_every=1)
     job.until(lambda: ((job.status("n0").get("storage") or {}).get("stored") or {"iteration": -1})["iteration"] >= 20)
     number = len(job.begins(0))
@@ -181,7 +182,9 @@ def test_when_all_memory_is_lost_storage_has_a_checkpoint(start, tmp_path):
     job.kill_agents(*(f"n{rank}" for rank in range(RANKS)))
     wipe(job.cluster.arena / job.cluster.job)
     job.await_begins(number + 1)
-    assert {job.begins(rank)[number].tier for rank in range(RANKS)} == {"PERSISTENT"}
+    # Whoever comes late may get parts from a node that has read them already.
+    assert "PERSISTENT" in (tiers := {job.begins(rank)[number].tier for rank in range(RANKS)}) and tiers <= {
+        "PERSISTENT", "PEER"}
     restored = {job.begins(rank)[number].iteration for rank in range(RANKS)}
     assert len(restored) == 1 and min(restored) >= 20
     job.await_iteration(min(restored) + 5)
