@@ -104,6 +104,7 @@ void Trainer::close(const char* why) {
 
 void Trainer::corrupt_state() {
   main_ ^= 1;
+  is_corrupted_ = true;
   world_.halt_check.corrupted(*this);
 }
 
@@ -189,7 +190,9 @@ void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
       for (const std::uint64_t state : states) {
         if (state != states.front()) main_ = mix(main_, state);  // the parts come from ranks with different states
       }
-      if (kept_ && kept_->live == ready.decision.checkpoint) world_.halt_check.kept(*this, kept_->live, kept_->main);
+      // The engine compares, and loads what differs.
+      if (kept_ && kept_->live == ready.decision.checkpoint && !kept_->is_corrupted)
+        world_.halt_check.kept(*this, kept_->live, kept_->main);
       private_ = private_bytes;
       if (ready.private_.slot.shard != world_.settings.private_shard(rank)) private_ = mix(private_, rank);
       iteration_ = ready.decision.checkpoint.iteration();
@@ -206,7 +209,9 @@ void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
   share_ = ready.share;
   stage_ = Stage::training;
   obeys_since_ = world_.event_queue.now();
-  if (ready.decision.verdict == Verdict::restore) world_.halt_check.restored(*this, ready.decision.checkpoint);
+  const bool has_own = ready.private_.slot.shard == world_.settings.private_shard(rank);  // not rank 0's
+  if (ready.decision.verdict == Verdict::restore && has_own)
+    world_.halt_check.restored(*this, ready.decision.checkpoint);
   newest_captured_ = iteration_;
   rest();
   world_.launcher.restored(*this);

@@ -25,6 +25,7 @@ struct Kept {
   CheckpointId live;  // what its tensors hold; none: they have trained, and hold nothing that can be stored
   std::uint64_t main = 0;
   std::uint64_t private_ = 0;
+  bool is_corrupted = false;  // since it last restored
 };
 
 class Trainer {
@@ -136,6 +137,7 @@ class Trainer {
   bool has_left_ = false;
   std::optional<Kept> kept_;
   CheckpointId restored_;
+  bool is_corrupted_ = false;
   TimeMs obeys_since_ = 0;
   Halt halt_ = Halt::none;
   TimeMs pauses_for_ms_ = 0;

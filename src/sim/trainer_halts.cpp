@@ -147,7 +147,7 @@ void Trainer::rejoin_soon() {
 
 // The process stays. For the agent it is another trainer from now on, as after a goodbye and a new claim.
 void Trainer::rejoin() {
-  Kept kept{iteration_ < 0 ? CheckpointId() : CheckpointId(incarnation_, iteration_), main_, private_};
+  Kept kept{iteration_ < 0 ? CheckpointId() : CheckpointId(incarnation_, iteration_), main_, private_, is_corrupted_};
   if (restored_ && restored_.iteration() == iteration_) kept.live = restored_;  // no update has ended since
   if (world_.settings.defect == Settings::Defect::keeps_changed_tensors) kept.main = mix(kept.main, 1);
   world_.launcher.rejoins(*this, kept);
