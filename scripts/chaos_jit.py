@@ -1,5 +1,6 @@
 """./dev chaos --jit: lets ranks of a DDP job fail at random moments. The healthy ones must keep their processes, and
-losses must be those of an undisturbed run, bit for bit (examples/demo/jit_job.py)."""
+losses must be those of an undisturbed run, bit for bit (examples/demo/jit_job.py). A node is lost with its launcher,
+rank, agent and memory, and a launcher that stands by takes its place."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from report import Progress  # noqa: E402
 from run import find_programs  # noqa: E402
 
 RANKS = 4
-KINDS = ["kill", "stop", "spin", "late", "agent"]
+KINDS = ["kill", "stop", "spin", "late", "agent", "node"]
 HANG_FLOOR_MS = 1000
 LATE_S = 2.0  # longer than the deadline, shorter than what the launcher grants
 GRACE_S = 4.0
@@ -75,9 +76,11 @@ class Campaign:
         time.sleep(rng.uniform(0, 0.3))
         job.read()
         pids, incarnation, newest = job.pids(), self.incarnation(), job.reached()
-        rank = rng.randrange(RANKS)
+        rank = rng.randrange(1 if kind == "node" else 0, RANKS)  # launcher 0 decides for all, and cannot be lost
         what, at_s = self.strike(kind, rank, rng)
         self.tally.faults += 1
+        if kind == "node":
+            job.launch(f"standby{number}", "--standby")
         outcome = self.await_training(kind, rank, incarnation, newest, at_s)
         self.judge(kind, rank, pids)
         return f"{what}: {outcome}"
@@ -91,6 +94,9 @@ class Campaign:
             node = job.node_of(rank)
             signal_all(job.agents(node), signal.SIGKILL)
             return f"agent of {node} killed", time.monotonic()
+        if kind == "node":
+            node = job.node_of(rank)
+            return f"{node} with rank {rank} lost", job.kill_node(node)
         if kind in ("kill", "stop") and rng.random() < 0.5:
             signal_all([job.pids()[rank]], signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
             return f"{kind} of rank {rank} at any moment", time.monotonic()
@@ -119,7 +125,8 @@ class Campaign:
             self.tally.wrong += 1
             raise Violation(f"ranks restored different iterations: {sorted(restored)}")
         redone = max(0, newest - min(restored))
-        if redone > CAPTURE_EVERY:
+        # A lost node takes what it alone has. So the capture before the last may be the newest that is whole.
+        if redone > CAPTURE_EVERY * (2 if kind == "node" else 1):
             raise Violation(f"iteration {newest} was done by all, and {min(restored)} was restored")
         seconds = max(first_iteration(job, each) for each in everybody) - at_s
         self.tally.redone += redone
@@ -129,7 +136,7 @@ class Campaign:
     def judge(self, kind: str, rank: int, before: list[int]) -> None:
         now = self.job.pids()
         ended = [each for each in range(RANKS) if now[each] != before[each]]
-        failed = {rank} if kind in ("kill", "stop", "spin") else set()
+        failed = {rank} if kind in ("kill", "stop", "spin", "node") else set()
         if healthy := sorted(set(ended) - failed):
             self.tally.healthy_ended += len(healthy)
             raise Violation(f"healthy processes have ended: ranks {healthy}")
@@ -172,10 +179,11 @@ def parse_arguments() -> argparse.Namespace:
 def run(arguments: argparse.Namespace, logs: Path, tally: Tally) -> None:
     progress = Progress()
     programs = find_programs(arguments.build / "lib" / "libckptengine.so")
-    common = {"ranks": RANKS, "layers": 1, "batch": 1, "standby": False, "progress": progress}
+    common = {"ranks": RANKS, "layers": 1, "batch": 1, "progress": progress}
     stop_s = time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf")
     print(f"chaos: seed {arguments.seed}; {RANKS} ranks on {RANKS} nodes start", flush=True)
-    with JitJob("jit-chaos", programs, logs, Path("/dev/shm"), options=OPTIONS, halt_grace_s=GRACE_S, **common) as job:
+    with JitJob("jit-chaos", programs, logs, Path("/dev/shm"), options=OPTIONS, halt_grace_s=GRACE_S,
+                standby="node" in (arguments.only or KINDS), **common) as job:  # fmt: skip
         campaign = Campaign(job, arguments.seed, tally)
         job.until(lambda: job.reached() >= 0, "train", GO_ON_S)
         for number, kind in enumerate(schedule(arguments.seed, arguments.only), 1):
@@ -188,7 +196,7 @@ def run(arguments: argparse.Namespace, logs: Path, tally: Tally) -> None:
         end = job.end(5)
         progress.say(f"the same {end} iterations without faults and without the engine ...")
         with JitJob("plain", programs, logs, Path("/dev/shm"), options={}, spares=0, way="plain", end=end,
-                    **common) as plain:  # fmt: skip
+                    standby=False, **common) as plain:  # fmt: skip
             plain.until(lambda: all(told.of("done") for told in plain.told), "end", 60 + end)
             campaign.compare(plain)
 

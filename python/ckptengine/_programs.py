@@ -1,4 +1,5 @@
-"""The commands `ckptd` and `ckptctl` of an installed package. Each runs the program of its name (exec)."""
+"""The commands `ckptd` and `ckptctl` of an installed package. Each runs the program of its name (exec). Also what the
+launcher and the ranks agree on."""
 
 from __future__ import annotations
 
@@ -9,6 +10,10 @@ from typing import NoReturn
 
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent.parent
+
+# Exit status of a rank that tells ckptrun to start all ranks anew together: nothing is stored, and its process cannot
+# begin the job anew. It is EX_TEMPFAIL of sysexits.h.
+BEGIN_ANEW = 75
 
 # How to get a program or library that is missing.
 REMEDY = (

@@ -115,6 +115,42 @@ def test_ranks_that_fail_while_a_node_is_missing_wait_for_it_and_are_not_counted
     assert cluster.take()[0] == [("restart", 0)]
 
 
+def test_ranks_that_cannot_begin_the_job_anew_alone_start_together_with_all_others(cluster):
+    cluster.fail(cluster.peers[0], 0)
+    assert cluster.take()[0] == [("restart", 0)]
+    for peer, rank in ((cluster.peers[1], 2), (cluster.peers[2], 4), (cluster.peers[1], 3)):
+        cluster.fail(peer, rank, "ended with status 75", 75)
+    assert cluster.take() == [[("clear",)]] * NODES
+    for peer in cluster.peers:
+        cluster.job.heard(peer, {"say": "cleared"})
+    assert [peer.told[-1]["common"] for peer in cluster.peers] == [{"MASTER_PORT": "101"}] * NODES
+    assert cluster.peers[0].told[-1]["restarts"] == {"0": 2, "1": 1}
+    assert cluster.take() == [[("start",)]] * NODES
+
+
+def test_a_node_that_is_lost_before_anything_is_stored_is_waited_for_and_all_start_together(cluster):
+    cluster.job.lost(cluster.peers[1], "has ended")
+    cluster.fail(cluster.peers[2], 4)  # held
+    cluster.fail(cluster.peers[0], 0, "ended with status 75", 75)
+    assert cluster.take() == [[("clear",)], [], [("clear",)]]
+    cluster.peers[1] = cluster.join(1)
+    for peer in (cluster.peers[0], cluster.peers[2]):
+        assert peer.take() == []
+        cluster.job.heard(peer, {"say": "cleared"})
+    assert cluster.take() == [[("start",)]] * NODES
+
+
+def test_a_node_that_is_lost_while_all_ranks_end_is_waited_for(cluster):
+    cluster.fail(cluster.peers[0], 0, "ended with status 75", 75)
+    cluster.take()
+    cluster.job.lost(cluster.peers[1], "has ended")
+    for peer in (cluster.peers[0], cluster.peers[2]):
+        cluster.job.heard(peer, {"say": "cleared"})
+    assert cluster.take() == [[], [], []]
+    cluster.peers[1] = cluster.join(None)
+    assert cluster.take() == [[("start",)]] * NODES
+
+
 def test_with_two_nodes_missing_a_rank_waits_for_both(cluster):
     cluster.job.lost(cluster.peers[1], "has ended")
     cluster.job.lost(cluster.peers[2], "has ended")

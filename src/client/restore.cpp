@@ -142,9 +142,10 @@ std::optional<CorruptPiece> Engine::load(device::Stream stream) {
 // A new process has its first state in its tensors. This one has trained.
 void Engine::check_not_fresh() const {
   if (!live_ || stored_->found) return;
-  throw Failure(CKPT_ERR_LOST,
-                "no checkpoint is stored that all ranks can get, so the job begins anew. The tensors of this process "
-                "have trained already; end this process and restart the rank");
+  throw Failure(
+      CKPT_ERR_LOST,
+      "no checkpoint is stored that all ranks can get, so the job begins anew. The tensors of this process have "
+      "trained already; end this process and start all ranks again together (under ckptrun: exit with status 75)");
 }
 
 // Runs before training has work on the GPU, because connecting the members waits for all of them and allocates memory.

@@ -302,6 +302,11 @@ void Agent::end_restore(std::uint64_t instance, const std::vector<SlotRef>& corr
   ask_restore(instance);
 }
 
+void Agent::report_trouble(std::uint64_t instance) {
+  const Trainer* trainer = world_.trainer(instance);
+  if (session_of(instance) != nullptr && trainer != nullptr) handle(TroubleReported{trainer->rank});
+}
+
 void Agent::reserve(std::uint64_t instance) {
   later(world_.random.between(5, 150), [=](Agent& agent) {
     Trainer* trainer = agent.world_.trainer(instance);

@@ -49,6 +49,7 @@ class Agent {
   core::SegmentsReady segments_of(Rank rank, const std::vector<std::string>& shards) const;
   std::size_t spare_slots(Rank rank, const std::string& shard) const;
   void read_words(Rank rank);  // the trainer has rung the doorbell
+  void report_trouble(std::uint64_t instance);
   // The trainer's pidfd says so, or, if it did not die, its engine did.
   void trainer_ended(std::uint64_t instance, bool died);
 

@@ -33,7 +33,11 @@ std::string rule_text(const std::string& invariant) {
                                    "no slot has two uses, and no more slots are used than configured",
                                    "once faults stop, the job restores and commits",
                                    "nobody calls an unprotected job protected",
-                                   "the right rank is named for a hang"};
+                                   "the right rank is named for a hang",
+                                   "a halt names the right rank",
+                                   "what a rank froze at stays as it is, and is what it restores",
+                                   "the newest whole state is restored",
+                                   "no incarnation ends before its ranks that obey are frozen"};
   for (std::size_t i = 0; i < std::size(rules); ++i)
     if (invariant == text("I", i + 1)) return rules[i];
   return "the core throws no exception";
@@ -88,19 +92,20 @@ std::string fault_table_text(const FaultTable& faults) {
 
 std::string tally_text(const CampaignResult& result) {
   const Tally& tally = result.tally;
-  return text("commits ", tally.commits, "; rank restores ", tally.restores, ", ", tally.from_peer,
-              " with a part from a peer, ", tally.decoded, " from parity, ", tally.from_storage,
-              " from storage; members told as lost ", tally.notified_lost, "; hangs named ", tally.named,
-              "; incarnations halted ", tally.halts, ", ranks captured late ", tally.late_captures, ", restored so ",
-              tally.late_restores, "; standby nodes put in place ", tally.replaced, "; steps stored ", tally.stored,
-              "; restarts of the job ", tally.restarts, "; incarnations decided: ", tally.decided_restore, " restore (",
-              tally.decided_behind, " behind, ", tally.decided_elastic, " by another number of ranks), ",
-              tally.decided_fresh, " fresh, ", tally.decided_lost, " lost, of all ", tally.decided_unknown,
-              " with commit status unknown; elections ", tally.elections, "; pieces quarantined ", tally.quarantined,
-              "; reports passed on by relays ", tally.relayed, "; runs with an alarm ", tally.alarms,
-              "; jobs given up ", tally.given_up, "; slowest recovery ", tally.slowest_recovery_ms,
-              " ms; slowest commit while all was well ", tally.slowest_commit_ms, " ms\n", result.steps, " steps, ",
-              result.virtual_ms / 1000, " s of virtual time\n");
+  return text(
+      "commits ", tally.commits, "; rank restores ", tally.restores, ", ", tally.from_peer,
+      " with a part from a peer, ", tally.decoded, " from parity, ", tally.from_storage,
+      " from storage; members told as lost ", tally.notified_lost, "; hangs named ", tally.named,
+      "; incarnations halted ", tally.halts, ", ranks captured late ", tally.late_captures, ", restored so ",
+      tally.late_restores, ", rejoined ", tally.rejoined, ", kept their tensors ", tally.kept, ", started anew alone ",
+      tally.started_anew, "; standby nodes put in place ", tally.replaced, "; steps stored ", tally.stored,
+      "; restarts of the job ", tally.restarts, "; incarnations decided: ", tally.decided_restore, " restore (",
+      tally.decided_behind, " behind, ", tally.decided_elastic, " by another number of ranks), ", tally.decided_fresh,
+      " fresh, ", tally.decided_lost, " lost, of all ", tally.decided_unknown,
+      " with commit status unknown; elections ", tally.elections, "; pieces quarantined ", tally.quarantined,
+      "; reports passed on by relays ", tally.relayed, "; runs with an alarm ", tally.alarms, "; jobs given up ",
+      tally.given_up, "; slowest recovery ", tally.slowest_recovery_ms, " ms; slowest commit while all was well ",
+      tally.slowest_commit_ms, " ms\n", result.steps, " steps, ", result.virtual_ms / 1000, " s of virtual time\n");
 }
 
 std::string violation_text(const Outcome& outcome, const std::string& options) {

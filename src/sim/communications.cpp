@@ -23,18 +23,20 @@ Communications::Group Communications::group_of(Rank rank) const {
 void Communications::join(const Trainer& trainer, std::int64_t k, std::uint32_t number) {
   if (trainer.launch != world_.launcher.launch() || world_.launcher.is_between_launches()) return;
   const Group group = group_of(trainer.rank);
-  Rank& joined = joined_[{group, k, number}];
+  const std::uint64_t incarnation = trainer.incarnation();
+  Rank& joined = joined_[{group, incarnation, k, number}];
   if (++joined <= group.second - group.first) return;
-  joined_.erase({group, k, number});
+  joined_.erase({group, incarnation, k, number});
   if (hung_ && hung_->first <= group.first && group.second <= hung_->second) {
-    kept_.push_back([this, group, k, number] { complete(group, k, number); });
+    kept_.push_back([=, this] { complete(group, incarnation, k, number); });
   } else {
-    complete(group, k, number);
+    complete(group, incarnation, k, number);
   }
 }
 
-void Communications::complete(Group group, std::int64_t k, std::uint32_t number) {
+void Communications::complete(Group group, std::uint64_t incarnation, std::int64_t k, std::uint32_t number) {
   for (Trainer* each : world_.launcher.trainers()) {
+    if (each->incarnation() != incarnation) continue;
     if (group.first <= each->rank && each->rank <= group.second) each->communicated(k, number);
   }
 }

@@ -38,10 +38,11 @@ class Communications {
  private:
   using Group = std::pair<Rank, Rank>;  // first and last rank
   Group group_of(Rank rank) const;
-  void complete(Group group, std::int64_t k, std::uint32_t number);
+  void complete(Group group, std::uint64_t incarnation, std::int64_t k, std::uint32_t number);
 
   World& world_;
-  std::map<std::tuple<Group, std::int64_t, std::uint32_t>, Rank> joined_;  // how many ranks
+  // By group, incarnation, iteration and number: how many ranks.
+  std::map<std::tuple<Group, std::uint64_t, std::int64_t, std::uint32_t>, Rank> joined_;
   std::optional<Group> hung_;
   Group lately_{1, 0};  // none yet
   std::vector<std::function<void()>> kept_;

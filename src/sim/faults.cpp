@@ -25,7 +25,8 @@ bool is_possible(Fault fault, Phase phase) {
   // By the time when agents know all ranks again, what follows a restore is over.
   if (is_watched(fault))
     return phase >= Phase::capturing && phase != Phase::gathering && phase != Phase::announcing &&
-           phase != Phase::reprotecting && phase != Phase::decoding && phase != Phase::halting;
+           phase != Phase::reprotecting && phase != Phase::decoding && phase != Phase::halting &&
+           phase != Phase::rejoining;
   switch (fault) {
     // These faults need a trainer, or one that trains.
     case Fault::trainer_crash:
@@ -35,7 +36,8 @@ bool is_possible(Fault fault, Phase phase) {
       return phase != Phase::down;
     case Fault::update_unannounced:
     case Fault::silent_corruption:
-      return phase != Phase::down && phase != Phase::hello && phase != Phase::deciding && phase != Phase::announcing;
+      return phase != Phase::down && phase != Phase::hello && phase != Phase::deciding && phase != Phase::announcing &&
+             phase != Phase::rejoining;
     // These faults need a slot that is being written.
     case Fault::torn_write:
     case Fault::bit_flip_wire:
@@ -52,6 +54,7 @@ void Faults::start() {
   if (world_.settings.elastic) plan_elastic();
   if (world_.settings.watches) plan_watched();
   if (world_.settings.can_halt()) plan_halts();
+  if (world_.settings.can_rejoin()) plan_rejoins();
   leave_out();
   armed_at_ = world_.event_queue.now() + world_.random.between(0, world_.settings.fault_gap_ms);
 }
@@ -197,6 +200,29 @@ void Faults::plan_halts() {
   }
 }
 
+// Likewise: faults of ranks that rejoin, and any fault while some do.
+void Faults::plan_rejoins() {
+  Random random(mix(world_.settings.seed, hash_of("rejoins")));
+  for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
+    Plan plan;
+    do {
+      plan.fault = static_cast<Fault>(first_rejoining_fault + random.below(rejoining_faults));
+      plan.phase = static_cast<Phase>(random.below(first_phases));
+    } while (!can_come(plan.phase) || !is_possible(plan.fault, plan.phase));
+    plan_anywhere(with_prelude(plan, random), random);
+  }
+  constexpr std::array<Fault, 2> causes = {Fault::rank_dies, Fault::rank_stops};
+  for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
+    const Plan cause{causes[random.below(causes.size())], Phase::idle, false};
+    const std::size_t drawn = first_faults + hard_faults + (world_.settings.elastic ? 1 : 0);
+    Fault fault = Fault::trainer_crash;
+    do {
+      fault = static_cast<Fault>(random.below(drawn));
+    } while (!is_possible(fault, Phase::rejoining));
+    plan_anywhere({cause, {fault, Phase::rejoining}}, random);
+  }
+}
+
 // Leaves out the faults that a replay shall not have. If the replay shall have other random choices, they change from
 // here on.
 void Faults::leave_out() {
@@ -326,6 +352,9 @@ bool Faults::strike(const Plan& plan) {
     case Fault::false_suspicion:
     case Fault::late_capture_torn:
     case Fault::halt_lost:
+    case Fault::newcomer_dies:
+    case Fault::never_rejoins:
+    case Fault::survivor_spins:
       return strike_rank(fault);
     case Fault::node_suspended:
       return suspend_node();

@@ -75,27 +75,32 @@ enum class Fault : std::uint8_t {
   false_suspicion,    // it computes past its deadline, and goes on while the others freeze
   late_capture_torn,  // a rank hangs, and some rank dies while it is captured late
   halt_lost,          // a rank dies or is stopped, and messages are lost once the leader has made the halt
+  // Only in runs in which ranks rejoin. The launcher notices deaths at once.
+  newcomer_dies,   // a rank dies, and so does the process that takes its place, while it restores
+  never_rejoins,   // a rank dies, and another one freezes and never rejoins
+  survivor_spins,  // a rank dies, and another one computes without progress: it is captured, but cannot rejoin
 };
-inline constexpr std::size_t fault_count = 48;
+inline constexpr std::size_t fault_count = 51;
 inline constexpr std::size_t first_faults = 28;  // how many are drawn first
 inline constexpr std::size_t hard_faults = 7;    // how many harder ones are drawn then
 inline constexpr std::size_t first_watched_fault = 36;
 inline constexpr std::size_t watched_faults = 7;
 inline constexpr std::size_t first_halting_fault = 43;
 inline constexpr std::size_t halting_faults = 5;
+inline constexpr std::size_t first_rejoining_fault = 48;
+inline constexpr std::size_t rejoining_faults = 3;
 inline constexpr std::array<const char*, fault_count> fault_names = {
-    "trainer crash",      "trainer freeze",     "trainer left behind", "rank claimed twice",
-    "update unannounced", "silent corruption",  "agent crash",         "agent crash midway",
-    "agent freeze",       "leader crash",       "node loss",           "two node losses",
-    "node outdated",      "torn write",         "bit flip stored",     "bit flip wire",
-    "memory full",        "partition",          "partition one way",   "messages lost",
-    "messages repeated",  "messages reordered", "store outage",        "store answer lost",
-    "clock jump",         "everything lost",    "storage outage",      "storage damaged",
-    "agents freeze",      "all agents freeze",  "all clocks jump",     "damage found",
-    "store record lost",  "store record old",   "effects fail",        "world size changed",
-    "rank dies",          "rank stops",         "rank spins",          "communication hangs",
-    "rank slow",          "rank pauses",        "node suspended",      "dies in update",
-    "rank thaws",         "false suspicion",    "late capture torn",   "halt lost"};
+    "trainer crash",      "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
+    "silent corruption",  "agent crash",        "agent crash midway",  "agent freeze",       "leader crash",
+    "node loss",          "two node losses",    "node outdated",       "torn write",         "bit flip stored",
+    "bit flip wire",      "memory full",        "partition",           "partition one way",  "messages lost",
+    "messages repeated",  "messages reordered", "store outage",        "store answer lost",  "clock jump",
+    "everything lost",    "storage outage",     "storage damaged",     "agents freeze",      "all agents freeze",
+    "all clocks jump",    "damage found",       "store record lost",   "store record old",   "effects fail",
+    "world size changed", "rank dies",          "rank stops",          "rank spins",         "communication hangs",
+    "rank slow",          "rank pauses",        "node suspended",      "dies in update",     "rank thaws",
+    "false suspicion",    "late capture torn",  "halt lost",           "newcomer dies",      "never rejoins",
+    "survivor spins"};
 
 // How often each fault struck in each phase.
 using FaultTable = std::array<std::array<std::uint64_t, phase_count>, fault_count>;
@@ -134,6 +139,7 @@ class Faults {
   void plan_elastic();
   void plan_watched();
   void plan_halts();
+  void plan_rejoins();
   void plan_anywhere(const std::vector<Plan>& plans, Random& random);
   void leave_out();
   void count(Fault fault, Phases phases);
@@ -173,6 +179,7 @@ class Faults {
   void tear_late_capture(TimeMs at_most_ms);
   void lose_halt(TimeMs at_most_ms);
   void halt(Trainer& trainer, TimeMs low_ms, TimeMs high_ms);
+  bool strike_rejoining_rank(Fault fault, Trainer& trainer, TimeMs long_ms);
 
   Machine* leader_machine();  // null if it has no agent
   Machine* pick_machine();    // a machine with a running agent, preferably a busy one

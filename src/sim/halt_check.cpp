@@ -9,8 +9,9 @@ namespace ckpt::sim {
 using namespace core;
 
 namespace {
+constexpr TimeMs known_after_ms = 3500;            // a leader knows by then how a node is that it can hear
 constexpr std::size_t remembered_iterations = 64;  // iterations of a rank: more than lie between two restored ones
-}
+}  // namespace
 
 const HaltCheck::State* HaltCheck::find(Key key, std::int64_t iteration) const {
   const auto found = states_.find(key);
@@ -57,12 +58,37 @@ void HaltCheck::restored(const Trainer& trainer, CheckpointId checkpoint) {
                   text("rank ", trainer.rank, " froze at ", describe(checkpoint), " and restores something else")};
 }
 
+void HaltCheck::kept(const Trainer& trainer, CheckpointId checkpoint, std::uint64_t main) {
+  ++kept_;
+  const State* state = find({checkpoint.incarnation(), trainer.rank}, checkpoint.iteration());
+  if (state == nullptr || world_.invariants.history().ranks_ever_disagreed()) return;
+  if (main == state->main && main == trainer.main_state()) return;
+  throw Violation{"I10", text("rank ", trainer.rank, " has rejoined and keeps its tensors as those of ",
+                              describe(checkpoint), ", which they are not")};
+}
+
+// A rank that is passed over can only be started anew. Whoever obeys has the time that a halt may take.
+void HaltCheck::incarnation_ends(const Machine& leader, std::uint64_t ended, TimeMs asked_at) const {
+  if (!world_.settings.can_halt() || ended == 0) return;
+  const TimeMs since = asked_at - known_after_ms;
+  const TimeMs lasted_ms = halted_ == ended ? asked_at - halted_at_ : 0;
+  if (leader.listens_since > since || lasted_ms >= world_.settings.core.halt_ms - known_after_ms) return;
+  for (const Trainer* trainer : world_.launcher.trainers()) {
+    if (trainer->incarnation() != ended || trainer->is_halted() || trainer->is_frozen_for_good()) continue;
+    if (trainer->obeys_since() > since) continue;
+    if (world_.is_reachable_from(world_.machines.at(trainer->node), leader, since))
+      throw Violation{"I12", text("node ", leader.id, " ends incarnation ", ended, " although rank ", trainer->rank,
+                                  " trains in it and is not frozen")};
+  }
+}
+
 // A halt names who it names when it is made. Whoever is added later must be to blame, too.
 void HaltCheck::told(const Machine& leader, const Directive& directive) {
   const Halt& halt = directive.halt;
   if (halt.incarnation == 0) return;
   if (halt.incarnation != halted_) {
     halted_ = halt.incarnation;
+    halted_at_ = world_.event_queue.now();
     named_.clear();
     ++halts_;
   }

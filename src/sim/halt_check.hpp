@@ -1,5 +1,6 @@
-// HaltCheck checks invariants I9 and I10 in a simulated run, and knows what I11 needs: nobody who obeys is named by a
-// halt, and what a rank froze at an iteration is what is restored as that iteration. Not thread-safe.
+// HaltCheck checks invariants I9, I10 and I12 in a simulated run: nobody who obeys is named by a halt; what a rank
+// froze at an iteration is what is restored as that iteration; and no incarnation ends before its ranks are frozen. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,11 @@ class HaltCheck {
   void sealed(const Trainer& trainer, const PieceInfo& piece) const;
   void captured_late(const Trainer& trainer);
   void restored(const Trainer& trainer, CheckpointId checkpoint);
+  // A process that has rejoined keeps its tensors, because they are of this checkpoint. `main`: what they hold.
+  void kept(const Trainer& trainer, CheckpointId checkpoint, std::uint64_t main);
   void told(const Machine& leader, const core::Directive& directive);
+  // The leader asked at `asked_at` for an incarnation that follows `ended`.
+  void incarnation_ends(const Machine& leader, std::uint64_t ended, TimeMs asked_at) const;
   void forget_everything();
 
   // True while some rank of the newest launch has heard of a halt and is not frozen for good.
@@ -37,6 +42,7 @@ class HaltCheck {
   std::uint64_t halts() const { return halts_; }
   std::uint64_t late_captures() const { return late_captures_; }
   std::uint64_t late_restores() const { return late_restores_; }
+  std::uint64_t kept() const { return kept_; }
 
  private:
   struct State {
@@ -51,8 +57,9 @@ class HaltCheck {
   std::map<Key, std::deque<State>> states_;  // the newest of each rank
   std::map<Key, std::int64_t> captured_late_;
   std::uint64_t halted_ = 0;  // incarnation of the newest halt
-  std::vector<Rank> named_;   // its culprits
-  std::uint64_t halts_ = 0, late_captures_ = 0, late_restores_ = 0;
+  TimeMs halted_at_ = 0;
+  std::vector<Rank> named_;  // its culprits
+  std::uint64_t halts_ = 0, late_captures_ = 0, late_restores_ = 0, kept_ = 0;
 };
 
 }  // namespace ckpt::sim

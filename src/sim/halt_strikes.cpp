@@ -87,4 +87,18 @@ bool Faults::strike_halted_rank(Fault fault, Trainer& trainer, TimeMs long_ms) {
   }
 }
 
+bool Faults::strike_rejoining_rank(Fault fault, Trainer& trainer, TimeMs long_ms) {
+  auto others = world_.launcher.trainers();
+  std::erase_if(others, [&](const Trainer* each) { return each == &trainer || each->is_halted(); });
+  if (others.empty()) return false;
+  if (fault == Fault::newcomer_dies) world_.launcher.next_dies_in_restore();
+  if (fault == Fault::never_rejoins) trainer.never_rejoin();
+  if (fault == Fault::survivor_spins) trainer.spin();
+  world_.random.pick(others)->die();
+  mend_after(long_ms, long_ms, [this, instance = trainer.instance] {
+    if (Trainer* survivor = world_.trainer(instance); survivor != nullptr && survivor->is_halted()) survivor->wake();
+  });
+  return true;
+}
+
 }  // namespace ckpt::sim

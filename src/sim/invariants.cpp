@@ -36,6 +36,9 @@ void Tally::add(const Tally& other) {
   halts += other.halts;
   late_captures += other.late_captures;
   late_restores += other.late_restores;
+  rejoined += other.rejoined;
+  kept += other.kept;
+  started_anew += other.started_anew;
   slowest_commit_ms = std::max(slowest_commit_ms, other.slowest_commit_ms);
   slowest_recovery_ms = std::max(slowest_recovery_ms, other.slowest_recovery_ms);
 }

@@ -24,7 +24,7 @@ class World;
 struct Machine;
 
 struct Violation {
-  std::string invariant;  // "I1" ... "I11", or "core" if the core threw
+  std::string invariant;  // "I1" ... "I12", or "core" if the core threw
   std::string text;
 };
 
@@ -52,6 +52,9 @@ struct Tally {
   std::uint64_t halts = 0;          // incarnations that were halted
   std::uint64_t late_captures = 0;  // ranks that were captured in a halted incarnation
   std::uint64_t late_restores = 0;  // ranks that restored what was captured so
+  std::uint64_t rejoined = 0;       // processes that rejoined a halted job
+  std::uint64_t kept = 0;           // of these, how many kept their tensors
+  std::uint64_t started_anew = 0;   // ranks that were started anew while others stayed
   TimeMs slowest_recovery_ms = 0;   // longest time from the last fault's end until the job had recovered
   TimeMs slowest_commit_ms = 0;     // longest time from one commit to the next while all was well
 

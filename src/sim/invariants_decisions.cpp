@@ -322,6 +322,8 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
                    " writes an incarnation record that is older than the present one, or that skips an incarnation")};
   }
   if (record.incarnation != old.incarnation) incarnation_opened(record.incarnation);
+  if (record.incarnation != old.incarnation && !incarnation_record_spoiled_)
+    world_.halt_check.incarnation_ends(world_.machines.at(by), old.incarnation, asked.at);
   if (record.assignments != old.assignments) assignments_before_ = world_.store.assignment_table(old.assignments);
   newest_decided_ = std::max(newest_decided_, record.incarnation);
   if (record.incarnation == newest_decided_) newest_incarnation_read_at_ = world_.event_queue.now();

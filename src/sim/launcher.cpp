@@ -8,7 +8,9 @@ namespace ckpt::sim {
 
 namespace {
 constexpr TimeMs watch_ms = 1000;
-constexpr TimeMs hang_ms = 8000;  // the job hangs if it trains and makes no progress for so long
+// The job hangs if it trains and makes no progress for so long. A halt that ends it comes before.
+constexpr TimeMs hang_ms = 8000;
+constexpr TimeMs hang_in_spite_of_halts_ms = 20000;
 constexpr int losses_until_given_up = 2;
 }  // namespace
 
@@ -43,7 +45,9 @@ bool Launcher::everyone_trains() const {
 void Launcher::watch() {
   world_.event_queue.after(watch_ms, [this] { watch(); });
   const TimeMs now = world_.event_queue.now();
-  if (!stopping_ && everyone_trains() && now - std::max(progress_at_, looks_away_until_) > hang_ms) restart();
+  const TimeMs most_ms = world_.settings.can_rejoin() ? hang_in_spite_of_halts_ms : hang_ms;
+  if (!stopping_ && everyone_trains() && now - std::max(progress_at_, looks_away_until_) > most_ms) restart();
+  if (!stopping_ && world_.settings.can_rejoin() && now >= looks_away_until_) kill_left_behind();
 }
 
 // ---- Training in step ----
@@ -57,15 +61,18 @@ void Launcher::restored(const Trainer& trainer) {
 
 void Launcher::arrived(const Trainer& trainer, std::int64_t k) {
   if (trainer.launch != launch_ || stopping_) return;
-  if (++arrived_[k] < ranks_) return;
-  arrived_.erase(k);
-  if (world_.communications.keeps([this, k] { update_all(k); })) return;
-  update_all(k);
+  const std::pair step(trainer.incarnation(), k);
+  if (++arrived_[step] < ranks_) return;
+  arrived_.erase(step);
+  if (world_.communications.keeps([this, step] { update_all(step.first, step.second); })) return;
+  update_all(step.first, step.second);
 }
 
-void Launcher::update_all(std::int64_t k) {
+void Launcher::update_all(std::uint64_t incarnation, std::int64_t k) {
   progress_at_ = world_.event_queue.now();
-  for (Trainer* each : trainers()) each->update(k);
+  for (Trainer* each : trainers()) {
+    if (each->incarnation() == incarnation) each->update(k);
+  }
 }
 
 // ---- Restarts ----
@@ -73,9 +80,9 @@ void Launcher::update_all(std::int64_t k) {
 void Launcher::trainer_died(const Trainer& trainer) {
   if (trainer.launch != launch_) return;
   const TimeMs now = world_.event_queue.now();
-  if (now >= looks_away_until_) return restart();
-  world_.event_queue.after(looks_away_until_ - now, [this, launch = launch_] {
-    if (launch == launch_) restart();
+  if (now >= looks_away_until_) return failed(trainer.rank);
+  world_.event_queue.after(looks_away_until_ - now, [this, launch = launch_, rank = trainer.rank] {
+    if (launch == launch_) failed(rank);
   });
 }
 
@@ -85,6 +92,7 @@ void Launcher::state_is_lost() {
   if (lost_in_launch_ == launch_) return;
   lost_in_launch_ = launch_;
   ++losses_in_a_row_;
+  if (world_.settings.can_rejoin()) restart();
 }
 
 void Launcher::restart_with(Rank ranks) {
@@ -132,6 +140,8 @@ void Launcher::launch_all() {
   ranks_ = next_ranks_;
   stopping_ = false;
   arrived_.clear();
+  failures_.clear();
+  behind_.clear();
   world_.communications.forget_everything();
   instances_.clear();
   progress_at_ = world_.event_queue.now();

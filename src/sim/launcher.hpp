@@ -1,11 +1,13 @@
 // Launcher starts and restarts the simulated job, as a job scheduler does. It places ranks on machines, and lets them
 // train in step. If a rank dies or hangs, Launcher kills all ranks and starts them again, sometimes on other machines.
-// Sometimes it fails to kill a trainer, which may wake later. If the job's state stays lost, Launcher removes it and
-// starts the job anew, as an operator does with `ckptctl gc`. Not thread-safe.
+// In runs in which ranks rejoin, it starts only that rank again, as ckptrun does, and kills ranks that others have left
+// behind. Sometimes it fails to kill a trainer, which may wake later. If the job's state stays lost, Launcher removes
+// it and starts the job anew, as an operator does with `ckptctl gc`. Not thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "sim/event_queue.hpp"
@@ -15,6 +17,7 @@ namespace ckpt::sim {
 
 class Trainer;
 class World;
+struct Kept;
 
 class Launcher {
  public:
@@ -29,18 +32,23 @@ class Launcher {
   void restored(const Trainer& trainer);
   void arrived(const Trainer& trainer, std::int64_t k);  // the trainer has the gradients of iteration k
   void trainer_died(const Trainer& trainer);
+  void rejoins(const Trainer& trainer, const Kept& kept);  // the same process, in the next incarnation
   void state_is_lost();
   // If a rank dies or hangs in the next `for_ms`, the launcher notices it only then.
   void look_away(TimeMs for_ms);
+  void next_dies_in_restore() { next_dies_in_restore_ = true; }  // the next rank that is started anew
 
   int launch() const { return launch_; }   // a launch is one start of the job; they are numbered from 1
   Rank ranks() const { return ranks_; }    // number of ranks in this launch
   std::vector<Trainer*> trainers() const;  // the living trainers of this launch
   bool is_between_launches() const { return stopping_; }
+  bool is_joining() const;  // some rank of this launch does not train, and a trainer of it runs
   bool everyone_has_asked() const;
   bool everyone_trains() const;
   int restores() const { return restores_; }
   int give_ups() const { return give_ups_; }
+  std::uint64_t rejoined() const { return rejoined_; }
+  std::uint64_t started_anew() const { return started_anew_; }
   TimeMs progress_at() const { return progress_at_; }  // when all ranks last began an iteration or were started
 
  private:
@@ -48,7 +56,14 @@ class Launcher {
   void stop_all();
   void launch_all();
   void place_ranks();
-  void update_all(std::int64_t k);
+  void update_all(std::uint64_t incarnation, std::int64_t k);
+
+  // launcher_rejoin.cpp
+  void failed(Rank rank);
+  void start_anew(Rank rank);
+  bool place_anew(Rank rank);
+  void begin(Rank rank, const Kept* kept);
+  void kill_left_behind();
 
   World& world_;
   Rank ranks_;
@@ -62,9 +77,14 @@ class Launcher {
   int give_ups_ = 0;
   std::map<Rank, NodeId> places_;
   std::vector<std::uint64_t> instances_;  // the trainers of this launch, by rank
-  std::map<std::int64_t, Rank> arrived_;  // [iteration]: how many ranks have its gradients
+  // [incarnation, iteration]: how many ranks have its gradients
+  std::map<std::pair<std::uint64_t, std::int64_t>, Rank> arrived_;
   TimeMs progress_at_ = 0;
   TimeMs looks_away_until_ = 0;
+  std::map<Rank, int> failures_;            // in this launch
+  std::map<std::uint64_t, TimeMs> behind_;  // trainers that are left behind, and since when
+  bool next_dies_in_restore_ = false;
+  std::uint64_t rejoined_ = 0, started_anew_ = 0;
 };
 
 }  // namespace ckpt::sim

@@ -52,6 +52,9 @@ Phases current_phases(World& world) {
   }
   set(Phase::replacing, !world.store.incarnation_record().record.replacements.empty());
   set(Phase::halting, world.settings.can_halt() && world.halt_check.is_under_way());
+  set(Phase::rejoining, std::any_of(trainers.begin(), trainers.end(), [](const Trainer* trainer) {
+        return trainer->has_rejoined() && trainer->stage() != Stage::training;
+      }));
   if (all_train && phases.none()) set(Phase::idle, true);
   return phases;
 }

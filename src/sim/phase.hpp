@@ -27,12 +27,14 @@ enum class Phase : std::uint8_t {
   decoding,      // lost pieces are being decoded from parity
   replacing,     // a standby node is the replacement of a lost member
   halting,       // the job is halted, and some rank is not frozen for good yet
+  rejoining,     // some rank has rejoined the job in its process, and has not restored yet
 };
-inline constexpr std::size_t phase_count = 16;
+inline constexpr std::size_t phase_count = 17;
 inline constexpr std::size_t first_phases = 15;  // among these a fault's phase is drawn
 inline constexpr std::array<const char*, phase_count> phase_names = {
-    "down",     "hello", "deciding",  "restoring",  "capturing", "replicating", "committing",  "reprotecting",
-    "electing", "idle",  "gathering", "announcing", "encoding",  "decoding",    "standing in", "halting"};
+    "down",       "hello",        "deciding",    "restoring", "capturing", "replicating",
+    "committing", "reprotecting", "electing",    "idle",      "gathering", "announcing",
+    "encoding",   "decoding",     "standing in", "halting",   "rejoining"};
 
 using Phases = std::bitset<phase_count>;
 

@@ -117,6 +117,7 @@ Settings draw_settings(std::uint64_t seed) {
   settings.core.capture_every = static_cast<std::uint32_t>(halting.between(1, 6));
   settings.core.halt_decision_ms = 1500;
   settings.core.halt_ms = 8000;
+  settings.rejoins = Random(mix(seed, hash_of("rejoining"))).chance(600);
   return settings;
 }
 

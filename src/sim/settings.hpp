@@ -41,6 +41,13 @@ struct Settings {
   // in which agents watch the ranks.
   bool halts = false;
   bool can_halt() const { return watches && halts; }
+  // Ranks rejoin a halted job in their processes, and the launcher starts only those anew that have died. Only in runs
+  // in which a suspicion halts the job.
+  bool rejoins = false;
+  bool can_rejoin() const { return can_halt() && rejoins; }
+  // What trainers do wrong, so that a test sees a check fail.
+  enum class Defect : std::uint8_t { none, updates_in_a_halt, keeps_changed_tensors };
+  Defect defect = Defect::none;
   TimeMs fault_gap_ms = 4000;  // longest time from one fault to the next
 
   std::string main_shard(Rank rank) const;

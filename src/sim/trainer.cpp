@@ -16,15 +16,19 @@ constexpr std::uint64_t within_update = 0x5555;  // what its state differs by wh
 }  // namespace
 
 Trainer::Trainer(World& world, std::uint64_t its_instance, int its_launch, Rank its_rank, Rank its_world_size,
-                 NodeId its_node)
+                 NodeId its_node, const std::optional<Kept>& its_kept)
     : instance(its_instance),
       launch(its_launch),
       rank(its_rank),
       world_size(its_world_size),
       node(its_node),
-      world_(world) {
+      world_(world),
+      kept_(its_kept) {
   main_ = mix(hash_of(world.settings.main_shard(rank)), mix(hash_of("initial"), static_cast<std::uint64_t>(launch)));
   private_ = mix(hash_of(world.settings.private_shard(rank)), static_cast<std::uint64_t>(launch));
+  if (!kept_) return;
+  main_ = kept_->main;
+  private_ = kept_->private_;
 }
 
 Machine& Trainer::machine() { return world_.machines.at(node); }
@@ -74,6 +78,7 @@ char Trainer::process_state() const {
 
 void Trainer::wake() {
   halt_ = Halt::none;
+  obeys_since_ = world_.event_queue.now();
   world_.watch_check.went_on(*this);
   for (auto actions = std::exchange(postponed_, {}); !actions.empty(); actions.pop_front()) later(0, actions.front());
   // Its threads run on in any order.
@@ -99,13 +104,14 @@ void Trainer::close(const char* why) {
 
 void Trainer::corrupt_state() {
   main_ ^= 1;
+  is_corrupted_ = true;
   world_.halt_check.corrupted(*this);
 }
 
 // ---- Connecting ----
 
 void Trainer::start() {
-  later(world_.random.between(0, 300), [this] { connect(); });
+  later(world_.random.between(0, kept_ ? 20 : 300), [this] { connect(); });
   later(restore_timeout_ms, [this] {
     if (stage_ == Stage::training) return;
     if (world_.liveness_check.calm_ms() >= restore_timeout_ms) world_.invariants.restore_hangs(*this);
@@ -155,6 +161,8 @@ void Trainer::restore_ready(const RestoreReady& ready) {
     if (agent_id_ != agent_id || stage_ != Stage::waiting) return;
     stage_ = Stage::reading;
     incarnation_ = ready.incarnation;
+    if (dies_in_restore_)
+      return later(world_.random.between(0, 200), [this] { quit("it is killed while it restores"); });
     later(world_.random.between(1, 200), [this, ready, agent_id] {
       if (agent_id_ == agent_id && stage_ == Stage::reading) read(ready, agent_id);
     });
@@ -162,6 +170,10 @@ void Trainer::restore_ready(const RestoreReady& ready) {
 }
 
 void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
+  if (kept_ && ready.decision.verdict != Verdict::restore) {
+    if (launch == world_.launcher.launch()) world_.launcher.restart();  // as ckptrun does: all begin anew
+    return quit("nothing is stored, and it has trained");
+  }
   std::vector<SlotRef> corrupt;
   if (ready.decision.verdict == Verdict::restore) {
     const auto bytes_of = [&](const RestoreSource& source) {
@@ -178,9 +190,13 @@ void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
       for (const std::uint64_t state : states) {
         if (state != states.front()) main_ = mix(main_, state);  // the parts come from ranks with different states
       }
+      // The engine compares, and loads what differs.
+      if (kept_ && kept_->live == ready.decision.checkpoint && !kept_->is_corrupted)
+        world_.halt_check.kept(*this, kept_->live, kept_->main);
       private_ = private_bytes;
       if (ready.private_.slot.shard != world_.settings.private_shard(rank)) private_ = mix(private_, rank);
       iteration_ = ready.decision.checkpoint.iteration();
+      restored_ = ready.decision.checkpoint;
     }
   }
   Agent* agent = world_.agent(node, agent_id);
@@ -192,7 +208,10 @@ void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
   world_.invariants.restored(*this, ready);
   share_ = ready.share;
   stage_ = Stage::training;
-  if (ready.decision.verdict == Verdict::restore) world_.halt_check.restored(*this, ready.decision.checkpoint);
+  obeys_since_ = world_.event_queue.now();
+  const bool has_own = ready.private_.slot.shard == world_.settings.private_shard(rank);  // not rank 0's
+  if (ready.decision.verdict == Verdict::restore && has_own)
+    world_.halt_check.restored(*this, ready.decision.checkpoint);
   newest_captured_ = iteration_;
   rest();
   world_.launcher.restored(*this);
@@ -289,7 +308,8 @@ void Trainer::begin_update(std::int64_t k) {
 
 void Trainer::finish_update(std::int64_t k) {
   if (world_.settings.can_halt()) main_ ^= within_update;
-  const auto step = mix(static_cast<std::uint64_t>(k), static_cast<std::uint64_t>(launch));
+  const auto start = static_cast<std::uint64_t>(launch);
+  const auto step = mix(static_cast<std::uint64_t>(k), world_.settings.can_rejoin() ? mix(start, incarnation_) : start);
   main_ = mix(main_, step);
   if (!world_.settings.can_halt()) private_ = mix(private_, step);
   iteration_ = k;

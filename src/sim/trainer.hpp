@@ -20,9 +20,19 @@ struct Machine;
 
 enum class Stage : std::uint8_t { connecting, waiting, reading, training };
 
+// What a process that rejoins brings along.
+struct Kept {
+  CheckpointId live;  // what its tensors hold; none: they have trained, and hold nothing that can be stored
+  std::uint64_t main = 0;
+  std::uint64_t private_ = 0;
+  bool is_corrupted = false;  // since it last restored
+};
+
 class Trainer {
  public:
-  Trainer(World& world, std::uint64_t instance, int launch, Rank rank, Rank world_size, NodeId node);
+  // A process that rejoins begins as another trainer, with what it has `kept`.
+  Trainer(World& world, std::uint64_t instance, int launch, Rank rank, Rank world_size, NodeId node,
+          const std::optional<Kept>& kept);
 
   const std::uint64_t instance;
   const int launch;  // the launch that it belongs to (launcher.hpp)
@@ -41,11 +51,17 @@ class Trainer {
   void pause_next(TimeMs for_ms) { pauses_for_ms_ = for_ms; }  // after this iteration
   void slow_down(int factor) { slowness_ = factor; }
   void die_in_next_update() { dies_in_update_ = true; }
-  void hear_of_halt();   // the agent has written to the control page
-  void corrupt_state();  // from now on its state is wrong, and nobody notices
+  void die_in_restore() { dies_in_restore_ = true; }
+  void never_rejoin() { never_rejoins_ = true; }
+  void communication_failed();  // as when a peer closes its connection
+  void hear_of_halt();          // the agent has written to the control page
+  void corrupt_state();         // from now on its state is wrong, and nobody notices
 
   bool is_alive() const { return alive_; }
-  bool is_closed() const { return is_closed_; }  // it has closed its engine, and then ended
+  bool is_closed() const { return is_closed_; }  // it has closed its engine, and then ended or rejoined
+  bool has_left() const { return has_left_; }    // it has not ended: another trainer goes on with its process
+  bool has_rejoined() const { return kept_.has_value(); }
+  TimeMs obeys_since() const { return obeys_since_; }  // since when it has trained without being stopped
   bool is_frozen() const { return halt_ == Halt::frozen || halt_ == Halt::suspended; }
   bool is_halted() const { return halt_ != Halt::none; }
   char process_state() const;  // as in /proc/PID/stat
@@ -109,6 +125,8 @@ class Trainer {
   void end_freeze(bool is_captured);
 
   void heed(const std::string& refusal);
+  void rejoin_soon();
+  void rejoin();
   void quit(const char* why);
   void close(const char* why);
   void ring();
@@ -118,6 +136,11 @@ class Trainer {
   World& world_;
   bool alive_ = true;
   bool is_closed_ = false;
+  bool has_left_ = false;
+  std::optional<Kept> kept_;
+  CheckpointId restored_;
+  bool is_corrupted_ = false;
+  TimeMs obeys_since_ = 0;
   Halt halt_ = Halt::none;
   TimeMs pauses_for_ms_ = 0;
   int slowness_ = 1;
@@ -155,6 +178,8 @@ class Trainer {
   bool is_late_ = false;     // the running capture
   bool is_captured_late_ = false;
   bool dies_in_update_ = false;
+  bool dies_in_restore_ = false;
+  bool never_rejoins_ = false;
 };
 
 }  // namespace ckpt::sim

@@ -38,6 +38,7 @@ bool Trainer::has_heard_of_a_halt() {
 bool Trainer::passes_gate(std::int64_t k) {
   if (!world_.settings.can_halt()) return true;
   if (gate_ == Gate::resting) gate_ = Gate::updating;
+  if (world_.settings.defect == Settings::Defect::updates_in_a_halt) return true;
   if (gate_ == Gate::updating) {
     may_follow_ = false;
     return true;
@@ -53,8 +54,8 @@ void Trainer::leave_gate() {
   const std::int64_t k = *std::exchange(waits_to_update_, std::nullopt);
   later(world_.random.between(0, 2), [this, k] {
     set_paused(false);
-    if (gate_ == Gate::over) return close("halted");
-    begin_update(k);
+    if (gate_ != Gate::over) return begin_update(k);
+    if (!world_.settings.can_rejoin()) close("halted");
   });
 }
 
@@ -132,6 +133,33 @@ void Trainer::end_freeze(bool is_captured) {
   if (is_captured) world_.halt_check.captured_late(*this);
   answer(is_captured ? Freeze::captured : Freeze::refused);
   leave_gate();
+  rejoin_soon();
+}
+
+// ---- Rejoining ----
+
+// Its communications are interrupted, so it need not wait in one. A process that spins does not come to it.
+void Trainer::rejoin_soon() {
+  if (!world_.settings.can_rejoin() || never_rejoins_) return;
+  later(world_.random.between(0, 50), [this] { rejoin(); });
+}
+
+// The process stays. For the agent it is another trainer from now on, as after a goodbye and a new claim.
+void Trainer::rejoin() {
+  Kept kept{iteration_ < 0 ? CheckpointId() : CheckpointId(incarnation_, iteration_), main_, private_, is_corrupted_};
+  if (restored_ && restored_.iteration() == iteration_) kept.live = restored_;  // no update has ended since
+  if (world_.settings.defect == Settings::Defect::keeps_changed_tensors) kept.main = mix(kept.main, 1);
+  world_.launcher.rejoins(*this, kept);
+  has_left_ = true;
+  close("it rejoins");
+}
+
+void Trainer::communication_failed() {
+  later(world_.random.between(0, 20), [this] {
+    Agent* agent = world_.agent_on(node);
+    if (stage_ != Stage::training || gate_ == Gate::over || agent == nullptr) return;
+    agent->later(world_.random.between(0, 2), [id = instance](Agent& a) { a.report_trouble(id); });
+  });
 }
 
 }  // namespace ckpt::sim

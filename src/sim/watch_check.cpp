@@ -332,6 +332,7 @@ void WatchCheck::after_step() {
 }
 
 void WatchCheck::check_is_named(const std::vector<const Truth*>& truths) {
+  if (world_.settings.can_rejoin() && world_.launcher.is_joining()) return;  // whoever failed has been replaced
   const TimeMs now = world_.event_queue.now();
   const TimeMs tick_ms = world_.settings.core.report_ms / 2;
   std::vector<Rank> gone, spinning, waiting;

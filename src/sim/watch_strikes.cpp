@@ -17,7 +17,11 @@ bool Faults::strike_rank(Fault fault) {
   Trainer& trainer = *world_.random.pick(trainers);
   if (trainer.is_halted()) return false;
   const TimeMs long_ms = world_.random.between(8000, 20000);
-  if (fault != Fault::rank_slow) world_.launcher.look_away(long_ms);
+  const bool is_of_rejoining = static_cast<std::size_t>(fault) >= first_rejoining_fault;
+  // A launcher that lets ranks rejoin mostly notices at once.
+  const bool looks_away = fault != Fault::rank_slow && !(world_.settings.can_rejoin() && world_.random.chance(700));
+  if (looks_away && !is_of_rejoining) world_.launcher.look_away(long_ms);
+  if (is_of_rejoining) return strike_rejoining_rank(fault, trainer, long_ms);
   if (static_cast<std::size_t>(fault) >= first_halting_fault) return strike_halted_rank(fault, trainer, long_ms);
   switch (fault) {
     case Fault::rank_dies:

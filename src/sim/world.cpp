@@ -67,6 +67,9 @@ Outcome World::run() {
   outcome.tally.halts = halt_check.halts();
   outcome.tally.late_captures = halt_check.late_captures();
   outcome.tally.late_restores = halt_check.late_restores();
+  outcome.tally.rejoined = launcher.rejoined();
+  outcome.tally.kept = halt_check.kept();
+  outcome.tally.started_anew = launcher.started_anew();
   outcome.tally.given_up = launcher.give_ups();
   outcome.tally.slowest_commit_ms = commit_rate_check.slowest_ms();
   outcome.tally.slowest_recovery_ms = liveness_check.took_ms();
@@ -188,10 +191,10 @@ bool World::decision_is_notified() const { return decision_notified_ >= store.in
 
 // ---- Trainers ----
 
-std::uint64_t World::make_trainer(int launch, Rank rank, NodeId node) {
+std::uint64_t World::make_trainer(int launch, Rank rank, NodeId node, const std::optional<Kept>& kept) {
   std::erase_if(trainers_, [](const auto& entry) { return !entry.second->is_alive(); });
   const std::uint64_t instance = random.next();
-  trainers_[instance] = std::make_unique<Trainer>(*this, instance, launch, rank, launcher.ranks(), node);
+  trainers_[instance] = std::make_unique<Trainer>(*this, instance, launch, rank, launcher.ranks(), node, kept);
   return instance;
 }
 
@@ -224,7 +227,7 @@ void World::trainer_died(const Trainer& trainer) {
     });
   }
   watch_check.ended(trainer);
-  launcher.trainer_died(trainer);
+  if (!trainer.has_left()) launcher.trainer_died(trainer);
 }
 
 void World::notify(std::uint64_t instance, std::function<void(Trainer&)> message) {

@@ -87,7 +87,7 @@ class World {
   void agent_paused(Machine& machine, TimeMs since);
 
   // Trainers.
-  std::uint64_t make_trainer(int launch, Rank rank, NodeId node);
+  std::uint64_t make_trainer(int launch, Rank rank, NodeId node, const std::optional<Kept>& kept = {});
   Trainer* trainer(std::uint64_t instance);  // null if it is dead
   std::vector<Trainer*> trainers_on(NodeId node);
   std::vector<Trainer*> living_trainers();

@@ -235,7 +235,7 @@ TEST_F(Recovery, KeepsTheLastCommitUntilANewerCheckpointIsSafe) {
 TEST_F(Recovery, WaitsAndSaysThatItCannotTellWhereNobodyKnowsWhoTookPartInTheLastIncarnation) {
   store_everywhere(4);
   question.members.clear();
-  EXPECT_TRUE(ask({0, 1, 2}).final);
+  EXPECT_FALSE(ask({0, 1, 2}).final);
   question.members_are_lost = true;
   EXPECT_FALSE(ask({0, 1, 2}).final);
   EXPECT_TRUE(ask({0, 1, 2}).decision.status_unknown);
@@ -243,6 +243,16 @@ TEST_F(Recovery, WaitsAndSaysThatItCannotTellWhereNobodyKnowsWhoTookPartInTheLas
   EXPECT_EQ(ask({0, 1, 2}).decision.verdict, Verdict::fresh);
   EXPECT_FALSE(ask({0, 1, 2}).final);
   EXPECT_TRUE(ask({0, 1, 2}).decision.status_unknown);
+}
+
+// The store lost the incarnation's record.
+TEST_F(Recovery, StartsFreshAtOnceOnlyIfNoNodeHasEverHadAPiece) {
+  question.members.clear();
+  EXPECT_TRUE(ask({0, 1, 2}).final) << "a first start ended before it was decided";
+  reports[1].newest_seen = CheckpointId(incarnation, 4);
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.verdict, Verdict::fresh);
+  EXPECT_FALSE(answer.final) << "another node may have all of a checkpoint";
 }
 
 TEST_F(Recovery, VoidCheckpointStaysVoidAfterAnIncarnationWithoutCaptures) {

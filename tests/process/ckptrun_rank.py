@@ -1,8 +1,9 @@
 """A rank for tests of ckptrun: ckptrun_rank.py FOLDER [WORDS...]. It needs no torch and no engine.
 
 It appends a line of JSON to FOLDER/started-RANK when it starts. Then it waits for FOLDER/end, and obeys files on the
-way: FOLDER/raise-RANK makes it raise, FOLDER/child-RANK start a child process that sleeps. It appends the name of each
-SIGUSR1 and SIGTERM to FOLDER/signals-RANK. With the word `stubborn` SIGTERM does not end it.
+way: FOLDER/raise-RANK makes it raise, FOLDER/anew-RANK raise what starts all ranks anew, FOLDER/child-RANK start a
+child process that sleeps. It appends the name of each SIGUSR1 and SIGTERM to FOLDER/signals-RANK. With the word
+`stubborn` SIGTERM does not end it.
 """
 
 import json
@@ -18,6 +19,10 @@ NAMES = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "
          "OMP_NUM_THREADS"]
 
 folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+
+
+class NothingStored(Exception):
+    ckptrun_status = 75
 
 
 def signalled(number, frame):
@@ -42,6 +47,9 @@ def main() -> None:
     while not (folder / "end").exists():
         if (folder / f"raise-{rank}").exists():
             raise ValueError(f"no luck with {time.monotonic_ns():x}" if "odd" in sys.argv else "no luck")
+        if (folder / f"anew-{rank}").exists():
+            (folder / f"anew-{rank}").unlink()
+            raise NothingStored("nothing is stored")
         if (folder / f"child-{rank}").exists():
             (folder / f"child-{rank}").unlink()
             append("children", str(subprocess.Popen(["sleep", "600"]).pid))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jit_trainer
 from conftest import BUILD, build_file_of
-from processes import build_file
+from processes import build_file, kill_process
 
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["ckptengine.torch"])
@@ -36,9 +36,12 @@ class Begin:
 
 
 class JitJob:
-    def __init__(self, cluster, folder: Path, kind: str = "ddp", **options: object) -> None:
+    def __init__(self, cluster, folder: Path, kind: str = "ddp", first: tuple | None = None, **options: object) -> None:
+        """`first`: a fault of the first iteration, as fault() takes it."""
         self.cluster, self.folder = cluster, folder
         folder.mkdir()
+        if first is not None:
+            self.fault(*first)
         given = cluster.options(0, RANKS, **{
             "hang_floor_ms": FLOOR_MS, "on_suspicion": "halt", "capture_every": CAPTURE_EVERY,
             "restore_timeout_ms": 30_000} | options)
@@ -119,19 +122,45 @@ class JitJob:
         whole.write_text(f"{what} {where}")
         whole.rename(self.folder / f"do-{rank}")
 
+    def await_fault(self, rank: int) -> None:
+        """Until the rank does what it was asked for."""
+        self.until(lambda: not (self.folder / f"do-{rank}").exists())
+
+    def pids(self) -> list[int]:
+        return [self.begins(rank)[-1].pid for rank in range(RANKS)]
+
+    def restores(self, rank: int) -> list[int]:
+        """The process of each restore that has begun."""
+        return [int(pid) for [pid] in self.lines("restores", rank)]
+
+    def told_times(self, words: str) -> int:
+        return (self.folder / "log").read_text().count(words)
+
+    def kill_agents(self, *nodes: str) -> None:
+        for node in nodes:
+            for agent in self.cluster.agents(node):
+                kill_process(agent, signal.SIGKILL)
+
+    def status(self, node: str) -> dict:
+        asked = subprocess.run(
+            [build_file_of("ckptctl"), "status", "--json", f"node={node}", f"job={self.cluster.job}",
+             f"arena_dir={self.cluster.arena}"], capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+        agents = json.loads(asked.stdout).get("agents") if asked.stdout else None
+        return agents[0] if agents else {}
+
     def await_begins(self, count: int) -> None:
         """Until each rank has begun to train `count` times."""
         self.until(lambda: all(len(self.begins(rank)) >= count for rank in range(RANKS)))
 
-    def check_survivors(self, failed: int, *, same_state: bool = True) -> None:
-        """After the last fault: the failed rank has another process, the others have the same, and their tensors."""
-        number = len(self.begins(failed)) - 1
+    def check_survivors(self, *failed: int, same_state: bool = True) -> None:
+        """After the last fault: the failed ranks have other processes, the others have the same, and their tensors."""
+        number = len(self.begins(0)) - 1
         assert len({self.begins(rank)[number].iteration for rank in range(RANKS)}) == 1
         for rank in range(RANKS):
             before, after = self.begins(rank)[number - 1 :]
-            assert (before.pid == after.pid) == (rank != failed)
-            if rank != failed and same_state:
-                assert after.tier == "LIVE"
+            assert (before.pid == after.pid) == (rank not in failed), rank
+            if rank not in failed and same_state:
+                assert after.tier == "LIVE", rank
 
     def check_losses(self, kind: str) -> None:
         """Against those of a run without faults."""

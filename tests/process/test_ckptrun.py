@@ -64,6 +64,34 @@ def test_a_rank_that_fails_twice_in_the_same_way_ends_the_job_with_its_trace(job
     assert len(job.started(1)) == 2 and not runs(before[0])
 
 
+def test_a_rank_that_cannot_begin_anew_alone_lets_all_start_anew_together(job):
+    launcher = job.launch("--nproc-per-node", 3, "--spares", 0)
+    before = job.pids(3)
+    kill_process(before[2])
+    job.await_started(2, 2)
+    for rank in (0, 1):  # each rank that was interrupted, at the same time
+        job.do(f"anew-{rank}")
+    for rank, times in enumerate((2, 2, 3)):
+        anew = job.await_started(rank, times)
+        assert anew["TORCHELASTIC_RESTART_COUNT"] == str(times - 1)
+        assert anew["MASTER_PORT"] != job.started(rank)[0]["MASTER_PORT"]  # in a new store
+    launcher.await_text(r"^ckptrun: rank \d says that nothing is stored yet, so all ranks start anew")
+    job.do("end")
+    assert launcher.end() == 0, launcher.text
+    assert [len(job.started(rank)) for rank in range(3)] == [2, 2, 3]
+    assert "NothingStored: nothing is stored" in launcher.text
+
+
+def test_a_rank_that_never_gets_further_ends_the_job(job):
+    launcher = job.launch("--nproc-per-node", 2, "--max-restarts", 1, "--spares", 0)
+    job.pids(2)
+    job.do("anew-0")
+    job.await_started(0, 2)
+    job.do("anew-0")
+    assert launcher.end() == 1
+    assert "rank 0 has failed 2 times within 3600 s, more often than --max-restarts allows" in launcher.text
+
+
 def test_a_rank_that_fails_too_often_ends_the_job(job):
     launcher = job.launch("--nproc-per-node", 2, "--max-restarts", 1)
     kill_process(job.pids(2)[0])
@@ -161,9 +189,12 @@ def test_a_launcher_that_stands_by_takes_a_stopped_ones_place_and_that_one_ends_
     third = job.launch(*nodes(port), *brief, "--standby")
     before = job.pids(4)
     first.await_text("stands by$")
+    spares = until(lambda: len(children(third.pid)) == 2 and children(third.pid))  # one for each rank of a node
     kill_process(second.pid, signal.SIGSTOP)
     first.await_text(r"^ckptrun: node 1 is lost: its launcher .* has been silent for 3 s")
-    assert {job.await_started(rank, 2)["GROUP_RANK"] for rank in (2, 3)} == {"1"}
+    anew = [job.await_started(rank, 2) for rank in (2, 3)]
+    assert {each["GROUP_RANK"] for each in anew} == {"1"}
+    assert {each["pid"] for each in anew} == set(spares) and all(each["preloaded"] for each in anew)
     kill_process(second.pid, signal.SIGCONT)
     assert second.end() == 1, second.text
     assert "it was silent for 3 s, so its node counts as lost" in second.text

@@ -220,6 +220,15 @@ TEST(Seeds, ALeaderThatKnowsOfADecisionDoesNotWaitForAssignments) { EXPECT_EQ(ha
 // decided it. But it had been decided, and all who knew were lost.
 TEST(Seeds, AnIncarnationThatMayHaveBeenDecidedIsNotDecidedAnew) { EXPECT_EQ(watched_violation_of(900963), ""); }
 
+// The store lost the incarnation's record, and the next leader knew no members. So it took nobody for missing, and the
+// job started anew while nodes that it had not heard yet had all of a checkpoint.
+TEST(Seeds, WhoeverIsNotHeardMayHaveAllWhereNobodyKnowsTheMembers) {
+  Settings settings = draw_settings(901'462);
+  settings.rejoins = false;  // found before ranks rejoined
+  const auto violation = World(settings, nullptr).run().violation;
+  EXPECT_EQ(violation ? violation->text : "", "");
+}
+
 // A rank spun, and another one was stopped for a while. The checker expected the leader to name the first one again at
 // the very moment when the other one went on.
 TEST(Seeds, ARankThatSpinsIsNamedAgainSomeTimeAfterAStoppedOneGoesOn) { EXPECT_EQ(watched_violation_of(900640), ""); }

@@ -112,7 +112,7 @@ class Job:
         self._vacant[number] = self._loop.after(wait_s, lambda: self.end(
             f"{text}, and no other has taken its place within {wait_s:g} s. Start one on a healthy machine with "
             f"--node-rank {number}, or start launchers with --standby beforehand"))  # fmt: skip
-        if self._settings.restarts_all:
+        if self._settings.restarts_all or self._uncleared is not None:
             self._clear_all(0.0)
         self._fill_vacant()
 
@@ -195,11 +195,16 @@ class Job:
     def _judge(self, failure: Failure) -> None:
         if self._uncleared is not None:
             return  # a consequence of the failure for which all ranks end
-        if self._vacant:  # it cannot go on without the ranks of the lost node: this says nothing of itself
+        if self._vacant and not failure.wants_all_anew:
+            # It cannot go on without the ranks of the lost node: this says nothing of itself.
             self._held.append(failure.rank)
             return
         decision = self._restarts.judge(failure, time.monotonic())
-        if isinstance(decision, Restart) and self._settings.restarts_all:
+        if isinstance(decision, Restart) and failure.wants_all_anew:
+            text = f"rank {failure.rank} says that nothing is stored yet, so all ranks start anew"
+            self._say(text)
+            self._tell_all({"do": "told", "text": text}, but=0)
+        if isinstance(decision, Restart) and (self._settings.restarts_all or failure.wants_all_anew):
             self._clear_all(decision.delay_s)
         elif isinstance(decision, Restart):
             self._restart(failure.rank, decision.delay_s)
@@ -209,7 +214,7 @@ class Job:
     def _restart(self, rank: int, delay_s: float) -> None:
         self._counts[rank] = self._counts.get(rank, 0) + 1
         peer = self._members[rank // self._settings.ranks_per_node].peer
-        peer.send({"do": "restart", "rank": rank, "number": self._counts[rank], "delay_s": delay_s})
+        peer.send({"do": "restart", "rank": rank, "number": self._count_of(rank), "delay_s": delay_s})
 
     def _start_held(self) -> None:
         held, self._held = ([], self._held) if self._vacant else (self._held, [])
@@ -221,6 +226,7 @@ class Job:
             self._restarts_of_all += 1
             self._start_not_before_s = time.monotonic() + delay_s
             self._uncleared = set(self._members)
+            self._held = []  # they start with all others
             self._tell_all({"do": "clear"})
             for member in [member for member in self._members.values() if member.gone]:
                 member.done = False
@@ -238,7 +244,8 @@ class Job:
             self._start_all()
 
     def _count_of(self, rank: int) -> int:
-        return self._restarts_of_all if self._settings.restarts_all else self._counts.get(rank, 0)
+        own = 0 if self._settings.restarts_all else self._counts.get(rank, 0)
+        return own + self._restarts_of_all
 
     def _ranks_of(self, number: int) -> range:
         count = self._settings.ranks_per_node

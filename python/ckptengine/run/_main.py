@@ -168,9 +168,14 @@ class Launcher:
         until_s = time.monotonic() + settings.join_timeout_s
         where = f"{settings.host}:{settings.port}"
 
+        def joined() -> None:
+            self._report(self._hello())
+            if settings.node_rank is None:
+                self._node.stand_by()
+
         def connected(link: Link) -> None:
             self._upstream = link
-            link.on_open = lambda: link.send(self._hello())
+            link.on_open = joined
             link.on_message = self.told
             link.on_lost = lambda why: self._end(
                 1, text=f"the launcher of node 0 at {where} {why}. It hosted the store, so the ranks of this node end. "

@@ -49,6 +49,8 @@ class Node:
         self._spares: list[Process] = []
         self._spare_deaths = 0
         self._ending = False
+        self._stands_by = False
+        self._is_cleared = False  # no rank starts before all do
         self._when_cleared: Callable[[], None] | None = None
         self._base = dict(os.environ)
         if settings.ranks_per_node > 1:
@@ -56,12 +58,18 @@ class Node:
 
     # ---- ranks ----
 
+    def stand_by(self) -> None:
+        """Until start(), keeps a spare process ready for each rank that this node may get."""
+        self._stands_by = True
+        self._fill_spares()
+
     def start(self, node_rank: int, common: dict[str, str], restarts: dict[int, int]) -> None:
         """Starts all ranks. `common`: environment variables of all ranks. `restarts`: how often each rank was
         restarted."""
         if self._ending:
             return
         self._node_rank, self._common, self._when_cleared = node_rank, common, None
+        self._stands_by = self._is_cleared = False
         first = node_rank * self._settings.ranks_per_node
         for local in range(self._settings.ranks_per_node):
             rank = self.ranks[first + local] = Rank(first + local, local)
@@ -70,11 +78,16 @@ class Node:
 
     def restart(self, number: int, restarts: int, delay_s: float) -> None:
         rank = self.ranks[number]
-        self._loop.after(delay_s, lambda: self._begin(rank, restarts))
+
+        def begin() -> None:
+            if not self._is_cleared and self.ranks[number] is rank:
+                self._begin(rank, restarts)
+
+        self._loop.after(delay_s, begin)
 
     def clear(self, then: Callable[[], None]) -> None:
         """Ends all ranks, so that all can restart together. Calls `then()` once they have ended."""
-        self._when_cleared = then
+        self._when_cleared, self._is_cleared = then, True
         self._ask_to_end(signal.SIGTERM)
 
         def kill() -> None:
@@ -165,6 +178,8 @@ class Node:
 
     def _fill_spares(self) -> None:
         wanted = self._settings.spares if self._spare_deaths < SPARE_DEATHS_MAX else 0
+        if self._stands_by and wanted:
+            wanted = max(wanted, self._settings.ranks_per_node)
         while not self._ending and len(self._spares) < wanted:
             self._spares.append(self._spawn(self._settings.preload, "spare"))
 

@@ -7,6 +7,8 @@ import signal
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .._programs import BEGIN_ANEW
+
 # Signals that a process gets because of its own faults. Other signals come from outside.
 OWN_SIGNALS = {-int(each) for each in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)}
 BACKOFF_MAX_S = 30.0
@@ -32,7 +34,12 @@ class Failure:
     @property
     def has_place(self) -> bool:
         """True if the process failed by itself, so it may fail at the same place of the program again."""
-        return self.status > 0 or self.status in OWN_SIGNALS
+        return (self.status > 0 and not self.wants_all_anew) or self.status in OWN_SIGNALS
+
+    @property
+    def wants_all_anew(self) -> bool:
+        """True if another rank's failure is the cause, and this rank cannot restart alone."""
+        return self.status == BEGIN_ANEW
 
     def is_same_place(self, other: Failure) -> bool:
         return (

@@ -86,7 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(*both("master-port"), type=int, default=0, metavar="PORT", help="MASTER_PORT (default: any)")
     parser.add_argument(
         "--spares", type=int, default=1, metavar="S",
-        help="processes on this node that have imported --preload and wait to be a rank (default: 1)",
+        help="processes on this node that have imported --preload and wait to be a rank. With --standby, at least one "
+        "for each rank of a node, unless it is 0 (default: 1)",
     )  # fmt: skip
     parser.add_argument(
         "--preload",

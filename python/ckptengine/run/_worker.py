@@ -79,6 +79,18 @@ def run_module(name: str, arguments: list[str]) -> None:
     runpy._run_module_as_main(name)  # as `python -m` does
 
 
+def run(kind: str, words: list[str]) -> None:
+    """Runs a script or module. An exception may name the status with which the process ends, as `ckptrun_status`."""
+    try:
+        (run_module if kind == "module" else run_script)(words[0], words[1:])
+    except Exception as error:
+        status = getattr(error, "ckptrun_status", None)
+        if not isinstance(status, int):
+            raise
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(status)
+
+
 def serve_store(listener: str, host: str, port: str) -> None:
     from torch.distributed import TCPStore
 
@@ -98,7 +110,7 @@ def main() -> None:
     if kind == "program":
         os.execvp(words[0], words)
     sys.excepthook = show_without_worker
-    (run_module if kind == "module" else run_script)(words[0], words[1:])
+    run(kind, words)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from .._engine import Error, Halted, Status
+from .._programs import BEGIN_ANEW
 from . import _internals, groups
 from .groups import Interrupted
 
@@ -56,8 +57,19 @@ def run(train: Callable[[Checkpointer], Result], checkpointer: Checkpointer) -> 
 
     Returns once `train` has returned on all ranks. Call it on the training thread. An exception that no interruption
     explains leaves run(). Raises Error if this torch lacks something, if no halt follows a failed communication within
-    60 s, or if the process cannot rejoin. Then end the process: its rank may be started again."""
+    60 s, or if the process cannot rejoin. Then end the process: its rank may be started again. With Status.LOST nothing
+    was stored before the interruption: ckptrun then starts all ranks anew together."""
     return _Run(train, checkpointer).run()
+
+
+class NothingStored(Error):
+    """Nothing is stored that all ranks can get, so the job begins anew, and this process cannot: it has trained, or has
+    not the others' first state. All ranks have to start again together, as they do under ckptrun."""
+
+    ckptrun_status = BEGIN_ANEW
+
+    def __init__(self, why: str) -> None:
+        super().__init__(Status.LOST, f"{why}; end this process and start all ranks again together, as ckptrun does")
 
 
 class _WarmedUp(BaseException):
@@ -149,6 +161,8 @@ class _Run:
                         result = self._train(self._checkpointer)
                         self._meet()
                         return result
+                    except NothingStored:
+                        raise
                     except Exception as error:
                         halt = self._await_halt(error)
                         if halt is None:
@@ -166,20 +180,15 @@ class _Run:
         self._calls += 1
         if (groups.is_closed() or not is_first) and _internals.needs_warm_up(self._models):
             self._warm_up()
+        if not is_first and not self._engine.stored_layout()["found"]:
+            raise NothingStored("training was interrupted before anything was stored")
         restored = self._checkpointer.restore()  # from now on nobody uses the groups any more
         groups.close()
         self._watch = _Watch(self._engine)
-        if not restored.found and not is_first:
-            raise Error(
-                Status.LOST,
-                "training was interrupted before anything was stored, so there is nothing to restore; end this "
-                "process, so that the launcher starts all ranks again",
-            )
         if not restored.found and groups.unanswered():
-            raise Error(
-                Status.LOST,
+            raise NothingStored(
                 f"nothing is stored, and this process cannot build its model alone: {groups.unanswered()} needs the "
-                "other ranks; build the model without this communication (for DTensor: src_data_rank=None)",
+                "other ranks"
             )
         groups.reopen(f"incarnation{restored.incarnation}")
         _internals.reset_models(self._models)

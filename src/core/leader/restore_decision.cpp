@@ -224,6 +224,12 @@ bool excludes_newer(const std::vector<const Report*>& witnesses, CheckpointId ch
                      [&](const Report* witness) { return holds_nothing_newer(*witness, chosen); });
 }
 
+// No record says who took part in the last incarnation, but some node has had its pieces. Then any node may have them.
+bool are_members_forgotten(const RecoveryQuestion& question) {
+  return question.members.empty() && std::any_of(question.reports.begin(), question.reports.end(),
+                                                 [](const Report* report) { return bool(report->newest_seen); });
+}
+
 std::string missing_text(const std::vector<NodeId>& missing) {
   if (missing.empty()) return "";
   return "; no answer comes from the nodes with these numbers: " + join(missing) +
@@ -455,7 +461,7 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
   }
 
   const bool nothing_lost = decision.verdict == Verdict::fresh || (chosen && !decision.behind);
-  const bool all_here = question.missing.empty() && !question.members_are_lost;
+  const bool all_here = question.missing.empty() && !question.members_are_lost && !are_members_forgotten(question);
   const auto testifying = witnesses(question);
   const bool in_doubt = is_in_doubt(question.restored, chosen, question.base);
   const bool nothing_newer =
