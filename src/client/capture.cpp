@@ -7,6 +7,8 @@
 namespace ckpt::client {
 namespace {
 
+constexpr std::int64_t private_timeout_ms = 60'000;  // far longer than any copy of a private shard
+
 std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot, const PieceState& piece) {
   const ShardState& shard = *piece.shard;
   if (slot.fits(piece.length_bytes(), shard.layout_text.size())) return std::nullopt;
@@ -33,18 +35,19 @@ std::vector<device::Range> ranges_of(const Slots& slots) {
 void Capture::attach(AgentSession session) {
   for (WrittenLayouts& written : written_layouts_) written.fill(0);
   if (session.slots != session_.slots) small_.reset();
-  if (session.slots && session.slots == session_.slots && !device_.wants_ranges()) {
+  if (session.slots && session.slots == attached_ && !device_.wants_ranges()) {
     session_ = std::move(session);
     return;
   }
   // Without slots there is nothing to forget but what the device has prepared for them.
-  if (session.slots || session_.slots)
+  if (session.slots || attached_)
     device_.attach(session.slots ? ranges_of(*session.slots) : std::vector<device::Range>(), session.slots);
+  attached_ = session.slots;
   session_ = std::move(session);
 }
 
 void Capture::renew() {
-  detach();
+  session_ = {};
   small_.reset();
   failure_.clear();
   is_torn_.store(false);
@@ -97,11 +100,12 @@ void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const Ra
   const std::size_t parts = slots.size() - 1;  // and the private shard
   if (private_plan != nullptr) copies[parts].plan = private_plan;
   device_.start(std::span(copies).first(parts), copies[parts], stream);
-  if (seals_small_early_ && device_.can_start_late()) publish_small(*active_);
+  if (seals_small_early_ && device_.captures_late() && device_.wait_for_synchronous(private_timeout_ms))
+    publish_small(*active_);
 }
 
 void Capture::seal_small(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state,
-                         const device::Plan* private_plan) {
+                         device::Stream stream, const device::Plan* private_plan) {
   check(!active_, "a private shard is sealed while a capture runs");
   small_.reset();
   const std::size_t last = session_.slots->size() - 1;
@@ -111,10 +115,24 @@ void Capture::seal_small(const arena::Grant& grant, CheckpointId checkpoint, con
   session_.control->capturing(checkpoint);
   session_.control->attempted(checkpoint.iteration());
   const device::Plan& plan = private_plan != nullptr ? *private_plan : state.captured[last].plan;
-  device_.start({}, {&plan, {slot.data(), slot.digests()}}, nullptr);
+  device_.start({}, {&plan, {slot.data(), slot.digests()}}, stream);
+  if (!device_.wait_for_synchronous(private_timeout_ms)) {
+    device_.cancel();
+    session_.control->capturing(CheckpointId());
+    return;
+  }
   Active small{grant, checkpoint, &state};
   publish_small(small);
-  if (small.is_small_sealed) small_ = small;
+  if (!small.is_small_sealed) return;
+  small_ = small;
+  reserve_late(small);
+}
+
+void Capture::reserve_late(const Active& of) {
+  const std::size_t parts = session_.slots->size() - 1;
+  std::array<device::Device::Copy, core::captures_max> pieces;
+  for (std::size_t i = 0; i < parts; ++i) pieces[i] = {&of.state->captured[i].plan, {}};
+  device_.reserve_late(std::span(pieces).first(parts));
 }
 
 void Capture::begin_late() {
@@ -128,7 +146,7 @@ void Capture::begin_late() {
     copies[i] = {&small_->state->captured[i].plan, {slot.data(), slot.digests()}};
   }
   active_ = std::exchange(small_, std::nullopt);
-  device_.start(std::span(copies).first(parts), {&nothing_, {}}, nullptr);
+  device_.start_late(std::span(copies).first(parts));
 }
 
 // The slot was emptied, and its data and digests are written. A piece that cannot be sealed now is sealed, or refused,

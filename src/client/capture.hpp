@@ -39,9 +39,12 @@ class Capture {
 
   // Captures into these slots from now on. Not allowed while active().
   void attach(AgentSession session);
+  // While there is no session yet: what the snapshot stores goes to this control page.
+  void use(std::shared_ptr<arena::Control> control) { session_.control = std::move(control); }
   // Gives up the slots.
   void detach() { attach({}); }
-  // Another incarnation begins, whose session is not known yet. Not allowed while active().
+  // Another incarnation begins, whose session is not known yet. The slots stay attached to the device: the next session
+  // usually has the same. Not allowed while active().
   void renew();
   const AgentSession& session() const { return session_; }
 
@@ -55,9 +58,9 @@ class Capture {
   void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
              const device::Plan* private_plan = nullptr);
 
-  // Copies the private shard into its slot of the grant and seals it there, for state in host memory. The grant stays
-  // unused. Throws Failure.
-  void seal_small(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state,
+  // Copies the private shard into its slot of the grant and seals it there, if the device captures late. The grant
+  // stays unused. Waits for the copy, on a GPU after the work that was enqueued on `stream`. Throws Failure.
+  void seal_small(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
                   const device::Plan* private_plan = nullptr);
   // True if begin_late() can add the main shard to what was sealed.
   bool can_begin_late() const { return small_.has_value(); }
@@ -97,6 +100,7 @@ class Capture {
   using WrittenLayouts = std::array<std::uint64_t, arena::segment_slots_max>;
 
   void follow_growth(arena::Segment& segment);
+  void reserve_late(const Active& of);
   void over(bool whole);
   bool seal();
   void publish_small(Active& of);
@@ -107,8 +111,8 @@ class Capture {
   const std::uint32_t world_size_;
   const bool seals_small_early_;
   std::atomic<bool> is_torn_{false};
-  const device::Plan nothing_{{}};
   AgentSession session_;
+  std::shared_ptr<Slots> attached_;  // the slots that the device has
   std::optional<Active> active_;
   std::optional<Active> small_;  // of it, the private shard is sealed and nothing else
   Sealed sealed_;

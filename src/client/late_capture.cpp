@@ -2,7 +2,7 @@
 // were granted before it. So does closing the engine: whatever is at rest then is captured.
 //
 // capture_late() runs on the thread that froze the gate: HaltWatch's, or the training thread while it closes the
-// engine. For state in host memory it allocates nothing, opens nothing and asks nobody.
+// engine. It allocates nothing, opens nothing and asks nobody.
 
 #include <algorithm>
 
@@ -11,15 +11,13 @@
 namespace ckpt::client {
 namespace {
 
-// Each of these ends before the next does (docs/jit.md): HaltWatch's wait for the decision and the late capture before
-// the gate's, and both before the leader's halt.
-constexpr std::int64_t late_capture_timeout_ms = 45'000;  // the slot, the copy and the seal together
+// HaltWatch's wait for the decision and the late capture end before this, and this before the leader's halt
+// (docs/jit.md).
 constexpr std::int64_t gate_timeout_ms = 60'000;
 constexpr std::int64_t session_timeout_ms = 1'000;  // while the link is busy with a request
 constexpr std::int64_t slot_look_ms = 50;           // only bounds the wait: the doorbell wakes it
 
 constexpr auto not_asked_for = "training was not seen to call before_update() before each change of its tensors";
-constexpr auto too_long = "its capture did not end within 45 s";
 
 }  // namespace
 
@@ -111,7 +109,8 @@ bool Engine::await_slot(Deadline deadline, bool is_closing) {
 // says why.
 bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
   late_failure_.clear();
-  const Deadline deadline = Deadline::in_ms(late_capture_timeout_ms);
+  const Deadline deadline = Deadline::in_ms(limits_.late_capture_ms);
+  const std::string too_long = "its capture did not end within " + std::to_string(limits_.late_capture_ms) + " ms";
   const auto fail = [this](const std::string& why) {
     late_failure_ = why;
     return false;
@@ -129,9 +128,7 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
   }
   if (!capture_.active()) {
     if (!follow_session(Deadline::in_ms(session_timeout_ms))) return fail("the node's agent does not answer");
-    if (!capture_.can_begin_late())
-      return fail(registry_.has_gpu_tensors() ? "tensors are in GPU memory, and this iteration was not due"
-                                              : "its snapshot was skipped or failed");
+    if (!capture_.can_begin_late()) return fail("its snapshot was skipped or failed");
     capture_.begin_late();
   }
   if (!release({}, deadline.remaining_ms())) {

@@ -27,6 +27,9 @@ constexpr std::chrono::seconds reserve_pause{5};    // between two attempts afte
 
 constexpr auto not_due =
     "only the private shard of this iteration is kept, as the option capture_every says; training is not affected";
+constexpr auto still_copied =
+    "all ranks skip the snapshot of this iteration, because the previous one is still being copied from the GPU; "
+    "training is not affected";
 constexpr auto not_reserved =
     "this iteration's snapshot is skipped on all ranks, because memory for checkpoints is still being reserved in the "
     "background; training is not affected";
@@ -189,17 +192,13 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   discard_forgotten();
   last_iteration_ = iteration;
   const bool has_overtaken_copy = sealing_.under_way();
-  if (has_overtaken_copy && !is_due(iteration)) return {CKPT_SKIPPED, not_due};
-  if (has_overtaken_copy && !wait_for_seal(stream))
-    return {
-        CKPT_SKIPPED,
-        "all ranks skip the snapshot of this iteration, because the previous one is still being copied from the GPU; "
-        "training is not affected"};
+  if (has_overtaken_copy && !is_due(iteration) && !keeps_small()) return {CKPT_SKIPPED, not_due};
+  if (has_overtaken_copy && !wait_for_seal(stream)) return {CKPT_SKIPPED, is_due(iteration) ? still_copied : not_due};
   const RankState& state = registry_.state();
   const Deadline deadline = Deadline::in_ms(is_small(state) ? small_reserve_wait_ms : 0);
   reserving_.wait(deadline);
   const bool is_followed = follow_session(deadline);
-  if (!capture_.session().control) capture_.attach({link_.control(), nullptr});
+  if (!capture_.session().control) capture_.use(link_.control());
   check_fence(*capture_.session().control);
   if (!link_.connected()) {
     const Failure why = link_.why_disconnected();
@@ -210,7 +209,7 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   check_device(iteration);
 
   if (iteration < capture_.session().control->resume_at()) return {CKPT_SKIPPED, waits_for_copies};
-  if (!is_due(iteration)) return snapshot_small(iteration, called_at, state);
+  if (!is_due(iteration)) return snapshot_small(iteration, called_at, state, stream);
   captures_next_ = false;
   auto grant = unused_grant();
   if (!grant && device_->can_start_late() && DeferredCapture::fits(state)) {
@@ -246,14 +245,22 @@ bool Engine::is_due(std::int64_t iteration) const {
   return captures_next_ || iteration % static_cast<std::int64_t>(options_.capture_every) == 0;
 }
 
+// On a GPU only if the host waits for it anyway.
+bool Engine::keeps_small() const { return device_->can_start_late() || waits_for_gpu(); }
+
 // Keeps the private shard: a rank that dies before the next snapshot leaves it, and its peers can still capture the
 // main shard. To the agent the iteration is being captured, because it may still become whole.
-Outcome Engine::snapshot_small(std::int64_t iteration, Clock::time_point called_at, const RankState& state) {
+Outcome Engine::snapshot_small(std::int64_t iteration, Clock::time_point called_at, const RankState& state,
+                               device::Stream stream) {
   const CheckpointId checkpoint(incarnation_.load(std::memory_order_relaxed), iteration);
-  if (!device_->can_start_late()) return {CKPT_SKIPPED, not_due};
-  if (const auto grant = unused_grant()) {
-    capture_.seal_small(*grant, checkpoint, state);
-  } else if (DeferredCapture::fits(state)) {
+  if (!keeps_small()) return {CKPT_SKIPPED, not_due};
+  auto grant = unused_grant();
+  if (!grant && waits_for_gpu() && wait_for_freed_slot()) grant = unused_grant();
+  if (grant) {
+    if (!wait_until_attached(state)) return not_attached();
+    capture_.seal_small(*grant, checkpoint, state, stream);
+    if (!capture_.can_begin_late()) check_device(iteration);
+  } else if (device_->can_start_late() && DeferredCapture::fits(state)) {
     capture_.session().control->capturing(checkpoint);
     deferred_.offer({checkpoint, &state, called_at, true});
     deferred_.try_begin([this] { return begin_deferred(); });
@@ -317,7 +324,7 @@ bool Engine::begin_deferred() try {
   const auto grant = unused_grant();
   if (!grant) return false;
   if (is_small_only) {
-    capture_.seal_small(*grant, checkpoint, *state, &deferred_.private_plan());
+    capture_.seal_small(*grant, checkpoint, *state, nullptr, &deferred_.private_plan());
     return capture_.can_begin_late();
   }
   tickets_.taken(checkpoint.iteration(), called_at);
@@ -360,8 +367,8 @@ void Engine::not_taken(std::int64_t iteration, ckpt_status why) {
 
 // If communications are marked on the GPU's timeline, iterations are, too.
 void Engine::mark_iteration(Clock::time_point now, device::Stream stream) const {
-  if (gpu_comm_ && gpu_comm_->is_used())
-    gpu_comm_->iteration(stream);
+  if (const auto gpu = gpu_comm(); gpu && gpu->is_used())
+    gpu->iteration(stream);
   else
     link_.comm().iteration(now);
 }
@@ -381,12 +388,16 @@ void Engine::rest(std::int64_t iteration, bool is_taken) {
 Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
   const auto called_at = Clock::now();
   check_order(iteration);
+  if (waits_for_gpu()) device_->check_streams("snapshot()", {&stream, 1});
   if (habit_.rests() && gate_.is_closed()) capture_.tear();
   if (!pass_gate()) return halted();
+  await_gpu("snapshot()", {&stream, 1});
   if (habit_.began_snapshot(incarnation_.load(std::memory_order_relaxed)) && has_late_captures()) warn_of_habit();
   take_back_small();
   link_.comm().offered(iteration);
   mark_iteration(called_at, stream);
+  if (registry_.has_gpu_tensors() && options_.world_size > 1)
+    if (const auto news = interposed_.after_iteration()) warnings_.add(CKPT_WARNING_INTERPOSE, *news);
   snapshot_called_at_ = called_at;
   Outcome outcome;
   try {
@@ -428,6 +439,7 @@ bool Engine::release(std::span<const device::Stream> streams, std::int64_t timeo
 
 Outcome Engine::before_update(std::span<const device::Stream> streams) {
   device_->check_streams("before_update()", streams);
+  await_gpu("before_update()", streams);
   if (!pass_gate()) return halted();
   habit_.asked();
   take_back_small();

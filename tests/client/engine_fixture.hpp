@@ -35,8 +35,9 @@ class LateDevice : public device::Device {
   std::optional<std::size_t> load(const device::Plan& plan, device::ConstPacked from, device::Stream stream) override {
     return host_.load(plan, from, stream);
   }
-  std::optional<std::size_t> verify(const device::Plan& plan, const std::uint64_t* digests) override {
-    return host_.verify(plan, digests);
+  std::optional<std::size_t> verify(const device::Plan& plan, const std::uint64_t* digests,
+                                    device::Stream stream) override {
+    return host_.verify(plan, digests, stream);
   }
 
  private:
