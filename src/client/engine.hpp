@@ -171,6 +171,7 @@ class Engine {
   void change_registered(const char* call, const std::function<void()>& change);
   Outcome halted();
   bool has_late_captures() const { return options_.on_suspicion == OnSuspicion::halt || options_.capture_every > 1; }
+  bool is_captured(std::int64_t iteration) const;
   bool capture_late(Deadline slot_deadline, bool is_closing);
   bool await_slot(Deadline deadline, bool is_closing);
   bool capture_at_close();
@@ -196,6 +197,7 @@ class Engine {
     std::span<const std::byte> main;  // the main piece, for GPU replication; `slots` keeps it there
     std::shared_ptr<Slots> slots;
   } released_{};
+  std::atomic<std::int64_t> newest_sealed_{-1};  // in this incarnation
   Sealing sealing_;
   // What the tensors should hold between rejoin() and restore(); no checkpoint: none that can be stored. None
   // otherwise.

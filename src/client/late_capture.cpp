@@ -105,6 +105,11 @@ bool Engine::await_slot(Deadline deadline, bool is_closing) {
   return !deferred_.take_back();
 }
 
+// A thread of the device tells of the seal first, and then the ticket.
+bool Engine::is_captured(std::int64_t iteration) const {
+  return newest_sealed_.load() == iteration || tickets_.newest_captured() == iteration;
+}
+
 // Makes the state of the gate's iteration whole in its slots. Returns false if that is impossible; late_failure_ then
 // says why.
 bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
@@ -117,7 +122,7 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
   };
   // On a GPU the snapshot before may still be copied.
   if (!sealing_.wait(deadline)) return fail(too_long);
-  if (tickets_.newest_captured() == gate_.iteration()) return true;
+  if (is_captured(gate_.iteration())) return true;
   if (deferred_.is_open() && !await_slot(slot_deadline, is_closing))
     return fail("no slot was free, as earlier snapshots do not have all their copies yet");
   // Closing finishes a snapshot that was taken, as it always did.
@@ -137,7 +142,7 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
     return fail(why.empty() ? too_long : why);
   }
   if (!sealing_.wait(deadline)) return fail(too_long);
-  if (tickets_.newest_captured() == gate_.iteration()) return true;
+  if (is_captured(gate_.iteration())) return true;
   return fail(capture_.failure().empty() ? not_asked_for : capture_.failure());
 }
 

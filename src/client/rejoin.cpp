@@ -100,6 +100,7 @@ void Engine::forget_incarnation() {
   live_ = live_checkpoint();
   is_registered_anew_ = false;
   tickets_.forget();
+  newest_sealed_.store(-1);
   stored_.reset();
   stored_layout_.clear();
   restored_word_.store(0);

@@ -421,6 +421,7 @@ void Engine::sealed(bool whole) {
   released_.slots.reset();
   if (whole && gpu_replication_)
     gpu_replication_->captured(CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), main, slots);
+  if (whole) newest_sealed_.store(iteration);
   sealing_.end();  // first: whoever waited for the ticket may take the next snapshot
   if (whole)
     tickets_.captured(iteration, bytes, milliseconds_between(called_at, Clock::now()));

@@ -119,12 +119,12 @@ void CudaStagingPipeline::abandon() {
   copied_ = number_;
 }
 
-// Calls chunk(first leaf, length in bytes) for each chunk of a plan.
-template <class Chunk>
-void CudaStagingPipeline::cut_into_chunks(const Plan& plan, Chunk chunk) const {
+// Calls each(first leaf, length in bytes) for each chunk of a plan.
+template <class Each>
+void CudaStagingPipeline::cut_into_chunks(const Plan& plan, Each each) const {
   for (std::size_t leaf = 0; leaf < plan.leaves(); leaf += ring_.leaves()) {
     const std::uint64_t rest_bytes = plan.length_bytes() - leaf * leaf_bytes;
-    chunk(leaf, std::min<std::uint64_t>(rest_bytes, ring_.chunk_bytes()));
+    each(leaf, std::min<std::uint64_t>(rest_bytes, ring_.chunk_bytes()));
   }
 }
 

@@ -84,8 +84,8 @@ class CudaStagingPipeline {
  private:
   using Plans = std::array<const Plan*, plans_max + 1>;
   Plans take_overlapped(std::span<const Device::Copy> overlapped);
-  template <class Chunk>
-  void cut_into_chunks(const Plan& plan, Chunk chunk) const;
+  template <class Each>
+  void cut_into_chunks(const Plan& plan, Each each) const;
   void carry_at_once(const Device::Copy& copy, std::size_t plan, CUstream stream);
   void skip_finished_pieces();
   void load_chunk(const CopyIn& copy_in, std::size_t first_leaf, std::uint64_t length_bytes, std::uint64_t* digests);

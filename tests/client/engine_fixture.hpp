@@ -106,7 +106,7 @@ class EngineTest : public testing::Test {
   Options options(const OptionPairs& more = {}) const {
     OptionPairs pairs = {{"job", "job"},
                          {"rank", "0"},
-                         {"world_size", "1"},
+                         {"world_size", world_size_},
                          {"node", "node"},
                          {"agent", "attach"},
                          {"arena_dir", directory_.path()},
@@ -141,6 +141,7 @@ class EngineTest : public testing::Test {
     return {};
   }
 
+  std::string world_size_ = "1";
   test::TemporaryDirectory directory_{test::in_memory};
   std::optional<FakeAgent> agent_;
 };

@@ -24,11 +24,9 @@ class InterposedEngineTest : public Halting<HeldCudaEngineTest> {
     pair_.reset();
     Halting<HeldCudaEngineTest>::TearDown();
   }
-  std::unique_ptr<Engine> halting_engine(const OptionPairs& more = {}, const Engine::Limits& limits = {}) {
-    OptionPairs pairs = {{"on_suspicion", "halt"}, {"capture_every", "10"}};
-    pairs.insert(pairs.end(), more.begin(), more.end());
-    auto made =
-        std::make_unique<Engine>(options(pairs), std::make_unique<device::AutoDevice>(1u, staging_bytes), limits);
+  std::unique_ptr<Engine> halting_engine(const Engine::Limits& limits = {}) {
+    auto made = std::make_unique<Engine>(options({{"on_suspicion", "halt"}, {"capture_every", "10"}}),
+                                         std::make_unique<device::AutoDevice>(1u, staging_bytes), limits);
     add(*made, "weights", *weights_, CKPT_OVERLAPPED);
     add(*made, "statistics", *statistics_, CKPT_SYNCHRONOUS);
     made->restore(stream());
@@ -115,7 +113,7 @@ TEST_F(InterposedEngineTest, NothingIsAbortedBeforeTheLateCaptureHasEnded) {
 }
 
 TEST_F(InterposedEngineTest, ARejoinWhileAnAbortHangsIsRefusedAndCanBeRepeated) {
-  const auto engine = halting_engine({}, {.abort_ms = 100});
+  const auto engine = halting_engine({.abort_ms = 100});
   pair_.emplace();
   for (int k = 1; k <= 3; ++k) iterate(*engine, k);
   communicate(true);
@@ -131,7 +129,8 @@ TEST_F(InterposedEngineTest, ARejoinWhileAnAbortHangsIsRefusedAndCanBeRepeated) 
 }
 
 TEST_F(InterposedEngineTest, IfNcclIsNeverCalledPeopleAreToldOnce) {
-  const auto engine = halting_engine({{"world_size", "2"}});
+  world_size_ = "2";
+  const auto engine = halting_engine();
   WarningLog warnings(*engine);
   for (int k = 1; k <= 4; ++k) iterate(*engine, k);
   EXPECT_EQ(warnings.take(CKPT_WARNING_INTERPOSE), "");
