@@ -37,27 +37,29 @@ struct Target {
 std::vector<std::size_t> segment_offsets(std::span<const Source> segments);
 std::vector<std::size_t> segment_offsets(std::span<const Target> segments);
 
-// Fills these leaves of the piece at `packed` with the segments' bytes, and writes the leaves' digests. Writes no byte
-// of `packed` outside these leaves.
+// Fills the leaves [first_leaf, last_leaf) of the piece at `packed` with the segments' bytes, and writes the leaves'
+// digests. Changes no byte of `packed` outside these leaves.
 void gather_leaves(std::span<const Source> segments, std::span<const std::size_t> offsets, std::byte* packed,
                    std::size_t first_leaf, std::size_t last_leaf, std::uint64_t* digests, Isa isa = best_isa());
 
-// Copies these leaves into the segments and compares their digests with the expected ones. Stops at the first leaf that
-// differs and returns its number. The segments then have the bytes of that leaf and of the leaves before it in the
-// range. The caller gets the bad leaf from elsewhere and continues after it, or treats the segments as torn. Call
-// verify_leaves() first if the segments must not change before all leaves are known to be good. That costs one more
-// pass. Returns nothing if all digests match.
+// Copies the leaves [first_leaf, last_leaf) of the piece at `packed` into the segments, and compares their digests with
+// the expected ones. Returns nothing if all digests match. Otherwise stops at the first leaf that differs, and returns
+// its number. The segments then have the bytes of that leaf and of the leaves before it in the range. The caller gets
+// the bad leaf from elsewhere and continues after it, or must not use the segments. Call verify_leaves() first if the
+// segments must not change before all leaves are known to be good. That costs one more pass.
 [[nodiscard]] std::optional<std::size_t> scatter_leaves(std::span<const Target> segments,
                                                         std::span<const std::size_t> offsets, const std::byte* packed,
                                                         std::size_t first_leaf, std::size_t last_leaf,
                                                         const std::uint64_t* expected, Isa isa = best_isa());
 
-// Returns the number of the first leaf of the range whose digest differs from the expected one, or nothing.
+// Checks the leaves [first_leaf, last_leaf) of the piece at `packed`, which has `length_bytes` bytes. Returns the
+// number of the first leaf whose digest differs from the expected one, or nothing if all match.
 [[nodiscard]] std::optional<std::size_t> verify_leaves(const std::byte* packed, std::size_t length_bytes,
                                                        std::size_t first_leaf, std::size_t last_leaf,
                                                        const std::uint64_t* expected, Isa isa = best_isa());
 
-// The same for a piece whose bytes are in these segments. Copies nothing.
+// Does what verify_leaves() does, for a piece whose bytes are in these segments instead of packed memory. Copies
+// nothing.
 [[nodiscard]] std::optional<std::size_t> verify_segments(std::span<const Source> segments,
                                                          std::span<const std::size_t> offsets, std::size_t first_leaf,
                                                          std::size_t last_leaf, const std::uint64_t* expected,

@@ -1,9 +1,10 @@
 // What one GPU thread does to digest leaves (kernels/digest.hpp). The code also compiles for the host, so tests need no
 // GPU. The kernels of kernels/digest_cuda.hpp and kernels/capture_kernels.hpp run it. Internal to kernels/.
 //
-// Eight threads share a leaf, one for each of XXH3's accumulators. A stripe is eight 8-byte words. Of every stripe, a
-// thread reads its own word and its neighbour's with one 16-byte access. At the end, one of the threads merges all
-// eight accumulators. For leaves of at most 240 bytes XXH3 has other forms, which that thread computes alone.
+// Eight threads share a leaf. Each computes one of XXH3's eight accumulators. A stripe, here 64 bytes, is eight 8-byte
+// words. Of every stripe, a thread reads its own word and its neighbour's with one 16-byte access. At the end, one of
+// the threads merges all eight accumulators. For leaves of at most 240 bytes, XXH3 has other formulas. One thread
+// computes these alone.
 #pragma once
 
 #include "kernels/digest.hpp"
@@ -15,7 +16,7 @@ inline constexpr unsigned lanes_per_leaf = 8;
 inline constexpr unsigned stripes_per_block = 16;
 inline constexpr unsigned key_words = 24;
 
-// XXH3's default secret, as the kernel needs it.
+// Words of XXH3's default secret, arranged as the GPU kernel reads them.
 struct DigestKeys {
   std::uint64_t words[key_words];       // the secret, as words
   std::uint64_t last[lanes_per_leaf];   // words of the secret for a leaf's last stripe
@@ -82,8 +83,8 @@ CKPT_ON_DEVICE std::uint64_t avalanched(std::uint64_t hash) {
 CKPT_ON_DEVICE std::uint64_t low_of(const Vector& vector) { return wide(vector.words[0], vector.words[1]); }
 CKPT_ON_DEVICE std::uint64_t high_of(const Vector& vector) { return wide(vector.words[2], vector.words[3]); }
 
-// Returns the accumulator of a lane after one more stripe. A lane is one of the eight threads. `pair` has the words of
-// the lane and of its neighbour.
+// Adds one stripe to the accumulator of a lane, which was `sum` before, and returns the new value. A lane is one of the
+// eight threads of a leaf. `pair` has the words of the lane and of its neighbour.
 CKPT_ON_DEVICE std::uint64_t accumulated(std::uint64_t sum, const Vector& pair, unsigned lane, std::uint64_t key) {
   const bool second = (lane & 1) != 0;
   const std::uint64_t own = second ? high_of(pair) : low_of(pair);
@@ -105,7 +106,8 @@ CKPT_ON_DEVICE DeviceLeaf leaf_of(const DigestJob& job, std::uint64_t leaf) {
   return {job.data + begin, rest < leaf_size_bytes ? rest : leaf_size_bytes};
 }
 
-// Accumulates the first `count` stripes of a block of 16. `at`: where the lane's pair of the first one is in the leaf.
+// Adds the first `count` stripes of a block of 16 to the accumulator `sum`, and returns the new value. `at`: the offset
+// in the leaf, in bytes, of the two words that the lane reads of the first stripe.
 template <bool aligned>
 CKPT_ON_DEVICE std::uint64_t accumulate_block(std::uint64_t sum, const std::uint64_t* words, const DeviceLeaf& leaf,
                                               std::int64_t at, unsigned lane, unsigned count) {
@@ -134,8 +136,8 @@ CKPT_ON_DEVICE std::uint64_t accumulate_stripes(const std::uint64_t* words, cons
   return accumulate_block<aligned>(sum, words, leaf, at, lane, static_cast<unsigned>(stripes - in_blocks));
 }
 
-// Computes one accumulator over a leaf of more than 240 bytes. `words`: the job's keys.words, or a copy in faster
-// memory.
+// Computes the accumulator of one lane over a leaf of more than 240 bytes. `words`: the job's keys.words, or a copy in
+// faster memory.
 CKPT_ON_DEVICE std::uint64_t accumulate_lane(const DigestJob& job, const std::uint64_t* words, const DeviceLeaf& leaf,
                                              unsigned lane) {
   const std::uint64_t sum = misalignment(leaf.data) == 0 ? accumulate_stripes<true>(words, leaf, lane)
@@ -161,7 +163,7 @@ CKPT_ON_DEVICE std::uint64_t bytes_swapped(std::uint64_t value) {
   return value << 32 | value >> 32;
 }
 
-// XXH3's forms for leaves of 1 to 240 bytes.
+// Computes the digest of a leaf of 1 to 240 bytes. XXH3 has a formula for each range of lengths.
 struct ShortLeaf {
   const DigestKeys& keys;
   const unsigned char* data;
@@ -201,7 +203,7 @@ struct ShortLeaf {
     const std::uint64_t high = read(size - 8, 8) ^ keys.words[5] ^ keys.words[6];
     return avalanched(static_cast<std::uint64_t>(size) + bytes_swapped(low) + high + multiply_folded(low, high));
   }
-  // Works from both ends to the middle.
+  // Works from the middle to both ends.
   CKPT_ON_DEVICE std::uint64_t up_to_128() const {
     std::uint64_t hash = static_cast<std::uint64_t>(size) * xxh_prime64_1;
     for (int i = static_cast<int>((size - 1) / 32); i >= 0; --i) {

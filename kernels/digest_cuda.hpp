@@ -10,8 +10,8 @@ namespace ckpt::kernels::device {
 
 // Writes leaf_count(length_bytes) digests to `digests`. Both pointers are device memory. Any length and any alignment
 // of `data` will do. The call enqueues one kernel on the stream and returns. It does not wait for the GPU, allocate or
-// copy. Leave both memories alone until that kernel has ended. Returns the result of the launch. Errors during
-// execution come with a later call on the stream.
+// copy. Until that kernel has ended, do not change or free the memory at `data`, and do not use the memory at
+// `digests`. Returns whether the launch succeeded. A later call on the stream returns errors of the execution.
 cudaError_t digest_leaves(const void* data, std::uint64_t length_bytes, std::uint64_t* digests, cudaStream_t stream);
 
 }  // namespace ckpt::kernels::device

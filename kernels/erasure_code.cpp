@@ -112,8 +112,8 @@ Matrix ErasureCode::decoder(std::span<const std::size_t> sources, std::span<cons
   std::array<bool, max_stripe_pieces> given{};
   for (const auto positions : {sources, wanted}) {
     if (std::any_of(positions.begin(), positions.end(), [&](std::size_t position) { return position >= pieces(); })) {
-      throw std::invalid_argument("a stripe of " + std::to_string(pieces()) +
-                                  " pieces has no such position: positions are numbered from 0");
+      throw std::invalid_argument("a wanted piece or a source has no position in a stripe of " +
+                                  std::to_string(pieces()) + " pieces: positions are numbered from 0");
     }
   }
   for (const std::size_t position : sources) {

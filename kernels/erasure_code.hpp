@@ -1,9 +1,9 @@
 // ErasureCode says which coefficients encode p parity pieces from k data pieces, and which decode lost pieces. Any p of
 // the k + p pieces may be lost. kernels/coder.hpp applies the coefficients to bytes.
 //
-// The pieces of a stripe have positions: data at 0 .. k-1, then parity rows 0 .. p-1 at k .. k+p-1. A parity row is a
-// linear combination of the data over GF(2^8). The coefficients are a Cauchy matrix, with its columns scaled so that
-// the first row is all ones:
+// A stripe is k data pieces with the p parity pieces encoded from them. Its pieces have positions: data at 0 .. k-1,
+// then parity rows 0 .. p-1 at k .. k+p-1. A parity row is a linear combination of the data over GF(2^8). The
+// coefficients are a Cauchy matrix, with its columns scaled so that the first row is all ones:
 //
 //   coefficient(row, column) = (4 + column) / ((4 + column) xor row)
 //
@@ -22,14 +22,14 @@
 namespace ckpt::kernels {
 
 inline constexpr std::size_t max_parity_rows = 4;
-inline constexpr std::size_t max_stripe_pieces = 64;  // data and parity
+inline constexpr std::size_t max_stripe_pieces = 64;  // data and parity pieces together
 
 // Thrown if too few pieces are left to decode the lost ones.
 struct BeyondTolerance : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A matrix of coefficients. Each row makes one output from `columns` sources.
+// A matrix of coefficients: it makes `rows` outputs from `columns` sources.
 struct Matrix {
   std::size_t rows = 0;
   std::size_t columns = 0;
@@ -50,16 +50,17 @@ class ErasureCode {
   std::size_t parity() const { return parity_; }
   std::size_t pieces() const { return data_ + parity_; }
 
-  // The formula above.
+  // Returns the coefficient by which the formula above multiplies data piece `column` for parity row `row`.
   static std::uint8_t coefficient(std::size_t row, std::size_t column);
 
-  // The matrix that makes the parity rows from the data.
+  // Returns the matrix that makes all parity rows from all data pieces.
   Matrix encoder() const;
 
-  // The matrix that makes the pieces at the positions `wanted` (data or parity) from the pieces at `sources`. `sources`
-  // are data() different positions, in the order in which the sources are later given to a Coder. O(k^3): call it once
-  // for each set of lost pieces, not for each chunk. Throws BeyondTolerance if there are fewer sources than data(), and
-  // std::invalid_argument if there are more, or if a source repeats or a position does not exist.
+  // Returns the matrix that makes the pieces at the positions `wanted` (data or parity) from the pieces at the
+  // positions `sources`. `sources` are data() different positions, in the order in which the sources are later given to
+  // a Coder. O(k^3): call it once for each set of lost pieces, not for each chunk. Throws BeyondTolerance if there are
+  // fewer sources than data(), and std::invalid_argument if there are more, or if a source repeats or a position does
+  // not exist.
   Matrix decoder(std::span<const std::size_t> sources, std::span<const std::size_t> wanted) const;
 
  private:

@@ -1,5 +1,5 @@
-// LeafHasher computes XXH3-64 of one leaf. It takes the leaf stripe by stripe, so a copy can digest the bytes that it
-// copies. Internal to kernels/.
+// LeafHasher computes XXH3-64 of one leaf. It takes the leaf in stripes of 64 bytes, so a loop that copies bytes can
+// digest them in the same pass. Internal to kernels/.
 //
 // Leaves above 240 bytes use XXH3's long form. Eight 64-bit accumulators take stripes of 64 bytes. Each stripe is keyed
 // with the secret, at an offset 8 bytes above that of the stripe before. After each block of 16 stripes, the
@@ -50,7 +50,7 @@ alignas(64) inline constexpr unsigned char secret[192] = {
     0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
 };
 
-// How many stripes a long leaf has before its last stripe.
+// How many stripes a leaf above 240 bytes has before its last stripe.
 constexpr std::size_t whole_stripes(std::size_t size_bytes) { return (size_bytes - 1) / stripe_size_bytes; }
 
 // The loops of one instruction set. Pointers to bytes may have any alignment, except `destination`. Streaming stores go
@@ -70,14 +70,15 @@ const StripeLoops& stripe_loops(Isa isa);
 // Orders all streaming stores of this thread before its later stores.
 void streaming_fence();
 
-// XXH3_64bits for size_bytes <= short_leaf_max_bytes.
+// Returns the digest of a leaf of at most short_leaf_max_bytes bytes.
 std::uint64_t short_leaf_digest(const std::byte* data, std::size_t size_bytes);
 
 struct LeafHasher {
   alignas(64) std::uint64_t accumulators[8] = {prime32_3, prime64_1, prime64_2, prime64_3,
                                                prime64_4, prime32_2, prime64_5, prime32_1};
 
-  // Call this after whole_stripes(size_bytes) stripes. `last_stripe`: the leaf's last 64 bytes. Returns its digest.
+  // Returns the digest of a leaf of `size_bytes` bytes. Call this when whole_stripes(size_bytes) stripes were fed to
+  // the accumulators. `last_stripe`: the leaf's last 64 bytes.
   std::uint64_t finish(const std::byte* last_stripe, std::size_t size_bytes);
 };
 
@@ -87,7 +88,7 @@ inline std::uint64_t load_word(const void* at) {
   return word;
 }
 
-// Feeds one stripe to the accumulators, in plain C++. `key`: a place in the secret.
+// Feeds one stripe to the accumulators, in plain C++. `key`: the bytes of the secret for this stripe.
 inline void accumulate_words(std::uint64_t* accumulators, const std::byte* stripe, const unsigned char* key) {
   for (std::size_t i = 0; i < 8; ++i) {
     const std::uint64_t word = load_word(stripe + 8 * i);

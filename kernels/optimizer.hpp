@@ -1,6 +1,7 @@
 // Repeats one step of torch.optim's AdamW, Adam or SGD bit for bit as torch computes it on a CPU, and digests the
 // result in the same pass. So a node that has a checkpoint and the next gradient can compute the next checkpoint, and
-// prove with the owner's digest that it is the same. docs/recompute.md says which steps can be repeated.
+// compare its digest with the one that the trainer computed, to prove that both are the same. docs/recompute.md says
+// which steps can be repeated.
 //
 // Parameters and states are float32; gradients are float32 or bfloat16. A call covers one whole tensor of the
 // optimizer, as torch's does, because torch may round the last elements differently. Clip and unscale gradients before.
@@ -35,8 +36,8 @@ struct TorchVariant {
 // How `x * a + y` rounds where an optimizer computes it.
 enum class Rounding : std::uint8_t {
   separate,    // the product is rounded, then the sum
-  fused,       // only the sum is rounded. A moment adds two products: the old moment's is rounded, the gradient's not
-  fused_decay  // as `fused`, but in a moment the gradient's product is rounded, and the old moment's is not
+  fused,       // only the sum is rounded. If a moment adds two products, the old moment's product is rounded, too
+  fused_decay  // as `fused`, but if a moment adds two products, the gradient's is rounded instead
 };
 
 // torch computes a tensor in whole vectors. It may round the elements after the last whole vector (the rest)
@@ -69,21 +70,21 @@ struct SgdSettings {
   bool maximize = false;
 };
 
-// One step's factors, as torch rounds them. They depend on the C library's pow(). If another node repeats the step, it
-// takes the factors from the step's owner instead of computing them.
+// One step's factors, as torch rounds them. They depend on the C library's pow(). So a node that repeats a step must
+// use the factors that the trainer computed for it.
 struct AdamStep {
   Arithmetic arithmetic;
   float shrink;        // factor of the parameter: 1 - learning rate * weight decay
   float weight_decay;  // the parameter times this is added to the gradient
-  float lerp;          // (gradient - first moment) times this is added to one of the two; see lerp_from_gradient
+  float lerp;          // the new first moment is the old one, or the gradient, plus lerp * (gradient - old one)
   float beta2;
   float square;        // 1 - beta2
   float root_divisor;  // sqrt(1 - beta2^step)
   float epsilon;
-  float negative_rate;  // - learning rate / (1 - beta1^step)
-  bool shrinks;         // with decoupled weight decay
-  bool decays;          // with weight decay that is not decoupled
-  bool lerp_from_gradient;
+  float negative_rate;      // - learning rate / (1 - beta1^step)
+  bool shrinks;             // true: weight decay is decoupled and not 0, so `shrink` is used
+  bool decays;              // true: weight decay is not decoupled and not 0, so `weight_decay` is used
+  bool lerp_from_gradient;  // true: `lerp` is used with the gradient; false: with the old first moment
   bool amsgrad;
   bool maximize;
 };
@@ -101,7 +102,8 @@ struct SgdStep {
   bool maximize;
 };
 
-// `step` is torch's state["step"] after the step: 1 for the first.
+// Return the factors of one step. `step` is torch's state["step"] after the step: 1 for the first. `first`: true for
+// the first step.
 AdamStep adam_step(const AdamSettings& settings, double step, TorchVariant variant);
 SgdStep sgd_step(const SgdSettings& settings, bool first, TorchVariant variant);
 
@@ -109,18 +111,19 @@ SgdStep sgd_step(const SgdSettings& settings, bool first, TorchVariant variant);
 struct Bfloat16 {
   std::uint16_t bits;
 };
-// The optimizer reads bfloat16 as torch's conversion to float32 gives it, which is exact.
+// A bfloat16 gradient is converted to float32 before it is used, as torch does. The conversion is exact.
 using Gradient = std::variant<std::span<const float>, std::span<const Bfloat16>>;
 
-// One tensor of the state: the parameter, or a moment. `after` is `before` itself, or does not overlap any `before` or
-// the gradient. Both are as long as the gradient.
+// One tensor of the state: the parameter, or a moment. Both pointers are to as many elements as the gradient has.
+// `after` is the same pointer as `before`, or does not overlap the gradient or any `before`.
 struct StateTensor {
   const float* before = nullptr;
   float* after = nullptr;
 
-  // Where `after` lies in its piece. Only needed if leaves are digested. The step writes the digests of all leaves that
-  // are whole within the tensor (whole_leaves()). The caller digests the others once all their tensors are written.
-  std::uint64_t* digests = nullptr;  // of the piece's leaf 0; null: not digested
+  // Where `after` lies in its piece. Needed only to digest leaves. The step writes the digests of all leaves that are
+  // whole within the tensor (whole_leaves()). The caller digests a leaf that several tensors share, once all these
+  // tensors are written.
+  std::uint64_t* digests = nullptr;  // where the digest of the piece's leaf 0 goes; null: nothing is digested
   std::size_t offset_bytes = 0;
   std::size_t piece_bytes = 0;
 };
@@ -134,12 +137,12 @@ struct SgdState {
   StateTensor momentum;  // if has_momentum
 };
 
-// Each call computes one step of one tensor.
+// Compute one step of the optimizer for one tensor.
 void update(const AdamStep& step, const AdamState& state, const Gradient& gradient, Isa isa = best_isa());
 void update(const SgdStep& step, const SgdState& state, const Gradient& gradient, Isa isa = best_isa());
 
-// The leaves [first, last) of a piece of `piece_bytes` that lie completely within the `size_bytes` bytes from
-// `offset_bytes` on.
+// Returns the leaves [first, last) of a piece of `piece_bytes` bytes that lie completely within a tensor. The tensor
+// has `size_bytes` bytes, and begins at `offset_bytes` in the piece.
 struct LeafRange {
   std::size_t first;
   std::size_t last;

@@ -112,7 +112,7 @@ CKPT_ON_DEVICE Vector gather(const unsigned char* data, std::int64_t size, std::
   return vector;
 }
 
-// Does the same, with aligned accesses where possible.
+// Returns what gather() returns, but reads whole aligned vectors where that is possible.
 CKPT_ON_DEVICE Vector load(const unsigned char* data, std::int64_t size, std::int64_t at) {
   if (at < 0 || at + 16 > size) return gather(data, size, at);
   const auto skip = static_cast<std::int64_t>(misalignment(data + at));

@@ -16,7 +16,9 @@ ParityJob make_parity_job(const Matrix& matrix, std::span<const Source> sources,
                                 " sources: give one output per row and one source per column");
   }
   if (std::any_of(outputs.begin(), outputs.end(), [](const Output& output) { return output.digests != nullptr; })) {
-    throw std::invalid_argument("a GPU makes parity without digests: enqueue digest_leaves() after it on the stream");
+    throw std::invalid_argument(
+        "the GPU kernel for parity computes no digests: pass outputs without digests, and enqueue digest_leaves() "
+        "afterwards");
   }
   ParityJob job{};
   for (std::size_t column = 0; column < sources.size(); ++column) {

@@ -1,5 +1,6 @@
-// Declares the inner loops of copying and coding for each instruction set. Each instruction set has its own source
-// file. stripe_loops(Isa) and combine_loop(Isa) choose among the loops. Internal to kernels/.
+// Declares the inner loops that copy, digest, encode and decode. They work on stripes of 64 bytes. Each instruction set
+// has its own loops, in its own source file. stripe_loops(Isa) and combine_loop(Isa) choose among them. Internal to
+// kernels/.
 #pragma once
 
 #include "kernels/combine_loops.hpp"

@@ -1,5 +1,5 @@
-// Declares the inner loops of an optimizer's step for each instruction set. Each set has its own source file.
-// update_loops(Isa) chooses among them. Internal to kernels/.
+// Declares the inner loops of an optimizer's step for each instruction set. Each set has its own loops, in its own
+// source file. update_loops(Isa) chooses among them. Internal to kernels/.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@ namespace ckpt::kernels {
 
 inline constexpr std::size_t max_state_tensors = 4;
 
-// Consecutive elements of all tensors that a step reads and writes. The tensors are in the order of AdamState or
-// SgdState. A tensor that the step does not use is null.
+// A range of elements, the same range in all tensors that a step reads and writes. The tensors are in the order of
+// AdamState or SgdState. A tensor that the step does not use is null.
 template <typename Element>
 struct Run {
   const Element* gradient;
@@ -20,13 +20,14 @@ struct Run {
   std::size_t count;
 };
 
-// How a run is computed.
+// How the loops round in a run.
 struct Way {
   Rounding rounding;
-  bool forgets_nan;  // Arithmetic::rest_forgets_nan
+  bool forgets_nan;  // as Arithmetic::rest_forgets_nan
 };
 
-// The loops. Each element is computed independently of the others, so a run may be cut anywhere.
+// The loops of one instruction set: one for each optimizer and each type of gradients. Each element is computed
+// independently of the others, so a run may be cut anywhere.
 struct UpdateLoops {
   void (*adam)(const AdamStep& step, Way way, const Run<float>& run);
   void (*adam_bfloat16)(const AdamStep& step, Way way, const Run<Bfloat16>& run);

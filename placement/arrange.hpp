@@ -1,5 +1,5 @@
-// Decides which node takes which position of a placement's pattern (pattern.hpp). Nodes that hold copies of one part
-// shall be in different failure domains. Pure functions.
+// Decides which node takes which position of a placement's pattern (pattern.hpp). Nodes that hold copies of the same
+// part should be in different failure domains. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,10 @@ namespace ckpt::placement {
 
 // Returns the order of the nodes: order[position] is the number of a node. If `domains` has no domain, node n gets
 // position n. Otherwise nodes that hold the same part share no domain, where that is possible. If a domain is too large
-// for that, its nodes are spread as evenly as possible, and the smaller domains within it are still kept apart. The
-// strategy `cover` may leave a domain unseparated that only its two overlapping sets could separate. In sharded
-// patterns, nodes that hold the same shard stay in one cell, and only their order changes. O(N log N) for N nodes.
+// for that, its nodes are spread as evenly as possible, and the smaller domains within it are still kept apart. One
+// exception: with the strategy `cover`, two sets of nodes overlap. A domain that could be separated only by the right
+// choice of nodes for these two sets may stay unseparated. In sharded patterns, nodes that hold the same shard stay in
+// one cell, and only their order changes. O(N log N) for N nodes.
 std::vector<std::uint32_t> arrange(const Pattern& pattern, const Domains& domains);
 
 // Two nodes that have copies of one part and share a failure domain. `domain` is the innermost domain that they share.

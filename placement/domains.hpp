@@ -1,6 +1,6 @@
 // Domains is the tree of failure domains: racks, switches, power feeds. One failure can take down all nodes of a
-// domain. The leaves of the tree are the nodes. Its branches may have any depth, also different ones. A Domains object
-// never changes, so threads may share it.
+// domain. The leaves of the tree are the nodes. They may be at different depths. A Domains object never changes, so
+// threads may share it.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,9 @@ class Domains {
   std::span<const std::uint32_t> path(std::uint32_t node) const {
     return {path_.data() + starts_[node], starts_[node + 1] - starts_[node]};
   }
-  // How many domains of path() hold both nodes.
+  // Returns how many domains of path(a) also hold node b.
   std::size_t shared_levels(std::uint32_t a, std::uint32_t b) const;
-  // The innermost domain that holds both nodes, or no_domain.
+  // Returns the innermost domain that holds both nodes, or no_domain if none does.
   std::uint32_t shared(std::uint32_t a, std::uint32_t b) const;
 
   // Returns these nodes in another order: the nodes of a domain are next to each other, and at every level larger

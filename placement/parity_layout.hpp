@@ -15,7 +15,7 @@
 //   stripe 2          0.1        1.2        parity     3.0
 //   stripe 3          0.0        1.1        2.2        parity
 //
-// Segment c of any member is column c of its stripe. So it has the same coefficients on every member
+// Segment c of any member is column c of its stripe. So the coefficients of segment c are the same on every member
 // (kernels/erasure_code.hpp uses these positions). A parity piece is as long as the longest segment of its stripe.
 // Padding is not stored, because it follows from the lengths of the shards.
 //
@@ -36,17 +36,17 @@ inline constexpr std::uint64_t parity_unit_bytes = 64u << 10;  // the unit that 
 // How the segments of a stripe reach the members that encode its parity.
 enum class Route : std::uint8_t {
   direct,    // every segment goes to the holders of all rows
-  gathered,  // every segment goes to the holder of row 0, which encodes all rows and sends the others to their holders
+  gathered,  // every segment goes to the holder of row 0, which encodes all rows and sends the other rows on
   local,     // every member has all segments, so nothing is sent
 };
 
 // One transfer of a segment, or of a finished parity row, from one member to another.
 struct ParityTransfer {
   std::uint32_t stripe = 0;
-  std::uint32_t position = 0;  // of what is sent, in the stripe
+  std::uint32_t position = 0;  // in the stripe: the position of the segment or parity row that is sent
   std::uint32_t from = 0;      // a member
   std::uint32_t to = 0;        // a member
-  ByteRange bytes;             // of the sender's shard, or of the parity piece
+  ByteRange bytes;             // what to send: a range of the sender's shard, or of the parity piece
   bool operator==(const ParityTransfer&) const = default;
 };
 
@@ -71,19 +71,19 @@ class ParityLayout {
   // The length of each parity piece of the stripe.
   std::uint64_t parity_bytes(std::uint32_t stripe) const { return parity_bytes_[stripe]; }
   // How many bytes are stored at a position of a stripe: the length of the segment or parity piece there. Bytes beyond
-  // it count as zeros.
+  // this length count as zeros.
   std::uint64_t stored_bytes(std::uint32_t stripe, std::uint32_t position) const;
 
-  // The transfers that encode all parity pieces. None is empty. For parity row r, a receiver multiplies the segment of
-  // column c by coefficient (r, c) and adds the products, in any order.
+  // Returns the transfers that are needed to encode all parity pieces. None is empty. For parity row r, the receiver
+  // multiplies the segment of column c by coefficient (r, c) and adds the products, in any order.
   std::vector<ParityTransfer> transfers(Route route) const;
-  // The length of all parity pieces that the member holds. They are stored one behind the other, row by row.
+  // The total length of the parity pieces that the member holds. They are stored one after the other, row by row.
   std::uint64_t parity_bytes_of(std::uint32_t member) const { return row_offset(member, parity_); }
   // The stripe whose parity row `row` the member holds.
   std::uint32_t stripe_of_row(std::uint32_t member, std::uint32_t row) const {
     return (member + members() - row) % members();
   }
-  // Where parity row `row` begins in all parity that the member holds, in bytes.
+  // Where the parity piece of row `row` begins in the bytes of all parity pieces that the member holds.
   std::uint64_t row_offset(std::uint32_t member, std::uint32_t row) const;
 
  private:

@@ -17,8 +17,8 @@ namespace ckpt::placement {
 // The bytes that a group has lost, by stripe and member. Each member has one position in each stripe.
 class LostPieces {
  public:
-  // Adds all bytes that the member has of the stripe, or the range `within` of them. `within` counts from the first
-  // byte of the member's segment or parity piece.
+  // Notes bytes as lost: all that the member has in this stripe, or only the range `within`. In a stripe, a member has
+  // either one segment of its shard or one row of parity. Byte 0 of `within` is the first byte of that segment or row.
   void add(std::uint32_t stripe, std::uint32_t member) { add(stripe, member, {0, UINT64_MAX}); }
   void add(std::uint32_t stripe, std::uint32_t member, ByteRange within);
   // Adds all parity that the member holds.
@@ -44,8 +44,8 @@ struct DecodeSource {
 };
 
 // How to get some bytes at one position of a stripe. If `sources` has only this position itself, the bytes are not
-// lost: read them there. Otherwise decode them from layout.columns() sources, with the coefficients that
-// kernels/erasure_code.hpp has for the positions of the sources.
+// lost: read them there. Otherwise decode them from these sources, of which there are layout.columns().
+// ErasureCode::decoder() (kernels/erasure_code.hpp) has the coefficients for their positions.
 struct DecodeStep {
   std::uint32_t stripe = 0;
   std::uint32_t position = 0;
@@ -62,7 +62,8 @@ struct DecodePlan {
 // Plans how to get the bytes `wanted` of a member's shard. Ignores the part of `wanted` beyond the shard's end.
 DecodePlan plan_shard(const ParityLayout& layout, const LostPieces& lost, std::uint32_t member, ByteRange wanted);
 
-// Plans how to get the bytes `wanted` of the parity piece in row `row` of a stripe. Ignores what is beyond its end.
+// Plans how to get the bytes `wanted` of the parity piece in row `row` of a stripe. Ignores the part of `wanted` beyond
+// the piece's end.
 DecodePlan plan_parity(const ParityLayout& layout, const LostPieces& lost, std::uint32_t stripe, std::uint32_t row,
                        ByteRange wanted);
 

@@ -45,7 +45,8 @@ struct Cell {
   bool operator==(const Cell&) const = default;
 };
 
-// The fewest lost nodes of a cell that can lose a part, and the most that can be lost without losing one.
+// fewest_fatal(): the fewest nodes of a cell whose loss can lose a part. most_survivable(): the most nodes of a cell
+// that can be lost while every part still has a holder.
 std::uint32_t fewest_fatal(const Cell& cell);
 std::uint32_t most_survivable(const Cell& cell);
 
@@ -61,7 +62,8 @@ class Pattern {
 
   // How many positions hold each part, the one that captures it included.
   std::uint32_t holders_per_part() const { return cells_.front().window; }
-  // How many different sets of nodes hold a part. How likely all parts survive m lost nodes depends on this alone.
+  // How many different sets of nodes hold the parts. If m nodes are lost, the probability that all parts survive
+  // depends only on this number.
   std::uint32_t distinct_holder_sets() const;
 
   // Where a position is.

@@ -19,7 +19,7 @@
 
 namespace ckpt::placement {
 
-// The `index`-th of `of` equal ranges of a shard.
+// One of the `of` equal ranges into which a shard is divided: number `index`, counted from 0.
 struct Range {
   std::uint32_t index = 0;
   std::uint32_t of = 1;
@@ -60,9 +60,9 @@ struct Request {
   std::uint32_t nodes = 0;
   std::uint32_t copies = 2;          // m of Strategy (pattern.hpp)
   const Domains* domains = nullptr;  // borrowed during the call; null: no failure domains
-  // If not empty: keep this order, which is order() of an earlier placement. Then no part moves to another node number:
-  // a node that replaces another one has its number. `domains` then do not change the order. unseparated() still lists
-  // the pairs that share a domain.
+  // If not empty: the order to keep, which is order() of an earlier placement. Then no part moves to another node
+  // number (a node that replaces another one takes its number), and `domains` do not change the order. unseparated()
+  // still lists the pairs that share a domain.
   std::vector<std::uint32_t> order = {};
 };
 
@@ -83,10 +83,11 @@ class Placement {
   // All nodes that store some part of the shard. The first one is an owner.
   std::vector<std::uint32_t> shard_holders(std::uint32_t shard) const;
 
-  // The transfers for one checkpoint. Empty if all holders of every shard have it on their devices.
+  // The transfers for one checkpoint. Empty if every node that stores a part of a shard also has that shard on its
+  // devices.
   std::vector<Transfer> transfers() const;
   Load load(std::uint32_t node) const;
-  // For each figure of Load on its own, the largest and the smallest of all nodes.
+  // The largest and the smallest value of each field of Load over all nodes. The fields may come from different nodes.
   Load largest_load() const;
   Load smallest_load() const;
 

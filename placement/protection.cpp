@@ -34,7 +34,7 @@ Group group_of(const Protection& protection) {
   if (!protection.has_parity()) return {protection.copies, protection.copies - 1};
   if (protection.copies != 1)
     throw std::invalid_argument(
-        "the odds of copies and parity together are not known here: ask for copies or for parity");
+        "cannot compute odds for copies and parity together: ask for copies alone or for parity alone");
   return {protection.members, protection.rows};
 }
 

@@ -26,9 +26,9 @@ struct Protection {
 // The name that people write in options: "copies(2)", "xor(4)", "rs(8,2)" or "copies(2)+xor(4)".
 std::string name(const Protection& protection);
 
-// The reverse of name(). Takes "xor:4" and "rs:8,2", too. There must be 1 to 16 copies, 1 to 4 rows, and more members
-// than rows and at most 64. Otherwise throws std::invalid_argument. Its text is half a sentence, "must be ...", which
-// the caller begins with the name of the option.
+// Parses a name, as name() returns it. Also takes "xor:4" and "rs:8,2". There must be 1 to 16 copies, 1 to 4 rows, and
+// more members than rows and at most 64. Otherwise throws std::invalid_argument. The exception's text is half a
+// sentence, "must be ...". The caller puts the name of the option before it.
 Protection protection_named(std::string_view text);
 
 // The functions below are for protections with copies alone or with parity alone. They throw std::invalid_argument for

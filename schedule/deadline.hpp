@@ -1,5 +1,5 @@
-// LearnedDeadline says by when a rank should make its next mark. It learns that from the times between earlier marks.
-// Pure: callers pass times in, in seconds of any one clock. Not thread-safe.
+// LearnedDeadline says by when a rank should make its next mark. It learns this deadline from the times between earlier
+// marks. Pure: callers pass times in, in seconds of any one clock. Not thread-safe.
 //
 // A rank makes a mark when a communication begins, when it ends, and when an iteration ends. Three times have limits:
 // from one mark to the next while the rank computes, from one mark to the next while it communicates, and all its
@@ -29,30 +29,30 @@ class LearnedDeadline {
   // Call this for every mark, in the order of the marks. If a mark's time is earlier than that of the mark before, the
   // earlier mark's time counts.
   void observe(const Mark& mark);
-  // Training does something else from `at_s` until resume(): an evaluation, a restore, larger slots. There is no
-  // deadline until an iteration begins after resume(). Nothing is learned from iterations that the pause touches, nor
-  // from the next one.
+  // Call pause() when training begins to do something else, such as an evaluation or a restore, and resume() when that
+  // has ended. There is no deadline until an iteration begins after resume(). Nothing is learned from iterations that
+  // the pause touches, nor from the next one.
   void pause(double at_s);
   void resume(double at_s);
   // Call this if marks were lost. There is no deadline until the next iteration begins.
   void lost_marks(double now_s);
-  // Call this if the calling process did not run for a while, until `now_s`, because then the rank perhaps did not run
-  // either. All limits count again from `now_s`.
+  // Makes all limits count anew from `now_s`. Call this if the calling process itself did not run for a while, until
+  // `now_s`: then the rank may not have run either.
   void wait_again(double now_s);
 
   bool is_communicating() const { return open_ != 0; }
   bool is_paused() const { return is_paused_; }
   // How many communications have begun in this iteration. None if some marks of this iteration were not seen.
   std::optional<std::uint32_t> begun() const;
-  // How many communications a whole iteration has. None until enough iterations in a row had equally many.
+  // How many communications a whole iteration has. None until enough iterations in a row had the same number.
   std::optional<std::uint32_t> per_iteration() const;
   // The time of the last mark. 0: there was no mark yet.
   double marked_at_s() const { return marked_at_s_; }
-  // The time of the deadline. None during a pause, in an iteration whose beginning was not seen, and until enough
-  // iterations are known.
+  // The time by which the next mark should come. None during a pause, in an iteration whose beginning was not seen, and
+  // until enough iterations are known.
   std::optional<double> due_s() const;
-  // How long the rank computes in an iteration: the mean over the last 8 without the longest of them, which may be an
-  // exception. None until enough iterations are known.
+  // How long the rank computes in an iteration: the mean over the last 8 iterations, without the longest of them, which
+  // may be an exception. None until enough iterations are known.
   std::optional<double> computing_s() const;
 
  private:
@@ -80,10 +80,10 @@ class LearnedDeadline {
   std::uint32_t open_ = 0;           // communications that have not ended
   std::uint32_t begun_ = 0;          // communications that have begun in this iteration
   std::uint32_t per_iteration_ = 0;  // communications in the last whole iteration
-  std::uint32_t alike_ = 0;          // how many whole iterations in a row had as many
+  std::uint32_t alike_ = 0;          // how many whole iterations in a row had per_iteration_ communications
   double marked_at_s_ = 0;
   double waits_from_s_ = 0;  // no limit counts from an earlier time
-  double forgiven_s_ = 0;    // computing in this iteration that does not count, because it was before that time
+  double forgiven_s_ = 0;    // computing in this iteration that does not count, because it was before waits_from_s_
 };
 
 }  // namespace ckpt::schedule

@@ -11,10 +11,11 @@
 
 namespace ckpt::schedule {
 
-// What training does with the network. If several ranks share a network, the state that is last in this list counts.
+// What training does with the network. If the ranks that share a network differ, the state that comes last in this list
+// counts.
 enum class NetworkState {
   free,  // training does not limit sending: there are no hooks, or the trainer is silent
-  idle,  // no communication is under way, and the profile says for how long (idle_s)
+  idle,  // no communication is under way; IdleForecast::idle_s says for how long
   busy   // a communication is under way
 };
 
@@ -28,9 +29,9 @@ IdleForecast worse_of(const IdleForecast& a, const IdleForecast& b);
 
 struct IdleForecastOptions {
   ProfilerOptions profiler;
-  double usable = 0.9;  // mu of GEMINI: the share of an idle span that is used, because spans vary between iterations
-  // A trainer is silent if it makes no mark for silence_s and for as long as three iterations take. While the length of
-  // its iterations is unknown, it is silent after first_silence_s.
+  double usable = 0.9;  // mu of GEMINI: the share of an idle span to use. The rest is a margin, because spans vary
+  // A trainer counts as silent if it makes no mark for silence_s seconds and for three times the length of an
+  // iteration. While that length is unknown, it counts as silent after first_silence_s seconds without a mark.
   double silence_s = 3;
   double first_silence_s = 10;
 };
@@ -42,8 +43,9 @@ struct Mark {
 
 class RankIdleForecast {
  public:
-  // `known`: a profile from an earlier incarnation. It is used until training shows another pattern. If its
-  // `iterations` is 0, there is none. Throws std::invalid_argument as Profiler does.
+  // `known`: a profile from an earlier incarnation. It is used until training shows another pattern. If
+  // known.iterations is 0, there is no such profile. Throws std::invalid_argument if an option is out of range (see
+  // Profiler).
   explicit RankIdleForecast(const IdleForecastOptions& options = {}, const Profile& known = {});
 
   // Call this for every mark, in the order of the marks. If a mark's time is earlier than that of the mark before, the

@@ -22,8 +22,8 @@ struct DeviceSpan {
 struct CopyRequest {
   std::vector<DeviceSpan> spans;
   std::uint64_t state_bytes = 0;
-  std::uint64_t chunk_bytes = 32u << 20;  // most bytes of one copy
-  double usable = 0.9;                    // mu of GEMINI: the share of each span that is used
+  std::uint64_t chunk_bytes = 32u << 20;  // no copy is larger
+  double usable = 0.9;                    // mu of GEMINI: the share of each span to use for copies
   LinkModel link;                         // from device to host memory
   bool separate_paths = false;            // true: communication does not use the path of the copies
 };
@@ -48,11 +48,11 @@ struct CopyPlan {
 // copies).
 CopyPlan plan_copies(const CopyRequest& request);
 
-// Estimates how long the device of a pipeline stage is idle in an iteration with the schedule 1F1B. It serves until
-// there is a profile. REFT's estimate is (0.8 p + 2 P - p - 2) C for stage p of P, counted from 0. `pass_s` is C, the
-// time of one micro-batch's pass: the mean of forward and backward. Then the first stage is idle for P - 1 passes of
-// each, as is known for 1F1B. The result is never negative. Throws std::invalid_argument unless stage < stages and
-// pass_s is finite and not negative.
+// Estimates how long the device of a pipeline stage is idle in an iteration with the schedule 1F1B. Use the estimate
+// until a profile is known. REFT's estimate is (0.8 p + 2 P - p - 2) C for stage p of P, counted from 0. `pass_s` is C,
+// the mean time of a forward and a backward pass of one micro-batch. For the first stage, this gives the known result
+// for 1F1B: it is idle for P - 1 forward and P - 1 backward passes. The result is never negative. Throws
+// std::invalid_argument unless stage < stages and pass_s is finite and not negative.
 double bubble_time_1f1b_s(std::uint32_t stage, std::uint32_t stages, double pass_s);
 
 }  // namespace ckpt::schedule

@@ -11,11 +11,12 @@ namespace ckpt::schedule {
 
 class LinkEstimate {
  public:
-  // Adds a chunk that was alone on the link. Ignores it if the size is 0 or the time is not above 0.
+  // Adds a chunk that was alone on the link. Ignores the chunk if its size is 0 or its time is not above 0.
   void add(std::uint64_t size_bytes, double time_s);
 
-  // None until four chunks were added. If all chunks have about the same size, or the fit makes no sense, startup_s is
-  // 0 and bytes_per_s accounts for all of the time. For chunks of about that size, the forecast is still right.
+  // Returns startup_s and bytes_per_s as fitted, or none until four chunks were added. If all chunks have about the
+  // same size, or the fit makes no sense, startup_s is 0 and bytes_per_s accounts for all of the time. For chunks of
+  // about that size, the time is still right.
   std::optional<LinkModel> link() const;
 
  private:

@@ -1,6 +1,7 @@
 // run() computes how long it takes to send a checkpoint in the idle windows of one iteration, for given sizes of chunks
 // and numbers of buffers. Chunks cross the network into p sub-buffers, and are copied from there to host memory
-// (GEMINI, SOSP'23, section 5.2). The result also shows how much slower one sub-buffer is than several. Pure functions.
+// (GEMINI, SOSP'23, section 5.2). Compare results to see how much slower one sub-buffer is than several. Pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +39,8 @@ struct PipelineRun {
 // of the request is out of range. O(windows + chunks).
 PipelineRun run(const PipelineRequest& request);
 
-// The sizes of the chunks of a whole checkpoint that goes to `copies_sent` nodes. Each chunk has `chunk_bytes`, except
-// the last one of a copy.
+// Returns the sizes of the chunks in which a checkpoint goes to `copies_sent` nodes. Each chunk has `chunk_bytes`
+// bytes, except the last one of a copy.
 std::vector<std::uint64_t> equal_chunks(std::uint64_t checkpoint_bytes, std::uint32_t copies_sent,
                                         std::uint64_t chunk_bytes);
 

@@ -7,8 +7,8 @@
 // - If the rest of a span is shorter than the start-up time, the size becomes 0, nothing changes, and the loop of line
 //   8 never ends. Here the next span begins.
 //
-// Chunks that fit into no span are placed after the last one. Here they are reported as an overrun. The paper has a
-// last span of infinite length for them.
+// Chunks that fit into no span are placed after the last span, and reported as an overrun. The paper has a last span of
+// infinite length for them.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct PlanRequest {
   std::uint64_t reserved_bytes = 128u << 20;  // R: memory of all sub-buffers
   std::uint32_t buffers = 4;                  // p: number of sub-buffers; no chunk is larger than R / p
   std::uint64_t least_bytes = 1;              // no chunk is smaller, except the last one of a copy
-  double usable = 0.9;                        // mu: the share of each span that is used, because spans vary
+  double usable = 0.9;                        // mu: the share of each span to use. The rest is a margin
   LinkModel link;
 };
 
@@ -47,8 +47,8 @@ struct PlannedChunk {
 struct Plan {
   std::vector<PlannedChunk> chunks;  // in the order of sending; every byte of every copy is in one chunk
   double sent_s = 0;                 // time of all chunks on the link
-  double overrun_s = 0;              // time of the chunks after the last span; an iteration is prolonged by it
-  std::uint32_t every = 1;  // the smallest n with which all chunks fit, if every n-th iteration has a snapshot; 0: none
+  double overrun_s = 0;              // time of the chunks after the last span, by which the iteration is longer
+  std::uint32_t every = 1;  // all chunks fit if every n-th iteration has a snapshot: the smallest such n; 0: none
 };
 
 // Plans the chunks of one checkpoint. Throws std::invalid_argument, with a sentence that names the value, unless

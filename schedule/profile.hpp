@@ -1,6 +1,6 @@
 // A profile says at what times of an iteration training leaves the network idle (GEMINI, SOSP'23, section 5.4).
 // Recorder records iterations. Profiler learns a profile from them, and learns again when training changes its pattern.
-// GEMINI records iterations without checkpoints; here checkpoint traffic may run meanwhile. No clock: callers pass
+// GEMINI records iterations while no checkpoints are sent; here they may be sent meanwhile. No clock: callers pass
 // times in. Not thread-safe.
 #pragma once
 
@@ -22,8 +22,8 @@ struct IterationTimeline {
 };
 
 // The lengths of the spans in which training does not communicate: before the first communication, from each one to the
-// next, and from the last one to the end of the iteration. Where communications overlap, the span is 0. So iterations
-// with equally many communications have equally many spans, one more than communications.
+// next, and from the last one to the end of the iteration. Between communications that overlap, the span has length 0.
+// So iterations with equally many communications have equally many spans, one more than communications.
 std::vector<double> idle_spans_s(const IterationTimeline& timeline);
 
 // Records when training communicates in an iteration, as its hooks say. Times are of any one clock that does not run
@@ -34,8 +34,8 @@ class Recorder {
   void begin_iteration(double now_s);
   void comm_begin(double now_s);
   void comm_end(double now_s);  // ends the oldest open communication: those of a channel end in order
-  // Returns the iteration that began last. complaint() then says in a sentence which calls did not match; "" if all
-  // did.
+  // Ends the iteration that began last, and returns it. complaint() then says in a sentence which calls did not match,
+  // or is "" if all did.
   IterationTimeline end_iteration(double now_s);
   const std::string& complaint() const { return complaint_; }
 
@@ -64,8 +64,8 @@ struct Profile {
 
 struct ProfilerOptions {
   std::uint32_t iterations = 20;  // how many iterations to learn from
-  std::uint32_t window = 10;      // how many iterations must show another pattern before that one is learned
-  double drift = 0.2;             // another pattern: median idle time or length differs by more than this share
+  std::uint32_t window = 10;      // how many iterations must show another pattern before Profiler learns it
+  double drift = 0.2;  // the pattern is another one if the median idle time or length differs by more than this share
 };
 
 class Profiler {
@@ -74,8 +74,8 @@ class Profiler {
   // option is 0, negative or not a number.
   explicit Profiler(const ProfilerOptions& options = {}, Profile known = {});
 
-  // Takes every iteration in turn. A profile leaves out iterations that took more than twice the median, because
-  // training did something else in them.
+  // Adds an iteration. Call this for every iteration, in order. A profile leaves out iterations that took more than
+  // twice the median, because training did something else in them.
   void add(const IterationTimeline& timeline);
   bool is_learning() const { return profile_.iterations == 0; }
   const Profile& profile() const { return profile_; }
@@ -89,8 +89,9 @@ class Profiler {
 
   const ProfilerOptions options_;
   std::vector<IterationTimeline> seen_;    // while it learns: iterations of one pattern
-  std::vector<IterationTimeline> recent_;  // while it has a profile: the last ones, fewer than a window
-  // How many iterations had another number of communications. While there is a profile: how many in a row.
+  std::vector<IterationTimeline> recent_;  // while it has a profile: the last iterations, fewer than options_.window
+  // How many iterations had another number of communications than the others. While there is a profile: how many in a
+  // row.
   std::uint32_t strange_ = 0;
   Profile profile_;
   std::uint32_t relearned_ = 0;

@@ -16,7 +16,7 @@
 
 namespace ckpt::schedule {
 
-// What a rank knows of its own training.
+// When this rank's training leaves the network idle.
 struct Training {
   IdleForecast idle_forecast;
   // Length of the longest idle span in an iteration; infinite if unknown.

@@ -273,9 +273,9 @@ CKPT_API ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_
 
 /* Closes and frees the engine. Null is allowed. Finishes a pending capture as ckpt_before_update() does, and waits
  * until the last snapshot is committed, unless the job is not protected. The agent and everything captured stay. Waits
- * at most `close_timeout_ms` (an option), and 10 s more if a GPU hangs. With on_suspicion=halt or capture_every above 1
- * it captures the state of the last snapshot, if no update has begun since, which takes the time of a capture more. So
- * keep the tensors until it returns. */
+ * at most `close_timeout_ms` (an option), and 10 s more if a GPU hangs. With on_suspicion=halt or capture_every above
+ * 1, and if no update has begun since the last snapshot, it first captures that state, which takes as long as a
+ * snapshot. So keep the tensors until it returns. */
 CKPT_API void ckpt_close(ckpt_engine* engine);
 
 /* Sets the function that receives this engine's warnings. Without a function (null), the engine keeps the 16 newest
@@ -297,10 +297,10 @@ CKPT_API ckpt_status ckpt_unregister_tensor(ckpt_engine* engine, const char* nam
 /* Stores in `*json` the layout of what is stored for this rank:
  *   {"found": bool, "iteration": n, "incarnation": n,
  *    "main": {name: {"dtype": "F32", "shape": [..], "data_offsets": [begin, end]}}, "private": {...}}
- * Call it before ckpt_restore() to learn which tensors to register. It takes part in the job's restore decision as
- * ckpt_restore() does, so every rank must call one of the two. Blocks at most `restore_timeout_ms` (an option).
- * CKPT_ERR_INVALID if the first call comes after ckpt_restore(). The engine owns the text. It is valid until the next
- * ckpt_restore() has returned, or until the engine is closed. */
+ * Call it before ckpt_restore() to learn which tensors to register. The call waits for all ranks, like ckpt_restore(),
+ * so every rank must call one of the two. Blocks at most `restore_timeout_ms` (an option). CKPT_ERR_INVALID if the
+ * first call comes after ckpt_restore(). The engine owns the text. It is valid until the next ckpt_restore() has
+ * returned, or until the engine is closed. */
 CKPT_API ckpt_status ckpt_stored_layout(ckpt_engine* engine, const char** json);
 
 /* Restores the newest checkpoint that every rank of the job can get into the registered tensors, and verifies it. Every
@@ -322,7 +322,7 @@ CKPT_API ckpt_status ckpt_restore(ckpt_engine* engine, void* stream, ckpt_restor
 /* Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. Iterations start
  * at restored.next_iteration, grow within an incarnation, and stay below 2^40. A snapshot that fails never harms
  * training. CKPT_SKIPPED: earlier snapshots are still being stored, so all ranks skip this one; or the option
- * capture_every leaves this iteration out. CKPT_ERR_HALTED: as from ckpt_before_update().
+ * capture_every leaves this iteration out. CKPT_ERR_HALTED: the job was halted; see ckpt_before_update().
  *
  * If all tensors are in host memory and no slot is free, the engine copies only the CKPT_SYNCHRONOUS tensors now. It
  * captures the others once a slot is free. If no slot becomes free before ckpt_before_update(), that call skips the
@@ -357,17 +357,17 @@ CKPT_API ckpt_status ckpt_before_update(ckpt_engine* engine, void* const* stream
  * tensors changed before ckpt_before_update() finished their capture. Does nothing if no capture is pending. */
 CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
 
-/* Lets the next ckpt_snapshot() capture the whole state, whatever the option capture_every says: the last one of a job,
- * or one before something risky. All ranks have to call it before the same iteration. */
+/* Lets the next ckpt_snapshot() capture the whole state, whatever the option capture_every says. Use it for the last
+ * snapshot of a job, or before something risky. All ranks have to call it before the same iteration. */
 CKPT_API ckpt_status ckpt_capture_next(ckpt_engine* engine);
 
-/* What ckpt_wait_halt() tells. */
+/* What ckpt_wait_halt() says about the halt. */
 typedef struct ckpt_halt_t {
   size_t struct_size;   /* in: sizeof(ckpt_halt_t); out: bytes that the library filled */
   int32_t captured;     /* 1: this rank's state of `iteration` is captured; 0: it cannot be, and `text` says why */
   uint32_t reserved;    /* 0 */
-  uint64_t incarnation; /* that was halted */
-  int64_t iteration;    /* whose update this rank has finished last; -1 if none */
+  uint64_t incarnation; /* the halted incarnation */
+  int64_t iteration;    /* the newest whose update this rank has finished; -1 if none */
   char text[512];       /* for people; ends in a zero byte */
 } ckpt_halt_t;
 #define CKPT_HALT_INIT                      \
@@ -385,9 +385,9 @@ typedef struct ckpt_halt_t {
 CKPT_API ckpt_status ckpt_wait_halt(ckpt_engine* engine, int64_t timeout_ms, ckpt_halt_t* halt);
 
 /* Says that a communication of this rank has failed although no halt interrupted it, for example because a peer's
- * connection was closed. The leader then halts the job at once, and need not wait for a deadline. Nobody is suspected
- * for that. Call it on the training thread, before ckpt_wait_halt(). `text` is for people: agents log its first 500
- * bytes. The call waits for the node's agent, at most 10 s. It does nothing if this rank is halted already.
+ * connection was closed. The leader then halts the job at once, and need not wait for a deadline. No rank is suspected
+ * because of it. Call it on the training thread, before ckpt_wait_halt(). `text` is for people: agents log its first
+ * 500 bytes. The call waits for the node's agent, at most 10 s. It does nothing if this rank is halted already.
  *
  * CKPT_ERR_INVALID: `text` is null, the option on_suspicion is not halt, or ckpt_restore() was not called. */
 CKPT_API ckpt_status ckpt_report_trouble(ckpt_engine* engine, const char* text);
@@ -398,8 +398,8 @@ CKPT_API ckpt_status ckpt_report_trouble(ckpt_engine* engine, const char* text);
  * the two calls they may be moved, unregistered, and others registered.
  *
  * The call waits for the capture of this rank, at most 75 s, and for the node's agent, about twice as long as the
- * option claim_timeout_ms says. Other ranks are waited for in ckpt_restore(). Whoever waits for a snapshot of the
- * halted incarnation in ckpt_wait() gets CKPT_ERR_SUPERSEDED.
+ * option claim_timeout_ms says. Only ckpt_restore() waits for other ranks. A ckpt_wait() for a snapshot of the halted
+ * incarnation returns CKPT_ERR_SUPERSEDED.
  *
  * CKPT_ERR_INVALID: the rank is not halted, or uses the option replication=gpu. Nothing changes then. After any other
  * error the job is still halted: call it again, or close the engine and restart the rank. Common ones:
@@ -424,7 +424,7 @@ CKPT_API ckpt_status ckpt_rejoin(ckpt_engine* engine);
 CKPT_API ckpt_status ckpt_comm_begin(ckpt_engine* engine, uint32_t channel, void* stream);
 CKPT_API ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t channel, void* stream);
 
-/* Says that training pauses until ckpt_resume(): it does something else, e.g. evaluates or writes a model. Meanwhile
+/* Between ckpt_pause() and ckpt_resume(), training does something other than iterations, e.g. an evaluation. Meanwhile
  * the agent does not suspect this rank to hang (docs/jit.md). `name` is for people; the engine keeps its first 32
  * bytes. Pauses may be nested: call ckpt_resume() once for each. Before ckpt_restore() these calls do nothing. They
  * never block and make no system call. CKPT_ERR_INVALID: `name` is null, or no pause has begun. Nothing changes then.

@@ -199,8 +199,8 @@ class Engine {
   }
 
   // Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. Throws Error
-  // only for wrong use, CKPT_ERR_INVALID, if iterations go backwards, restore() was not called, or there are no
-  // tensors; and CKPT_ERR_HALTED, as before_update() does. See ckpt_snapshot().
+  // for wrong use (CKPT_ERR_INVALID): iterations go backwards, restore() was not called, or there are no tensors.
+  // Throws Error with CKPT_ERR_HALTED if the job was halted. See ckpt_snapshot().
   Ticket snapshot(std::int64_t iteration, void* stream = CKPT_NO_STREAM) {
     const ckpt_status status = ckpt_snapshot(engine_, iteration, stream);
     if (status == CKPT_ERR_INVALID || status == CKPT_ERR_HALTED) throw Error(status, ckpt_last_error());
@@ -251,8 +251,8 @@ class Engine {
     detail::check(ckpt_comm_end(engine_, channel, stream));
   }
 
-  // Mark the begin and end of a pause, in which training does something else than iterations. The class Pause, below,
-  // calls both. They throw Error only for wrong use. See ckpt_pause().
+  // Between pause() and resume(), training does something other than iterations, such as an evaluation. The class
+  // Pause, below, calls both. They throw Error only for wrong use. See ckpt_pause().
   void pause(const char* name) { detail::check(ckpt_pause(engine_, name)); }
   void resume() { detail::check(ckpt_resume(engine_)); }
 

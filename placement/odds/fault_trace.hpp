@@ -26,7 +26,7 @@ struct FaultTrace {
   double span_days = 0;       // time of the last event
 };
 
-// Throws std::invalid_argument, naming the event, if the text is not such a trace.
+// Parses a trace. Throws std::invalid_argument, which names the wrong event, if the text is not a trace.
 FaultTrace parse_trace(std::string_view text);
 
 // Assigns nodes of a placement to the trace's nodes at random: node n of the trace is node numbering[n] of the
@@ -34,8 +34,8 @@ FaultTrace parse_trace(std::string_view text);
 // the trace has more.
 std::vector<std::uint32_t> random_numbering(const FaultTrace& trace, std::uint32_t nodes, std::uint64_t seed);
 
-// SYNTHETIC failure domains, for a trace that names none: racks of `rack_nodes` nodes. Nodes that failed fill the racks
-// in the order of their first faults. So nodes that failed in one burst tend to share a rack, as if the rack had caused
+// Invents failure domains for a trace that names none: racks of `rack_nodes` nodes. Nodes that failed fill the racks in
+// the order of their first faults. So nodes that failed in one burst tend to share a rack, as if the rack had caused
 // the burst. The places of nodes that never failed are random.
 struct SyntheticRacks {
   std::vector<std::uint32_t> numbering;  // as random_numbering() returns it
@@ -48,19 +48,20 @@ SyntheticRacks synthetic_racks(const FaultTrace& trace, std::uint32_t nodes, std
 // what the trace might look like if faults were independent of each other.
 FaultTrace independent_twin(const FaultTrace& trace, std::uint64_t seed);
 
-// How often the placement survives.
+// At how many moments nodes failed, and how often the placement survived that.
 struct Replay {
   std::uint64_t moments = 0;    // moments at which at least one node failed
-  std::uint64_t survived = 0;   // moments at which every part still had a holder
+  std::uint64_t survived = 0;   // how many of these moments left every part a holder
   std::uint32_t most_lost = 0;  // the most nodes whose memory was lost at one moment
 };
 // Replays the trace. `numbering`: see random_numbering(). The memory of a failed node is lost for `repair_days`. Then a
-// replacement has its pieces. If `repair_days` is infinite, the memory is lost until the fault ends.
+// replacement has the failed node's pieces again. If `repair_days` is infinite, the memory is lost until the fault
+// ends.
 Replay replay(const FaultTrace& trace, const Placement& placement, std::span<const std::uint32_t> numbering,
               double repair_days);
 
-// How far the faults are from being independent. For independent faults, gap_variation and daily_dispersion are 1 on
-// average.
+// How much more the faults come in bursts than independent faults would. For independent faults, gap_variation and
+// daily_dispersion are 1 on average.
 struct Burstiness {
   double mean_gap_days = 0;
   double gap_variation = 0;     // standard deviation of the time between faults, over its mean

@@ -13,7 +13,7 @@ namespace ckpt::placement {
 class LostNodes {
  public:
   explicit LostNodes(std::uint32_t nodes) : is_lost_(nodes, 0) {}
-  // Throws std::invalid_argument if there is no such node. To add a node twice changes nothing.
+  // Adds a lost node. Throws std::invalid_argument if there is no such node. Adding a node twice changes nothing.
   void add(std::uint32_t node);
   void clear();
   bool contains(std::uint32_t node) const { return is_lost_[node] != 0; }

@@ -17,8 +17,8 @@ using Random = std::mt19937_64;
 std::uint32_t random_below(Random& random, std::uint32_t below);
 double random_share(Random& random);  // uniform in [0, 1)
 
-// The share of the trials that survived, and Wilson's interval around it. The interval contains the true probability in
-// 95 of 100 cases.
+// The result of random trials: in what share of them all parts survived, and Wilson's interval around this share. The
+// interval contains the true probability in 95 of 100 cases.
 struct Estimate {
   std::uint64_t survived = 0;
   std::uint64_t trials = 0;
@@ -36,7 +36,8 @@ struct LossModel {
   const Domains* domains = nullptr;  // borrowed; may be null if correlation is 0
 };
 
-// Throws std::invalid_argument if the model does not fit the placement.
+// Loses nodes by the model in each of `trials` random trials, and counts the trials in which every part of the
+// placement still has a holder. Throws std::invalid_argument if the model does not fit the placement.
 Estimate sample_survival(const Placement& placement, const LossModel& model, std::uint64_t trials, std::uint64_t seed);
 
 }  // namespace ckpt::placement

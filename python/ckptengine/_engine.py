@@ -258,7 +258,8 @@ class Engine:
         if view.readonly or not view.c_contiguous:
             raise Error(
                 Status.INVALID,
-                f"buffer '{name}' cannot be registered: it is {'read-only' if view.readonly else 'not contiguous'}",
+                f"buffer '{name}' cannot be registered: it is {'read-only' if view.readonly else 'not contiguous'}; "
+                "register a writable, contiguous copy",
             )
         dtype = _dtype_of(view)
         address = ctypes.addressof(ctypes.c_char.from_buffer(view)) if view.nbytes else 0
@@ -424,10 +425,10 @@ class Engine:
     # ---- halts ----
 
     def wait_halt(self, timeout_s: float = 60) -> Halt | None:
-        """Waits until the job is halted and this rank is frozen: captured, or `captured` is False. Returns None if
-        `timeout_s` passes first. From then on the training thread may be interrupted, and until rejoin() every further
-        call returns at once. Any thread may call it, but none may be in it when the engine is closed. Raises Error
-        (INVALID) without the option on_suspicion=halt."""
+        """Waits until the job is halted and this rank is frozen. `captured` says whether its state was captured.
+        Returns None if `timeout_s` passes first. After a halt was returned, the training thread may be interrupted, and
+        every further call returns at once until rejoin(). Any thread may call it, but none may be in it when the engine
+        is closed. Raises Error (INVALID) without the option on_suspicion=halt."""
         c = _abi.CHalt()
         status = Status(self._library.ckpt_wait_halt(self._open(), max(0, int(1000 * timeout_s)), byref(c)))
         if status is Status.TIMEOUT:
@@ -632,4 +633,8 @@ def _dtype_of(view: memoryview) -> DType:
         return _FORMATS[code]
     if code in ("i", "l", "q", "n", "I", "L", "Q", "N"):
         return _INTEGERS[view.itemsize][code.isupper()]
-    raise Error(Status.INVALID, f"a buffer of format '{view.format}' has an element type that the engine cannot store")
+    raise Error(
+        Status.INVALID,
+        f"a buffer of format '{view.format}' has an element type that the engine cannot store; register its bytes, "
+        "or convert it",
+    )

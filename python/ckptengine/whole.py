@@ -80,8 +80,8 @@ def _put_together(name: str, parts: list[tuple[Split, torch.Tensor]]) -> torch.T
             there[box.slices()] = True
     if not there.all():
         raise ExportError(
-            f"tensor '{name}' cannot be put together: the ranks stored only {int(there.sum())} of its {there.numel()} "
-            "elements"
+            f"tensor '{name}' cannot be put together: the checkpoint has only {int(there.sum())} of its "
+            f"{there.numel()} elements, because not every rank with a part of it registered that part"
         )
     return whole
 

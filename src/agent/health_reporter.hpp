@@ -1,6 +1,6 @@
 // HealthReporter tells others whether the job is protected, which ranks are suspected to hold training up, and how far
 // a halt is. It tells the protocol's core what this agent observes, and tells the trainers and the log what the core
-// concludes. It makes the answer to `ckptctl health`. Only the agent's core thread uses it.
+// concludes. It also makes the answer to `ckptctl health`. Only the agent's core thread uses it.
 #pragma once
 
 #include <nlohmann/json.hpp>

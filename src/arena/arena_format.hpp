@@ -2,7 +2,7 @@
 // docs/arena.md specifies every field.
 //
 // A node's arena is a directory <arena_dir>/<job>/<node>/ of files in tmpfs. The agent creates all of them:
-//    node              NodeHeader: who owns this arena. The one agent that uses it holds the file's flock
+//    node              NodeHeader: whose arena this is. The agent that uses the arena holds this file's flock
 //    rank-<r>.control  RankControl: the words that the trainer of rank r and the agent exchange in each iteration; then
 //                      CommWords: when the trainer communicates
 //    rank-<r>.receive_buffer  ReceiveBufferHeader, ReplicationWords, and the pieces that other GPUs sent to rank r
@@ -28,6 +28,7 @@ using SignedWord64 = std::atomic<std::int64_t>;
 using Word32 = std::atomic<std::uint32_t>;
 static_assert(Word64::is_always_lock_free && Word32::is_always_lock_free);
 
+// The formats of the files. Each header names its format. A reader refuses formats that it does not know.
 inline constexpr std::uint32_t format_version = 4;                           // of ReceiveBufferHeader
 inline constexpr std::uint32_t control_format_version = 6;                   // of RankControl. Format 5 had no halts
 inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;            // "CKPTNE1"
@@ -68,7 +69,7 @@ struct NodeHeader {
   std::uint64_t arena_id;  // the same as in `copies`, for people who look at the file
   char job[name_bytes_max];
   char node[name_bytes_max];
-  alignas(64) std::uint64_t format_3[8];  // of format 3: highest commit, newest seen, highest epoch, newest damaged
+  alignas(64) std::uint64_t format_3[8];  // only format 3: highest commit, newest seen, highest epoch, newest damaged
   NodeWords copies[2];                    // written by the agent
 };
 static_assert(sizeof(NodeHeader) <= page_bytes);
@@ -79,7 +80,7 @@ inline constexpr std::size_t health_words = 168;
 struct HealthWords {
   // Written by the agent.
   alignas(64) Word64 heartbeats;  // +1 at each of the agent's ticks: it tells the trainer that the agent lives
-  Word64 sequence;                // odd while words are stored; 0: nothing published yet
+  Word64 sequence;                // odd while `words` is being stored; 0: nothing published yet
   Word64 words[health_words];
 };
 
@@ -92,31 +93,31 @@ struct RankControl {
   // Written by the agent.
   alignas(
       64) Word64 grant;    // sequence << 16 | a slot for each segment, 4 bits each, first one lowest; sequence 0: none
-  SignedWord64 resume_at;  // snapshots of earlier iterations than this are skipped, on all ranks
+  SignedWord64 resume_at;  // all ranks skip the snapshots of iterations before this one
   Word64 committed;        // newest committed checkpoint of this incarnation
-  Word64 share;            // core::Share, which parts are captured: first << 32 | of << 16 | stored; before any grant
-  Word64 fenced;           // the incarnation that superseded this trainer, or fenced_without_incarnation; 0: none
-  Word64 writer_pid;       // the trainer that may write here, and its start time (field 22 of /proc/PID/stat). With
-  Word64 writer_start_ticks;  //   both, a restarted agent recognizes the process, although pids are used again
+  Word64 share;   // parts that the rank captures, as core::Share: first << 32 | of << 16 | stored. Set before any grant
+  Word64 fenced;  // the incarnation that superseded this trainer, or fenced_without_incarnation; 0: none
+  Word64 writer_pid;          // trainer that may write here: a restarted agent knows it by pid and start time
+  Word64 writer_start_ticks;  // field 22 of /proc/PID/stat: a later process with this pid has another one
   Word32 agent_doorbell;      // futex: +1 after any change above
 
   // Written by the trainer.
   alignas(64) Word64 used_grant;  // sequence of the last grant whose slots were sealed
   SignedWord64 attempted;         // last iteration offered to snapshot(), taken or not; -1: none
-  Word64 capturing;               // checkpoint whose capture is under way, or may still be; 0: none
+  Word64 capturing;               // checkpoint whose capture is under way, or may be; 0: none
   Word32 trainer_doorbell;        // futex: +1 after any change above
   Word64 not_taken;               // newest snapshot that failed: iteration << 8 | ckpt_status; 0: none
 
   HealthWords health;
 
-  // Written by the agent; the doorbell rings for it, too.
-  alignas(64) Word64 stored;  // newest checkpoint that is known to be on storage, of any incarnation; 0: none
-  Word64 halt_at;             // the iteration at which ranks freeze, plus 2; 0: not decided yet; stored before `halt`
+  // Also written by the agent, which rings agent_doorbell after a change.
+  alignas(64) Word64 stored;  // newest checkpoint known to be on storage, of any incarnation; 0: none
+  Word64 halt_at;             // iteration at which ranks freeze, plus 2; 0: not decided yet. Stored before `halt`
   Word64 halt;                // number of the halt of this incarnation; 0: none
 
-  // Written by the trainer's thread that watches for a halt, before a ring.
-  alignas(64) Word64 answered;  // number of the halt that `freeze` answers; stored first
-  Word64 freeze;                // how far the rank is with freezing << 56 | its iteration, plus 1; 0: no answer yet
+  // Written by the trainer's thread that watches for a halt. It rings trainer_doorbell afterwards.
+  alignas(64) Word64 answered;  // number of the halt that `freeze` answers; stored before `freeze`
+  Word64 freeze;                // core::Freeze << 56 | (the rank's iteration + 1); 0: no answer yet
 };
 static_assert(sizeof(RankControl) <= page_bytes);
 
@@ -132,7 +133,7 @@ struct CommWords {
     Word32 begun;  // communications that have begun, modulo 2^32
     Word32 ended;  // communications that have ended, modulo 2^32. Equal to `begun`: the channel is idle
   };
-  alignas(64) Word64 written;  // number of all events so far; counts an event before the event is stored
+  alignas(64) Word64 written;  // number of events so far. It counts an event before the event is stored
   alignas(64) Channel channels[comm_channels_max];
   // Event i is at i % comm_events_max: lap << 56 | channel << 52 | kind << 50 | microseconds on CLOCK_MONOTONIC. The
   // lap, (i / comm_events_max + 1) mod 256, distinguishes a stored event from an older one in its place.
@@ -141,7 +142,8 @@ struct CommWords {
   // `ended` of place n % comm_gpu_max. The host uses a place again only when both have the number that it last used.
   alignas(64) Channel on_gpu[comm_gpu_max];
   // Pauses of training (ckpt_pause) that have begun and ended, modulo 2^32. If the numbers are equal, training does not
-  // pause. The name of the newest pause, padded with zero bytes, is stored before `begun` counts the pause.
+  // pause. `name` is the name of the newest pause, padded with zero bytes. It is stored before `begun` counts the
+  // pause.
   struct Pauses {
     alignas(64) Word32 begun;
     Word32 ended;
@@ -178,14 +180,14 @@ struct ReceiveBufferHeader {
 };
 static_assert(sizeof(ReceiveBufferHeader) <= page_bytes);
 
-inline constexpr std::size_t communicator_id_bytes = 128;  // of an NCCL unique id
+inline constexpr std::size_t communicator_id_bytes = 128;  // size of an NCCL unique id
 inline constexpr std::size_t replication_state_words = 6 + communicator_id_bytes / 8;
 
 // What a trainer and its agent tell each other about replication from GPU to GPU. It comes after ReceiveBufferHeader in
 // the same file.
 struct ReplicationWords {
   struct ReplicationSlot {
-    alignas(64) Word64 sequence;  // odd while words are stored; 0: nothing published yet
+    alignas(64) Word64 sequence;  // odd while `words` is being stored; 0: nothing published yet
     Word64 words[replication_state_words];
   };
   // Written by the trainer.
@@ -194,7 +196,8 @@ struct ReplicationWords {
   char failure[248];              // a sentence, ending in a zero byte
 
   // Written by the agent.
-  alignas(64) Word64 taken[receive_buffer_places_max];  // newest checkpoint that the agent has taken or will never take
+  alignas(64) Word64 taken[receive_buffer_places_max];  // by place: newest checkpoint whose piece the agent has taken
+                                                        // or will never take
   ReplicationSlot members[receive_buffer_places_max];
 };
 inline constexpr std::size_t replication_words_bytes =
@@ -217,15 +220,16 @@ struct SegmentHeader {
   std::uint64_t manifest_capacity_bytes;
   char shard[name_bytes_max];
   // Written by the agent.
-  alignas(64) Word64 ready;  // 1 once the first slots have memory; before, nobody uses the segment
+  alignas(64) Word64 ready;  // 1 once the first slots have memory; until then, nobody uses the segment
   Word64 slots_reserved;     // the number of slots that have memory (reserved and touched); never decreases
 };
 
 // The first page of a slot: what is in the slot, and the seal. Its writer is the rank's trainer in a segment of kind
 // `local`, and the agent in a segment of kind `held`.
 struct SlotHeader {
-  // Written by the writer. Valid only if seal == seal_of(fields), which is never 0. The writer first stores seal = 0.
-  // Then it stores fields, data, digests and layout in any order. Last, after a fence, it stores the seal.
+  // Written by the slot's writer. The fields are valid only if seal == seal_of(fields), which is never 0. The writer
+  // first stores seal = 0. Then it stores fields, data, digests and layout in any order. Last, after a fence, it stores
+  // the seal.
   alignas(64) Word64 seal;
   std::uint64_t checkpoint;    // CheckpointId::word()
   std::uint64_t length_bytes;  // of the data

@@ -30,14 +30,14 @@ struct CommEvent {
   bool operator==(const CommEvent&) const = default;
 };
 
-// Converts an event to a mark for schedule/. `now` replaces a time in the future, which is invalid because writer and
-// reader share a clock.
+// Converts an event to a mark for schedule/. A time later than `now` is invalid, because writer and reader share a
+// clock, and is replaced by `now`.
 schedule::Mark mark_of(const CommEvent& event, Clock::time_point now);
 
 // The trainer's side. Any thread may use it. It takes no lock, makes no system call and allocates nothing. Channels
-// must be below comm_channels_max. If a thread is stopped within a call, the agent cannot read later events until
-// comm_events_max of them have come, and then it takes that call's event for lost. Nothing else waits for the stopped
-// thread.
+// must be below comm_channels_max. If a thread is stopped within a call, the agent cannot read later events for a
+// while. After comm_events_max later events, it counts the event of that call as lost and reads on. Nothing else waits
+// for the stopped thread.
 class CommWriter {
  public:
   explicit CommWriter(CommWords& words) : words_(&words) {}
@@ -45,11 +45,12 @@ class CommWriter {
   void begin(std::uint32_t channel, Clock::time_point now);
   // Returns false and writes nothing if no communication is under way on this channel.
   bool end(std::uint32_t channel, Clock::time_point now);
-  // Begins and ends a pause of training. Pauses may be nested. Only one thread at a time may call these two functions.
+  // pause() and resume() begin and end a pause of training. Pauses may be nested. Only one thread at a time may call
+  // these two functions.
   void pause(std::string_view name);
   // Returns false and writes nothing if training does not pause.
   bool resume();
-  // Says which iteration the next call of iteration() ends.
+  // Records which iteration the next call of iteration() ends.
   void offered(std::int64_t iteration) {
     words_->offered.store(static_cast<std::uint64_t>(iteration) + 1, std::memory_order_release);
   }

@@ -21,7 +21,8 @@ std::string control_path(const std::string& directory, std::uint32_t rank) {
 
 [[noreturn]] void refuse_page() {
   throw Failure(CKPT_ERR_CORRUPT,
-                "a rank's control page is damaged, or of another version; run ckptd and libckptengine of one version");
+                "a rank's control page is damaged, or of another version; run ckptd and libckptengine of the same "
+                "version, and restart the rank");
 }
 
 struct stat stat_of(int fd) {
@@ -126,7 +127,8 @@ Control Control::attach(UniqueFd fd, std::uint32_t rank) {
 Control Control::attach(const std::string& directory, std::uint32_t rank) {
   const std::string path = control_path(directory, rank);
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd && errno == ENOENT) throw Failure(CKPT_ERR_CORRUPT, path + " is missing");
+  if (!fd && errno == ENOENT)
+    throw Failure(CKPT_ERR_CORRUPT, path + " is missing, and the rank cannot go on without it; restart the rank");
   if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + path);
   return attach(std::move(fd), rank);
 }

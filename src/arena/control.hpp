@@ -36,13 +36,14 @@ struct Grant {
   static Grant from_word(std::uint64_t word);
 };
 
-// What the agent tells the trainer about a halt (docs/glossary.md).
+// What the agent tells the trainer about a halt: its number, and the iteration at which ranks freeze.
 struct HaltWords {
   std::uint64_t number = 0;
   std::optional<std::int64_t> iteration = {};  // none: not decided yet
   bool operator==(const HaltWords&) const = default;
 };
-// What the trainer answers to a halt. `state` is a core::Freeze: how far the rank is with freezing.
+// What the trainer answers to halt number `halt`: how far the rank is with freezing (`state`, a core::Freeze), and the
+// rank's iteration.
 struct FreezeWords {
   std::uint64_t halt = 0;
   std::uint8_t state = 0;
@@ -65,7 +66,7 @@ class Control {
   // True if both objects map the same file.
   bool same_as(const Control& other) const;
 
-  // Stays at the same address while this Control lives, even if it is moved.
+  // The words of comm_log.hpp. Their address stays the same while this Control lives, even if it is moved.
   CommWords& comm() { return *comm_; }
   const CommWords& comm() const { return *comm_; }
 
@@ -78,7 +79,7 @@ class Control {
   void halt(const HaltWords& halt);
   // Wakes the trainer after a change outside these words.
   void ring_trainer() { ring(words_->agent_doorbell, FutexScope::shared); }
-  // Does not ring. Call it before the trainer gets the page.
+  // Sets which process may write to this page. Does not ring. Call it before the trainer gets the page.
   void writer(WriterId id) {
     words_->writer_pid.store(id.pid, std::memory_order_release);
     words_->writer_start_ticks.store(id.start_ticks, std::memory_order_release);
@@ -87,7 +88,7 @@ class Control {
     return {words_->writer_pid.load(std::memory_order_acquire),
             words_->writer_start_ticks.load(std::memory_order_acquire)};
   }
-  void share(const core::Share& share);  // does not ring; call it before the first grant for this share
+  void share(const core::Share& share);  // does not ring; call it before the first grant of slots for these parts
   core::Share share() const;
   Grant grant() const { return Grant::from_word(words_->grant.load(std::memory_order_acquire)); }
   std::int64_t resume_at() const { return words_->resume_at.load(std::memory_order_acquire); }
@@ -105,12 +106,12 @@ class Control {
   // Where the agent writes its verdict on the job's health, and the trainer reads it.
   HealthPage health() const { return HealthPage(words_->health); }
 
-  // The words that the trainer writes. The setters do not wake the agent; ring_agent() does.
+  // The words that the trainer writes. The setters do not wake the agent: call ring_agent() after them.
   void not_taken(std::int64_t iteration, std::uint8_t status) {
     words_->not_taken.store(static_cast<std::uint64_t>(iteration) << 8 | status, std::memory_order_release);
   }
-  // Returns the ckpt_status of the newest failed snapshot if that is newer than `captured`, else 0. Do not trust it: a
-  // trainer may write anything.
+  // Returns the ckpt_status of the newest failed snapshot if it was of a later iteration than `captured`, otherwise 0.
+  // Do not trust it: a trainer may write anything.
   std::uint8_t failure_since(std::int64_t captured) const {
     const std::uint64_t word = words_->not_taken.load(std::memory_order_acquire);
     return static_cast<std::int64_t>(word >> 8) > captured ? static_cast<std::uint8_t>(word) : 0;
@@ -118,7 +119,7 @@ class Control {
   void attempted(std::int64_t iteration) { words_->attempted.store(iteration, std::memory_order_release); }
   void capturing(CheckpointId checkpoint) { words_->capturing.store(checkpoint.word(), std::memory_order_release); }
   void used_grant(std::uint64_t sequence) { words_->used_grant.store(sequence, std::memory_order_release); }
-  // For the thread that watches for a halt.
+  // Only for the thread that watches for a halt.
   void freeze(const FreezeWords& answer);
   void ring_agent() { ring(words_->trainer_doorbell, FutexScope::shared); }
   std::int64_t attempted() const { return words_->attempted.load(std::memory_order_acquire); }

@@ -46,12 +46,11 @@ Layout parse_layout(std::string_view text);
 // XXH3-64 of the text.
 std::uint64_t layout_hash(std::string_view text);
 
-// Returns a sentence about the first tensor, in order of names, that differs between `registered` and `stored`. Returns
-// nothing if none differs.
+// Returns a sentence about the first tensor, by name, that differs between the two layouts, or nothing if none differs.
 std::optional<std::string> first_difference(const Layout& stored, const Layout& registered);
 
-// The byte range of a part in its shard, which has `shard_bytes` bytes. Parts begin and end at leaves, so the leaves of
-// the parts are the leaves of the whole shard.
+// Returns the byte range of a part in its shard, which has `shard_bytes` bytes. Parts begin and end where leaves do. So
+// each leaf of the shard is a leaf of one part.
 inline placement::ByteRange range_of(const core::ShardPart& part, std::uint64_t shard_bytes) {
   return placement::bytes_of({part.index, part.of}, shard_bytes, kernels::leaf_size_bytes);
 }

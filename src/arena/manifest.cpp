@@ -33,7 +33,9 @@ struct Head {
 };
 static_assert(sizeof(Head) == 64);
 
-[[noreturn]] void refuse() { throw Failure(CKPT_ERR_CORRUPT, "a received manifest is malformed"); }
+[[noreturn]] void refuse() {
+  throw Failure(CKPT_ERR_CORRUPT, "a manifest is damaged or malformed; take the piece from another place");
+}
 
 // Copies `data` to `to` and returns the address after the copied bytes.
 std::byte* put(std::byte* to, const void* data, std::size_t size_bytes) {

@@ -236,7 +236,8 @@ void NodeArena::make_again() {
   Mapping mapping(lock.get(), page_bytes, Mapping::Access::write, head_path());
   auto& made = *reinterpret_cast<NodeHeader*>(mapping.data());
   if (made.magic != 0)
-    throw Failure(CKPT_ERR_CLAIMED, "another agent has used the arena " + directory_ + " since it was removed");
+    throw Failure(CKPT_ERR_CLAIMED, "another agent has used the arena " + directory_ +
+                                        " since it was removed; only one of the two agents can serve the node");
   const NodeHeader& old = *header();
   made.format = node_format_version;
   made.arena_id = old.arena_id;

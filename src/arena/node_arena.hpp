@@ -1,5 +1,5 @@
-// NodeArena is the arena of one node, as the node's agent uses it: a directory with the segments, and with all that the
-// node must not forget.
+// NodeArena is the arena of one node, as the node's agent uses it. It is a directory with the segments and the file
+// `node`, which holds what the node must not forget.
 //
 // A NodeArena holds the arena's lock while it exists, so that a node has only one agent. Any thread may call
 // create_segment(); only one thread at a time may call the other functions.
@@ -56,16 +56,17 @@ class NodeArena {
   void make_again();
 
   NodeMemory memory() const;
-  // Stores those values that are larger than the present ones, and ignores the others.
+  // Stores each value that is larger than the present one, and ignores the others.
   void remember(const NodeMemory& memory);
   // number() is the node's number in the job, or nothing before the first remember_place(). token() is the job's token
-  // that the coordination store had, or "" if it had none. The arena keeps both even if the store loses them.
+  // that the coordination store had, or "" if it had none. The arena keeps both, so that the node can use them again if
+  // the store loses them.
   std::optional<std::uint32_t> number() const;
   std::string token() const;
   void remember_place(std::uint32_t number, const std::string& token);
 
-  // Maps every valid segment in the directory for writing. Removes segment files that are not valid, and adds a
-  // sentence for each to `removed`. Call this when the agent starts.
+  // Maps every valid segment in the directory for writing, and returns them. Removes segment files that are not valid,
+  // and adds a sentence for each to `removed`. Call this when the agent starts.
   std::vector<Segment> attach_segments(std::vector<std::string>& removed);
 
   // Creates a segment under the next free number. See Segment::create().
@@ -109,8 +110,8 @@ struct ArenaSummary {
 };
 std::optional<ArenaSummary> inspect_arena(const std::string& directory);
 
-// Locks an arena as its agent does; `fd` is open on the arena's file `node`. Returns false if another process holds the
-// lock for `wait_limit_ms`. It keeps trying so long because tools that inspect an arena hold the lock for a moment.
+// Locks an arena as its agent does; `fd` is open on the arena's file `node`. Keeps trying for `wait_limit_ms`, because
+// tools that inspect an arena hold the lock for a moment. Returns false if another process still holds the lock then.
 bool lock_alone(int fd, const std::string& directory, std::int64_t wait_limit_ms);
 
 // True if an agent of any version made an arena in this directory, or began to. For tools that remove arenas.

@@ -60,9 +60,9 @@ SegmentSpec checked_spec(const SegmentHeader& header, const struct stat& file, c
   if (spec.data_capacity_bytes > capacity_max_bytes || spec.manifest_capacity_bytes > capacity_max_bytes ||
       spec.data_capacity_bytes % page_bytes != 0 || spec.manifest_capacity_bytes % page_bytes != 0 ||
       file_bytes(spec) != static_cast<std::uint64_t>(file.st_size))
-    not_a_segment(path, "its capacities do not fit its size");
+    not_a_segment(path, "the capacities in its header do not fit the size of the file");
   if (static_cast<std::uint64_t>(file.st_blocks) * 512 < segment_bytes(spec))
-    not_a_segment(path, "its memory is not reserved");
+    not_a_segment(path, "the file does not have all memory of its slots");
   return spec;
 }
 

@@ -24,13 +24,13 @@ struct SegmentSpec {
   std::string shard;
   std::uint64_t data_capacity_bytes = 0;      // for the data of each slot; rounded up to pages
   std::uint64_t manifest_capacity_bytes = 0;  // for the manifest of each slot; rounded up to pages (manifest_bytes())
-  std::uint32_t slots_max = 0;                // number of slots up to which grow() may go; at least `slots`
+  std::uint32_t slots_max = 0;                // most slots that grow() may make; at least `slots`
 };
 inline constexpr std::uint32_t segment_slots_max = 16;
 
-// Memory that the segment takes: its header page and `spec.slots` slots.
+// Returns the memory that a segment takes at first, in bytes: its header page and `spec.slots` slots.
 std::uint64_t segment_bytes(const SegmentSpec& spec);
-// Memory that each further slot takes.
+// Returns the memory that each further slot takes, in bytes.
 std::uint64_t slot_bytes(const SegmentSpec& spec);
 
 class Segment {
@@ -39,7 +39,7 @@ class Segment {
 
   // Creates the file `path`, reserves the memory of its first slots, touches their pages on up to `threads` threads,
   // and marks the segment ready. The caller must have checked `spec`. Throws Failure (CKPT_ERR_NO_SPACE if there is not
-  // enough memory), and then leaves no file behind.
+  // enough memory). After a failure there is no file.
   static Segment create(const std::string& path, const SegmentSpec& spec, unsigned threads);
 
   // Maps an existing segment and checks its header. Throws Failure (CKPT_ERR_CORRUPT) if it is not a complete, ready
@@ -65,9 +65,9 @@ class Segment {
 
   // Agent: enlarges the segment to `slots_wanted` slots. Reserves their memory and touches their pages on up to
   // `threads` threads, and then counts them as usable. Throws Failure (CKPT_ERR_NO_SPACE if there is not enough
-  // memory), and then leaves the segment as it was.
+  // memory). After a failure the segment is as before.
   void grow(std::uint32_t slots_wanted, unsigned threads);
-  // Agent: gives back memory after the usable slots, which an agent leaves if it dies in grow().
+  // Agent: gives back memory that the file has after the usable slots. An agent that died in grow() leaves such memory.
   void release_uncounted();
   // Touches the pages of the usable slots on up to `threads` threads, so that later accesses cause no page faults.
   void populate(unsigned threads) const;

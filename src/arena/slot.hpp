@@ -42,8 +42,8 @@ class Slot {
   // slot's capacity, but does not read the data. Returns nothing if the slot is empty, is being written or is
   // malformed, or if its piece was dropped.
   std::optional<Manifest> read() const;
-  // Returns the checkpoint of the piece, or an empty id if there is no piece. Checks only the seal, so read() may still
-  // return nothing.
+  // Returns the checkpoint of the piece, or an empty id if there is no piece. Checks only the seal. So read() may find
+  // the same piece malformed, and return nothing.
   CheckpointId checkpoint() const;
 
   const std::byte* data() const { return data_; }
@@ -71,8 +71,8 @@ class WritableSlot : public Slot {
   // every piece that fits().
   std::byte* data() { return data_; }
   std::uint64_t* digests() { return reinterpret_cast<std::uint64_t*>(manifest_); }
-  // True if the piece that was last sealed in this slot had this length and layout. Then its layout text is still there
-  // and need not be written again.
+  // True if the piece that was last sealed in this slot had this length and layout. Then the layout text is still in
+  // the slot, and write_layout() is not needed.
   bool holds_layout(std::uint64_t length_bytes, std::uint64_t layout_hash) const {
     return header_->length_bytes == length_bytes && header_->layout_hash == layout_hash;
   }
@@ -86,8 +86,8 @@ class WritableSlot : public Slot {
   // and the layout text. Throws Failure if begin() of this object was not called, or if the piece does not fit().
   void seal(const Manifest& manifest);
 
-  // Agent: drops the piece if it is of this checkpoint. From now on nobody finds it in this slot, not even an agent
-  // that attaches later.
+  // Agent: drops the piece if it is of this checkpoint. Until drop() is called with another checkpoint, no reader finds
+  // a piece of this checkpoint in this slot, not even an agent that attaches later.
   void drop(CheckpointId checkpoint) { header_->dropped.store(checkpoint.word(), std::memory_order_release); }
 
  private:

@@ -7,7 +7,7 @@
 
 namespace ckpt {
 
-// Throws what check() throws.
+// Throws the Failure of a broken invariant. check() calls it.
 [[noreturn]] void invariant_broken(const char* sentence);
 
 // Throws Failure (CKPT_ERR_INTERNAL) if `holds` is false. `sentence` says what is wrong then. Never aborts the process.

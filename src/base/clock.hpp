@@ -1,4 +1,5 @@
-// Deadline is the point on the monotonic clock at which a wait gives up. Every wait of the project takes one.
+// Deadline is the point on the monotonic clock at which a wait gives up. Every function of the project that waits takes
+// a Deadline.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,7 @@ inline double milliseconds_between(Clock::time_point begin, Clock::time_point en
 
 class Deadline {
  public:
-  // The deadline that is `timeout_ms` milliseconds from now: at least 0, at most a day.
+  // Returns the deadline `timeout_ms` milliseconds from now. A negative time counts as 0, more than a day as one day.
   static Deadline in_ms(std::int64_t timeout_ms) {
     return Deadline(Clock::now() + std::chrono::milliseconds(std::clamp<std::int64_t>(timeout_ms, 0, longest_ms)));
   }

@@ -134,12 +134,14 @@ ssize_t FrameSocket::write_some(Outgoing& frame) {
   }
   if (would_block()) return -1;
   closed_ = true;
-  throw_errno(CKPT_ERR_NO_AGENT, "the process at the other end of the socket has closed it or ended");
+  throw_errno(CKPT_ERR_NO_AGENT, "the process at the other end of the socket has ended or has closed the connection");
 }
 
 bool FrameSocket::queue(const nlohmann::json& body, std::span<const int> fds) {
   if (outgoing_.size() >= frames_queued_max) return false;
-  if (fds.size() > frame_fds_max) throw Failure(CKPT_ERR_INTERNAL, "a message carries too many descriptors");
+  if (fds.size() > frame_fds_max)
+    throw Failure(CKPT_ERR_INTERNAL,
+                  "a message to send has more file descriptors than the limit of 16; please report this bug");
   Outgoing frame;
   frame.bytes = encode(body);
   for (const int fd : fds) {
@@ -159,7 +161,10 @@ void FrameSocket::flush() {
 }
 
 void FrameSocket::send(const nlohmann::json& body, std::span<const int> fds, Deadline deadline) {
-  if (!queue(body, fds)) throw Failure(CKPT_ERR_INTERNAL, "too many messages wait to be sent");
+  if (!queue(body, fds))
+    throw Failure(CKPT_ERR_INTERNAL,
+                  "64 messages wait to be sent, which is the limit: the process at the other end of the socket does "
+                  "not read them");
   for (flush(); wants_write(); flush())
     wait(POLLOUT, deadline, "the process at the other end of the socket does not read; is it stopped?");
 }
@@ -179,7 +184,9 @@ bool FrameSocket::read_some() {
     received_ += static_cast<std::size_t>(got);
     take_fds(message, incoming_fds_);
     if ((message.msg_flags & MSG_CTRUNC) != 0 || incoming_fds_.size() > frame_fds_max)
-      throw Failure(CKPT_ERR_INVALID, "a message carried too many descriptors");
+      throw Failure(CKPT_ERR_INVALID,
+                    "a message arrived with more file descriptors than the limit of 16; run ckptd, libckptengine and "
+                    "ckptctl of the same version");
     return true;
   }
   if (got == 0 || !would_block()) closed_ = true;
@@ -191,7 +198,10 @@ std::optional<Frame> FrameSocket::try_receive() {
     if (closed_ || !read_some()) return std::nullopt;
     if (received_ != 4) continue;
     const std::size_t bytes = body_bytes(incoming_);
-    if (bytes < 2 || bytes > frame_bytes_max) throw Failure(CKPT_ERR_INVALID, "a message has an impossible length");
+    if (bytes < 2 || bytes > frame_bytes_max)
+      throw Failure(
+          CKPT_ERR_INVALID,
+          "a message arrived with an impossible length; run ckptd, libckptengine and ckptctl of the same version");
     incoming_.resize(4 + bytes);
   }
   Frame frame;
@@ -199,14 +209,19 @@ std::optional<Frame> FrameSocket::try_receive() {
   frame.fds = std::exchange(incoming_fds_, {});
   incoming_.resize(4);
   received_ = 0;
-  if (!frame.body.is_object()) throw Failure(CKPT_ERR_INVALID, "a message is not a JSON object");
+  if (!frame.body.is_object())
+    throw Failure(
+        CKPT_ERR_INVALID,
+        "a message arrived that is not a JSON object; run ckptd, libckptengine and ckptctl of the same version");
   return frame;
 }
 
 Frame FrameSocket::receive(Deadline deadline) {
   while (true) {
     if (auto frame = try_receive()) return std::move(*frame);
-    if (closed_) throw Failure(CKPT_ERR_NO_AGENT, "the process at the other end of the socket has closed it or ended");
+    if (closed_)
+      throw Failure(CKPT_ERR_NO_AGENT,
+                    "the process at the other end of the socket has ended or has closed the connection");
     wait(POLLIN, deadline, "the process at the other end of the socket did not answer in time; is it stopped?");
   }
 }

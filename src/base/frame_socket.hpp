@@ -52,8 +52,8 @@ class FrameSocket {
   // The process at the other end, as the kernel recorded it when the connection was made.
   PeerIdentity peer() const;
 
-  // Send or receive one frame. Both throw Failure: CKPT_ERR_NO_AGENT if the other side has closed the connection,
-  // CKPT_ERR_TIMEOUT if the deadline passes. After a time-out the connection is unusable.
+  // send() and receive() pass one frame. Both throw Failure: CKPT_ERR_NO_AGENT if the other side has closed the
+  // connection, CKPT_ERR_TIMEOUT if the deadline passes. After a time-out the connection is unusable.
   void send(const nlohmann::json& body, std::span<const int> fds, Deadline deadline);
   Frame receive(Deadline deadline);
 
@@ -63,7 +63,8 @@ class FrameSocket {
   // True once the other side has closed the connection and no further frame will come.
   bool closed() const { return closed_; }
 
-  // Queues a frame for flush(). Duplicates `fds`, so the caller may close its own. Returns false if the queue is full.
+  // Queues a frame, which flush() sends. Duplicates the descriptors `fds`, so the caller may close them. Returns false
+  // if the queue is full.
   bool queue(const nlohmann::json& body, std::span<const int> fds);
   // Writes as much of the queue as the socket accepts now.
   void flush();
@@ -90,8 +91,8 @@ class FrameSocket {
 // FrameListener is a unix socket that accepts connections of this user's processes.
 class FrameListener {
  public:
-  // Binds `path` (mode 0600) and listens. First removes a file of that name. So the caller must hold a lock that keeps
-  // other processes from listening at `path`.
+  // Binds `path` (mode 0600) and listens. First removes a file at `path`, which may be the socket of another process.
+  // So the caller must hold a lock that keeps other processes from listening there.
   explicit FrameListener(std::string path);
   ~FrameListener();  // removes the socket's file, unless another listener has replaced it
   FrameListener(const FrameListener&) = delete;

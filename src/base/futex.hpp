@@ -15,7 +15,7 @@ namespace ckpt {
 enum class FutexScope { process, shared };
 
 // Waits while the word equals `seen`. Returns when woken, when the word differs from `seen`, when the deadline has
-// passed, or without a reason. So check the word again afterwards.
+// passed, or without a reason (a spurious wake-up). So check the word again afterwards.
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, Deadline deadline, FutexScope scope);
 void futex_wake_all(const std::atomic<std::uint32_t>& word, FutexScope scope);
 

@@ -33,7 +33,7 @@ class LeavableThread {
   LeavableThread(const LeavableThread&) = delete;
   LeavableThread& operator=(const LeavableThread&) = delete;
 
-  // Waits until the deadline. Returns whether the thread has ended.
+  // Waits until the thread has ended, at most until the deadline. Returns whether it has ended.
   bool join(Deadline deadline) {
     if (thread_.joinable() && end_->wait(deadline)) thread_.join();
     return !thread_.joinable();

@@ -10,7 +10,8 @@
 namespace ckpt {
 
 // Starts a thread that calls `body`, which must not throw. `name` has at most 15 characters. The thread blocks all
-// signals, so that signal handlers run on the process's other threads. Throws std::system_error if it cannot start.
+// signals, so that signal handlers run on the process's other threads. Throws std::system_error if the thread cannot
+// start.
 template <class Body>
 std::thread start_thread(const char* name, Body body) {
   sigset_t all, before;

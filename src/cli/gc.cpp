@@ -98,7 +98,8 @@ UniqueFd lock_of(const Arena& arena) {
   UniqueFd lock(::open((arena.directory + "/node").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!lock) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + arena.directory + "/node");
   if (!arena::lock_alone(lock.get(), arena.directory, lock_wait_limit_ms))
-    throw Failure(CKPT_ERR_CLAIMED, "an agent has just taken the arena " + arena.directory + "; stop it first");
+    throw Failure(CKPT_ERR_CLAIMED,
+                  "an agent has just taken the arena " + arena.directory + "; stop that agent first (ckptctl stop)");
   return lock;
 }
 

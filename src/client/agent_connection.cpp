@@ -111,7 +111,7 @@ std::vector<std::uint64_t> open_engines() {
 void check_answer(const nlohmann::json& answer) {
   const auto status = answer.find("status");
   if (status == answer.end() || !status->is_number_integer())
-    throw Failure(CKPT_ERR_INTERNAL, "the agent's answer has no status; do engine and agent have the same version?");
+    throw Failure(CKPT_ERR_INTERNAL, "the agent's answer has no status; run ckptd and libckptengine of one version");
   const int value = status->get<int>();
   if (value == CKPT_OK) return;
   const auto message = answer.find("message");

@@ -127,7 +127,8 @@ class Sealing {
   // Training thread. Call begin() before the capture is released, and none() if it was not released after all.
   void begin() { under_way_.store(1, std::memory_order_relaxed); }
   void none() { under_way_.store(0, std::memory_order_relaxed); }
-  // Any thread. This is the last thing that thread does with the capture.
+  // Any thread. Says that sealing has ended, and wakes the threads in wait(). The caller must not use the capture after
+  // this call, because the training thread may now change it.
   void end() {
     // Sequentially consistent, as in wait(): either the waiter sees the end, or this thread sees the waiter.
     under_way_.store(0);

@@ -48,7 +48,7 @@ class HaltWatch {
 
   // Ends the thread, after the capture that it may have under way.
   void stop();
-  // Training thread, after stop(). Watches the next incarnation, for which the gate is open again.
+  // Training thread, after stop(). Watches for a halt of the next incarnation. The caller has reopened the gate.
   void start();
   // One look, as the thread does it: for tests.
   void look(arena::Control& control, Clock::time_point now);

@@ -1,8 +1,9 @@
-// BoundedStore is a Store that gives each call to another Store a deadline. The deadline holds even if that store never
-// answers, such as a directory on a mount whose server is gone.
+// BoundedStore is a Store that passes each call to another Store, with a deadline. The call fails at the deadline even
+// if the other store never answers, such as a directory on a mount whose server is gone.
 //
-// Calls run on a separate thread. If that thread hangs, the next call uses a new thread, and the old one ends when the
-// store answers at last. While several threads hang, calls fail at once; only now and then a call tries a new thread.
+// Calls run on a separate thread. If that thread hangs, the next call uses a new thread. The old thread ends when the
+// store answers at last. While several threads hang, most calls fail at once. Only now and then a call tries a new
+// thread.
 //
 // Thread-safe. Calls from several threads run one after the other.
 #pragma once
@@ -22,12 +23,12 @@
 
 namespace ckpt::coord {
 
-// A call to a directory takes a few system calls. etcd's calls have their own deadlines; this one is only a second line
-// of defence.
+// The limits for one call. A call to a directory makes a few system calls. Calls to etcd have a shorter deadline of
+// their own, so etcd_timeout_ms only applies if that one fails.
 inline constexpr std::int64_t directory_timeout_ms = 5000;
 inline constexpr std::int64_t etcd_timeout_ms = 20'000;
 
-// The failure to throw if `store`, the store's name in messages, did not answer for `timeout_ms`.
+// Returns the failure to throw if a store did not answer for `timeout_ms`. `store` is its name in messages.
 Failure no_answer(const std::string& store, std::int64_t timeout_ms);
 
 // Runs `body` on a new thread and returns its result. Throws what `body` throws, or no_answer() after `timeout_ms`. The

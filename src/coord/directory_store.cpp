@@ -51,7 +51,10 @@ DirectoryStore::DirectoryStore(std::string directory, RevisionHooks hooks)
 }
 
 std::string DirectoryStore::path_of(const std::string& key) const {
-  if (!is_key(key)) throw Failure(CKPT_ERR_INVALID, "\"" + key + "\" cannot name a coordination record");
+  if (!is_key(key))
+    throw Failure(
+        CKPT_ERR_INVALID,
+        "\"" + key + "\" cannot name a coordination record: use names of A-Z a-z 0-9 . _ - with / between them");
   return directory_ + "/" + key;
 }
 
@@ -78,7 +81,9 @@ std::optional<Entry> DirectoryStore::get(const std::string& key) {
 std::optional<std::uint64_t> DirectoryStore::put_if(const std::string& key, const std::string& value,
                                                     std::uint64_t expected) {
   const Place place = place_of(key);
-  if (value.size() > value_bytes_max) throw Failure(CKPT_ERR_INVALID, "the value of " + path_of(key) + " is too long");
+  if (value.size() > value_bytes_max)
+    throw Failure(CKPT_ERR_INVALID,
+                  "the value of " + path_of(key) + " is longer than 1 MiB, the limit of a coordination record");
   auto files = RevisionFiles::open(place.directory, &hooks_);
   if (!files && expected != 0) return std::nullopt;
   if (!files) {

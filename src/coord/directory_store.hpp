@@ -27,10 +27,10 @@ class DirectoryStore : public Store {
   std::vector<Entry> list(const std::string& prefix) override;
   std::vector<std::string> keys(const std::string& prefix) override;
   void remove(const std::string& key) override;
-  // All records except damaged ones, by key.
+  // Returns all records except damaged ones, sorted by key.
   std::vector<Entry> undamaged();
-  // Removes all records if they still equal `seen`, a result of undamaged(). Returns whether it removed them. If a
-  // writer changes a record meanwhile, either all records stay or the writer's call fails.
+  // Removes all records if they are still those in `seen`, an earlier result of undamaged(). Returns whether it removed
+  // them. If a writer changes a record meanwhile, either all records stay or the writer's call fails.
   bool remove_all(const std::vector<Entry>& seen);
 
  private:

@@ -1,7 +1,8 @@
 // EtcdClient calls etcd v3 (3.4 or newer), through the JSON gateway that each etcd server has.
 //
-// It sends calls to one server until that fails, and then to the next one. Every call ends within its time limit. An
-// error is a Failure, whose sentence names the server and says what to do. Thread-safe.
+// An EtcdClient sends its calls to one server until that server fails, and then to the next server. Every call ends
+// within its time limit. Errors are thrown as Failure, whose sentence names the server and says what to do.
+// Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -23,12 +24,12 @@ struct EtcdAccess {
   TlsFiles tls;
   std::string user;                // empty: calls need no user
   std::string password;            // the user's password
-  std::int64_t timeout_ms = 5000;  // limit of one call, whichever servers it asks
+  std::int64_t timeout_ms = 5000;  // limit of one call, however many servers it tries
 };
 
 class EtcdClient {
  public:
-  // Whether a call changes something in etcd. Only reads may be sent twice.
+  // Whether a call changes something in etcd. If it is unknown whether a call arrived, only a read may be sent again.
   enum class Effect { read, write };
 
   explicit EtcdClient(EtcdAccess access);
@@ -44,7 +45,7 @@ class EtcdClient {
               const std::function<void(const nlohmann::json&)>& on_message);
 
  private:
-  struct Refused;  // thrown if the server refuses a call; has the server's reason
+  struct Refused;  // thrown if the server refuses a call; contains the server's reason
 
   nlohmann::json call_member(std::size_t member, const char* path, const std::string& body, Effect effect,
                              Deadline deadline);

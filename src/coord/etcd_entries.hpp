@@ -17,11 +17,11 @@ std::string text_field(const nlohmann::json& object, const char* name);  // "" i
 // A 64-bit number, which etcd writes as text; 0 if it is missing.
 std::uint64_t number_field(const nlohmann::json& object, const char* name);
 
-// The store's revision, which every reply of etcd has. Throws if it is missing.
+// Returns etcd's revision at the time of the reply. Every reply has it. Throws if it is missing.
 std::uint64_t revision_of(const nlohmann::json& reply);
 
-// The fields of a request that select keys: one key; all keys that begin with a prefix; or all keys from `from` up to
-// but not including `to`.
+// Return the fields of a request that select keys. one_key(): this key. keys_from(): all keys that begin with `prefix`.
+// keys_between(): all keys from `from` up to but not including `to`.
 nlohmann::json one_key(const std::string& key);
 nlohmann::json keys_from(const std::string& prefix);
 nlohmann::json keys_between(const std::string& from, const std::string& to);

@@ -22,7 +22,10 @@ EtcdStore::EtcdStore(std::shared_ptr<EtcdClient> client, std::string prefix)
     : client_(std::move(client)), prefix_(std::move(prefix)) {}
 
 std::string EtcdStore::full_key(const std::string& key) const {
-  if (!is_key(key)) throw Failure(CKPT_ERR_INVALID, "\"" + key + "\" cannot name a coordination record");
+  if (!is_key(key))
+    throw Failure(
+        CKPT_ERR_INVALID,
+        "\"" + key + "\" cannot name a coordination record: use names of A-Z a-z 0-9 . _ - with / between them");
   return prefix_ + key;
 }
 
@@ -37,7 +40,9 @@ std::optional<Entry> EtcdStore::get(const std::string& key) {
 std::optional<std::uint64_t> EtcdStore::put_if(const std::string& key, const std::string& value,
                                                std::uint64_t expected) {
   const std::string at = to_base64(full_key(key));
-  if (value.size() > value_bytes_max) throw Failure(CKPT_ERR_INVALID, "the value of " + prefix_ + key + " is too long");
+  if (value.size() > value_bytes_max)
+    throw Failure(CKPT_ERR_INVALID,
+                  "the value of " + prefix_ + key + " is longer than 1 MiB, the limit of a coordination record");
   const json compare = {
       {"key", at}, {"target", "MOD"}, {"result", "EQUAL"}, {"mod_revision", std::to_string(expected)}};
   const json put = {{"request_put", {{"key", at}, {"value", to_base64(value)}}}};

@@ -1,8 +1,8 @@
 // EtcdStore is a coordination store in etcd v3: one key per record, under a prefix for the job.
 //
-// put_if() is a transaction that compares the key's mod revision. The revisions are etcd's own: one number for all
-// keys, which also grows when records are removed. Reads are linearizable. EtcdStore does not use etcd's leases: agents
-// themselves judge who is alive, from how long a record has not changed (docs/coordination.md).
+// put_if() is a transaction that compares the key's mod revision. An entry's revision is etcd's own: etcd counts all
+// changes of all keys with one number, removals too. Reads are linearizable. EtcdStore does not use etcd's leases.
+// Agents themselves judge which agents are alive: by how long a record has not changed (docs/coordination.md).
 #pragma once
 
 #include <functional>
@@ -26,8 +26,8 @@ class EtcdStore : public Store {
   std::vector<Entry> list(const std::string& prefix) override;
   std::vector<std::string> keys(const std::string& prefix) override;
   void remove(const std::string& key) override;
-  // The watch first reports all existing records. It reports all of them again after an interruption for which etcd no
-  // longer has the changes.
+  // The watch first reports all existing records. It reports all of them again if it was interrupted and etcd no longer
+  // has the changes that it missed.
   std::unique_ptr<Watch> watch(std::function<void(const Entry&)> on_change) override;
 
   // The records under the prefix, and the store's revision at that moment.
@@ -38,8 +38,8 @@ class EtcdStore : public Store {
   Content content();
   Content notified_content();  // only the records that a watch reports
 
-  // Removes all records at once, unless one has changed after the store had the revision `unchanged_since`. Returns
-  // whether it removed them.
+  // Removes all records at once, unless a record has changed since etcd's revision `unchanged_since`. Returns whether
+  // it removed them.
   bool remove_all(std::uint64_t unchanged_since);
 
  private:

@@ -1,10 +1,10 @@
 // EtcdWatch reports changes of a job's records in etcd. It has one thread, which reads from one streaming call at a
 // time and calls `on_change`.
 //
-// When a stream ends, the next one begins with the first change not yet reported, at another server if necessary. So
-// the last change of a key is never missed. etcd may no longer have that change, because it drops old changes and may
-// be restored from an older state. Then the watch reports all records again, and reports missing ones as removed. While
-// no server answers, the watch tries less and less often.
+// When a stream ends, the next one begins with the first change that is not reported yet, at another server if
+// necessary. So the watch never misses the last change of a key. If etcd no longer has all those changes, the watch
+// reports all records again, and reports missing ones as removed. This happens because etcd drops old changes, and may
+// be restored from an older state. While no server answers, the watch tries less and less often.
 #pragma once
 
 #include <atomic>

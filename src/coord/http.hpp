@@ -1,8 +1,8 @@
 // Http makes HTTP/1.1 requests to etcd's gateway, through libcurl. It posts a JSON text and returns the reply.
 // HttpStream makes a request whose reply never ends by itself, for a watch. It passes the reply on line by line.
 //
-// Several threads may use an Http. It keeps connections open for later requests. Only one thread may use an HttpStream,
-// but any thread may call wake(). Neither class follows redirects or uses proxies from the environment.
+// Several threads may use an Http. An Http keeps connections open for later requests. Only one thread may use an
+// HttpStream, but any thread may call wake(). Neither class follows redirects or uses proxies from the environment.
 #pragma once
 
 #include <cstdint>
@@ -78,9 +78,9 @@ class HttpStream {
   HttpStream(const HttpStream&) = delete;
   HttpStream& operator=(const HttpStream&) = delete;
 
-  // Passes each line of a reply with status 200 to `on_line`; returns any other reply whole. Returns when the server
-  // ends the reply, or when `goes_on` returns false. Calls `goes_on` at least once a second, and after wake(). Throws
-  // HttpTrouble if no byte arrives for `silence_ms`.
+  // If the reply has status 200, passes each of its lines to `on_line` as it arrives. Returns any other reply whole.
+  // Returns when the server ends the reply, or when `goes_on` returns false. Calls `goes_on` at least once a second,
+  // and after wake(). Throws HttpTrouble if no byte arrives for `silence_ms`.
   HttpReply run(const HttpRequest& request, std::int64_t silence_ms, const std::function<bool()>& goes_on,
                 const std::function<void(const std::string&)>& on_line);
 

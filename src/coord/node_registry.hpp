@@ -4,7 +4,7 @@
 // The records' keys:
 //   taken/<number>   the name of the node that has this number, for ever
 //   nodes/<name>     the agent that serves the node now (NodeEntry)
-//   rivals/<name>    an agent that was refused, because another one serves the node
+//   rivals/<name>    an agent that was refused, because another agent serves the node
 //   token            the job's token
 // The functions throw Failure if the store does, or if other writers win every compare-and-swap.
 #pragma once
@@ -33,32 +33,33 @@ struct NodeEntry {
 };
 
 std::string node_key(const std::string& name);
-// The key under which an agent that was refused leaves its machine and its address, for the agent that serves the node.
+// The key of the record in which a refused agent leaves its machine and its address. The agent that serves the node
+// reads it.
 std::string rival_key(const std::string& name);
 
 // Returns the number of the node `name`. The first call takes a free number, which is small if there are few nodes. The
-// node keeps that number for ever. `remembered` is the number that the node's arena has. It is taken again if the store
-// has lost it and no other node uses it.
+// node keeps that number for ever. `remembered` is the number that the node's arena has. If the store has lost this
+// number, and no other node has taken it, the node gets it again.
 std::uint32_t node_id(Store& store, const std::string& name, std::optional<std::uint32_t> remembered = {});
 
-// Writes the node's entry. If there is one already, calls `may_replace` with it, and does nothing if that returns
-// false. Without `may_replace`, always replaces it.
+// Writes the node's entry. If the store has an entry for this node already, calls `may_replace` with that entry, and
+// keeps it if `may_replace` returns false. If `may_replace` is empty, always replaces the entry.
 void register_node(Store& store, const NodeEntry& node,
                    const std::function<bool(const NodeEntry& there)>& may_replace = {});
-// Writes the node's entry and the record of its number again if they are gone. Does not replace what others have
-// written there. Returns whether it wrote any.
+// Writes the node's entry and the record of its number again, each only if it is gone. Does not replace a record that
+// others wrote. Returns whether it wrote a record.
 bool put_back_node(Store& store, const NodeEntry& node);
-// Gives the number `node.id` to this node, even if another node has it.
+// Records that the number `node.id` is this node's, even if the store says that another node has it.
 void take_number(Store& store, const NodeEntry& node);
 
 // Parses a record whose key begins with "nodes/". Returns nothing if its value is not a NodeEntry.
 std::optional<NodeEntry> node_entry(const Entry& entry);
 
-// All nodes that ever registered, sorted by name. Leaves out records that are damaged or have another format. If
-// `damaged` is not null, it gets a sentence for each damaged record.
+// Returns all nodes that ever registered, sorted by name. Leaves out records that are damaged or have another format.
+// Adds a sentence for each damaged record to `damaged`, which may be null.
 std::vector<NodeEntry> registered_nodes(Store& store, std::vector<std::string>* damaged = nullptr);
 
-// A new token: 32 random bytes as hex digits.
+// Returns a new token: 32 random bytes as hex digits.
 std::string fresh_token();
 // Returns the job's token. If the store has none, first stores `remembered`, or a new token if that is empty.
 std::string job_token(Store& store, const std::string& remembered = "");

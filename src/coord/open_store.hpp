@@ -16,11 +16,11 @@ namespace ckpt::coord {
 
 struct StoreLocation {
   StoreLocation() = default;
-  // For a directory, or for an etcd without users and without TLS files, this text is enough.
+  // `coordination` is the value of `at`. It is enough for a directory, and for an etcd without users and TLS files.
   StoreLocation(std::string coordination) : at(std::move(coordination)) {}  // NOLINT(google-explicit-constructor)
   explicit StoreLocation(const Options& options);
   bool is_etcd() const { return !at.starts_with('/'); }
-  // The time limit for each function below, even if the mount hangs.
+  // The time limit of each function below. It holds even if a mount hangs.
   std::int64_t timeout_ms() const;
 
   std::string at;  // "/directory", or "etcd[s]://host:port[,host:port...][/prefix]"
@@ -39,10 +39,10 @@ EtcdAddress parse_etcd_address(const std::string& at);
 // Opens the store of one job. Makes the directory if there is none.
 std::unique_ptr<Store> open_store(const StoreLocation& location, const std::string& job);
 
-// The jobs that have records, by name.
+// Returns the names of the jobs that have records, sorted.
 std::vector<std::string> jobs_with_records(const StoreLocation& location);
 
-// A job's records at one moment, without damaged ones.
+// The records of a job at one moment, except damaged ones.
 struct JobRecords {
   std::vector<Entry> entries;
   std::uint64_t revision = 0;  // etcd's revision at that moment; 0 for a directory

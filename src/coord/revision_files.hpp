@@ -8,7 +8,7 @@
 //                             revision must list again
 //   .incarnation@18.<id>.new  a draft of revision 18; <id> is unique
 //   incarnation               the record as earlier versions of this store wrote it; its first line has the revision
-// The revision with the largest number is the record.
+// The revision with the largest number is the record's present value.
 //
 // How revision n+1 is written (put):
 //   1. Read the record. It must have revision n.
@@ -58,7 +58,7 @@
 
 namespace ckpt::coord {
 
-// Hooks with which tests replace link(2) and halt a writer after a step.
+// Hooks with which tests replace link(2), and stop a writer after a step.
 struct RevisionHooks {
   enum class Step { read, drafted, looked, placed, synced, listed, cleared, swept, compared, moved };
   std::function<void(Step)> reached = {};
@@ -68,7 +68,7 @@ struct RevisionHooks {
 class RevisionFiles {
  public:
   struct Files {                         // the files of one record
-    bool plain = false, marked = false;  // has the file of an earlier version; has incarnation@0
+    bool plain = false, marked = false;  // the file that earlier versions wrote exists; NAME@0 exists
     std::set<std::uint64_t> revisions;
     std::vector<std::pair<std::uint64_t, std::string>> drafts;  // revision, file name
     bool is_record() const { return plain || !revisions.empty(); }
@@ -82,16 +82,16 @@ class RevisionFiles {
     std::vector<std::string> directories;
   };
 
-  // Opens the directory `path`. Returns nothing if it does not exist. `hooks` may be null; else they must outlive the
-  // result.
+  // Opens the directory `path`. Returns nothing if it does not exist. `hooks` may be null; if not, they must outlive
+  // the result.
   static std::optional<RevisionFiles> open(const std::string& path, const RevisionHooks* hooks);
 
   Content content() const;
   Files look(const std::string& name) const;
   // Reads the newest revision of the record `name`; nothing if there is none. `key` is for the returned Entry. The
-  // caller passes in `files` what look() returned; on return it has the files as they were when the record was read.
+  // caller passes the result of look() in `files`. On return, `files` has the record's files at the moment of reading.
   std::optional<Entry> read(const std::string& name, const std::string& key, Files& files) const;
-  // Writes revision `expected` + 1 if the record has the revision `expected` (0: it does not exist). Returns the new
+  // Writes revision `expected` + 1 if `expected` is the record's revision (0: there is no record). Returns the new
   // revision, or nothing if the record has another revision. `writer` must be different for every writer and every
   // call.
   std::optional<std::uint64_t> put(const std::string& name, const std::string& key, const std::string& value,

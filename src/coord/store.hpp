@@ -2,9 +2,10 @@
 // see the same store. Implementations: etcd and a directory.
 //
 // The interface has only what etcd and a directory both offer: key, value, and a revision that grows with each change.
-// Do not remove a record that is written again and again, because its revisions may begin anew. `ckptctl gc` removes
-// all records of a job at once. Several threads and processes may use a store. Every call has a deadline. If the store
-// cannot be reached or holds a damaged record, the call throws Failure. The caller may repeat it.
+// Do not remove a record that will be written again: its revisions may begin anew, and then compare-and-swap no longer
+// protects it. `ckptctl gc` removes all records of a job at once. Several threads and processes may use a store. Every
+// call has a deadline. If the store cannot be reached or holds a damaged record, the call throws Failure. The caller
+// may repeat it.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ struct Entry {
   bool operator==(const Entry&) const = default;
 };
 
-// Store::watch() returns a Watch. Changes of records are reported until the caller destroys it.
+// Stands for a call of Store::watch(): the store reports changes until the caller destroys the Watch.
 class Watch {
  public:
   virtual ~Watch() = default;
@@ -34,7 +35,7 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // The newest record, or nothing if none was ever put.
+  // Returns the record as it is now, or nothing if there is none.
   virtual std::optional<Entry> get(const std::string& key) = 0;
 
   // Writes the record if its revision still is `expected` (0: it does not exist), and returns the new revision. Returns
@@ -42,7 +43,7 @@ class Store {
   virtual std::optional<std::uint64_t> put_if(const std::string& key, const std::string& value,
                                               std::uint64_t expected) = 0;
 
-  // The records whose keys begin with `prefix`, sorted by key.
+  // Returns the records whose keys begin with `prefix`, sorted by key.
   virtual std::vector<Entry> list(const std::string& prefix) = 0;
 
   // The keys that begin with `prefix`, in order.
@@ -51,11 +52,11 @@ class Store {
   // Removes the record, if there is one.
   virtual void remove(const std::string& key) = 0;
 
-  // Calls `on_change` after each change of a key that sorts before unwatched_from, whichever process made it, on a
-  // thread of the store. `on_change` gets the record as it is then, or revision 0 if it was removed. Several changes of
-  // a key may be reported as one. The last change is always reported, if necessary once the store can be reached again.
-  // Returns null if the store cannot watch; then the caller must read the records again and again. The store must
-  // outlive the result.
+  // Calls `on_change`, on a thread of the store, after each change of a key that sorts before unwatched_from, whichever
+  // process changed it. `on_change` gets the record as it is at that time, or an Entry with revision 0 if the record
+  // was removed. Several changes of a key may be reported as one. The last change is always reported, if necessary once
+  // the store can be reached again. Returns null if the store cannot watch; then the caller must read the records again
+  // and again. The store must outlive the result.
   virtual std::unique_ptr<Watch> watch(std::function<void(const Entry&)> /*on_change*/) { return nullptr; }
 };
 

@@ -13,8 +13,9 @@
 
 namespace ckpt::core {
 
-// Returns a sentence for people: this node ignores the record `record`, because its `number` (an epoch or an
-// incarnation) claims to be `claimed`, which cannot be, as the newest one known is `known`.
+// Returns sentences for people: why this node ignores a record of the coordination store, and what to do. `record`: the
+// record's key. `number`: which of its numbers cannot be true, "epoch" or "incarnation". `claimed`: that number in the
+// record. `known`: the newest such number that this node knows.
 std::string damaged_record(const char* record, const char* number, std::uint64_t claimed, std::uint64_t known);
 
 // The leader before this node's own term, whose lease ran out.
@@ -32,8 +33,9 @@ class Election {
   // Node `leader` has sent a directive with this epoch. So it is alive, even if the epoch is old. If the epoch is newer
   // than the record's, this node obeys `leader`: perhaps this node alone cannot read the store.
   void on_directive_of(NodeId leader, std::uint64_t epoch, TimeMs now);
-  // Handles an epoch from a message or from another record. Returns false if the epoch cannot be true. Then ignore that
-  // message or record.
+  // Call this with the epoch of each message, and of the incarnation record. If the epoch is newer than this node's own
+  // term, this node no longer leads. Returns false if the epoch is too high to be true. The caller must then ignore
+  // that message or record.
   bool on_higher_epoch(std::uint64_t epoch);
   // This node has just had a pause in which it did nothing. Meanwhile another node may have become leader.
   void on_pause(TimeMs now);

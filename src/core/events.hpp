@@ -44,12 +44,12 @@ struct MessageArrived {
 // A trainer claims a rank. The driver has already proven that every earlier writer of that rank on this node is dead.
 struct TrainerHello {
   Rank rank = 0;
-  std::uint64_t instance = 0;     // names the process
-  std::uint64_t incarnation = 0;  // 0: a new trainer; otherwise it connects again, because its agent has restarted
+  std::uint64_t instance = 0;     // tells its engine from all others; random
+  std::uint64_t incarnation = 0;  // that it has joined: its agent has restarted, and it connects again; 0: it is new
   std::uint32_t world_size = 0;   // how many ranks the job has
   std::string main_shard;
   std::string private_shard;
-  std::uint32_t capture_every = 1;  // its options of these names: all ranks need the same
+  std::uint32_t capture_every = 1;  // its option capture_every; all ranks need the same
   bool halts = false;
 };
 // A trainer's process has ended. The driver knows that from its pidfd.
@@ -91,12 +91,13 @@ struct FreezeAnswered {
   Rank rank = 0;
   FreezeAnswer answer;
 };
-// The rank's training thread says that a communication has failed by itself: a peer's connection closed, for example.
+// The rank's training thread says that a communication has failed although no halt interrupted it: for example, a peer
+// closed the connection.
 struct TroubleReported {
   Rank rank = 0;
 };
-// What a trainer that has ended left in the slots of its grant, sealed and valid: some of a snapshot's pieces. The
-// driver posts it before TrainerExited.
+// A trainer has ended, and the slots of its grant have pieces of a snapshot that it sealed but did not report as
+// captured. The driver posts this before TrainerExited.
 struct LeftBehind {
   Rank rank = 0;
   std::vector<std::pair<SlotRef, PieceInfo>> pieces;
@@ -135,7 +136,8 @@ struct RanksWatched {
   bool operator==(const RanksWatched&) const = default;
 };
 
-// The answer to ListStorage: the pieces of every complete checkpoint on storage. The driver did not read the pieces.
+// The answer to ListStorage: the pieces of every complete checkpoint on storage. The driver only listed the pieces.
+// When they are read, they may prove damaged.
 struct StorageListed {
   std::vector<PieceInfo> pieces;
   std::vector<std::string> unusable;     // a sentence for each checkpoint there that cannot be restored
@@ -226,11 +228,11 @@ struct NotifyResume {
   Rank rank = 0;
   std::int64_t resume_at = 0;
 };
-// Tells a trainer that its incarnation is halted. Again once the iteration is decided.
+// Tells a trainer that its incarnation is halted. Comes once more when the iteration is decided.
 struct NotifyHalt {
   Rank rank = 0;
-  std::uint64_t halt = 0;                      // its number
-  std::optional<std::int64_t> iteration = {};  // none: not decided yet
+  std::uint64_t halt = 0;                      // the halt's number
+  std::optional<std::int64_t> iteration = {};  // at which ranks freeze; none: not decided yet
 };
 // Tells a trainer the other members of its replication group. The core orders this before RestoreReady, once in each
 // incarnation, and again after the agent has restarted.

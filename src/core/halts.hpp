@@ -2,11 +2,13 @@
 //
 // The leader makes a halt once it knows who holds training up, and sends it with its directives. A halted rank begins
 // no update any more: it is *held*, and says at which iteration. Once every rank that answers is held, the leader
-// decides at which iteration ranks freeze: the newest that any of them has reached. A rank that is behind does one more
-// update. Then all that are at that iteration are captured. A halt lasts until the next incarnation begins.
+// decides at which iteration ranks freeze: the newest that any held rank has reached. A rank that is behind does one
+// more update. Then the engines capture all ranks that are at this iteration. A halt lasts until the next incarnation
+// begins.
 //
-// A halt is fenced twice: nodes obey the directives of the newest epoch alone, and pass a halt on only to trainers of
-// its incarnation. There is one halt for each incarnation. A new leader goes on with the one that ranks report.
+// No old halt has an effect: nodes obey only directives of the newest epoch, and pass a halt on only to trainers of the
+// halted incarnation. There is at most one halt in an incarnation. A new leader goes on with the halt that ranks
+// report.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +27,7 @@ enum class Freeze : std::uint8_t {
   none = 0,       // it has not answered
   updating = 1,   // it has not finished the update of the next iteration
   held = 2,       // at rest; it begins no update
-  capturing = 3,  // frozen for good
+  capturing = 3,  // frozen for good; its state is being captured
   captured = 4,   // frozen, and its state is whole in its slots
   refused = 5,    // frozen, but its state cannot be captured
 };
@@ -34,9 +36,9 @@ const char* freeze_name(Freeze freeze);  // for programs
 
 // What a rank answers to a halt.
 struct FreezeAnswer {
-  std::uint64_t halt = 0;  // the number of that halt; 0: it was told of none
+  std::uint64_t halt = 0;  // number of the halt that it answers; 0: it knows of none
   Freeze freeze = Freeze::none;
-  std::int64_t iteration = -1;  // the one whose update it has finished last
+  std::int64_t iteration = -1;  // the newest whose update it has finished
   bool operator==(const FreezeAnswer&) const = default;
 };
 
@@ -55,17 +57,17 @@ struct Halt {
   std::uint64_t number = 0;                    // the epoch of the leader that made it
   std::optional<std::int64_t> iteration = {};  // at which ranks freeze; none: not decided yet
   std::vector<Culprit> culprits = {};          // why; empty if a former leader made it
-  std::uint32_t ranks = 0;                     // of the job
+  std::uint32_t ranks = 0;                     // how many the job has
   std::uint32_t captured = 0;                  // ranks whose state of that iteration is whole
-  std::vector<Unfrozen> others = {};           // the first of all others, by rank
-  bool is_over = false;                        // no rank is awaited any more
-  Rank reporter = no_rank;                     // says that a communication failed by itself; no_rank: no rank said so
+  std::vector<Unfrozen> others = {};           // the other ranks, lowest first, at most unfrozen_max of them
+  bool is_over = false;                        // true: the leader waits for no rank any more
+  Rank reporter = no_rank;                     // the rank that reported a failed communication; no_rank: none did
   NodeId reporter_node = no_node;
   bool operator==(const Halt&) const = default;
 };
 
-// Whether the suspicion names ranks that will not go on by themselves. A slow rank makes progress. If all ranks are at
-// the same place, none is to blame.
+// Returns whether the suspicion names ranks that will not go on by themselves. False for slow ranks, because they make
+// progress. Also false if all ranks are at the same place, because then no rank is to blame.
 bool justifies_halt(const Suspicion& suspicion);
 
 // A rank of the halted incarnation, as the leader knows it.
@@ -76,11 +78,12 @@ struct HaltedRank {
   bool is_awaited = true;  // false: its process has ended, or its node does not answer, or it is a culprit
 };
 
-// Draws the halt's next state from the ranks' answers. `decides_now`: ranks that are not held yet are no longer waited
-// for. `ends_now`: nobody is waited for.
+// Returns the halt's next state, computed from the ranks' answers. `decides_now`: decide the iteration without waiting
+// for ranks that are not held. `ends_now`: end the halt without waiting for any rank.
 Halt advance(Halt halt, const std::vector<HaltedRank>& ranks, bool decides_now, bool ends_now);
 
-// A sentence, "" if there is no halt.
+// Returns a sentence for people that says why the incarnation is halted and how many ranks are captured. "" if there is
+// no halt.
 std::string explain(const Halt& halt, const NameOf& name_of);
 
 }  // namespace ckpt::core

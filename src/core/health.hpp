@@ -36,8 +36,8 @@ enum class Cause : std::uint8_t {
   rank_fails = 14,         // a trainer's snapshots fail
   rank_behind = 15,        // a trainer makes no progress while others do
   no_snapshots = 16,       // no rank calls snapshot()
-  copies_do_not_fit = 17,  // a node has no memory for what it should hold
-  copies_missing = 18,     // a node does not have what it should hold
+  copies_do_not_fit = 17,  // a node has no memory for a piece of the next commit
+  copies_missing = 18,     // a node has not got a piece of the next commit
   replacement = 19,        // a standby node has the place of a lost member
   ranks_differ = 20,       // ranks of one shard captured different bytes (the alarm)
   too_slow = 21,           // commits come slower than the job's pace allows
@@ -82,7 +82,7 @@ struct Health {
 // does not change it.
 class SnapshotInterval {
  public:
-  // The rank that is furthest ahead has reached `iteration`.
+  // Call this when the rank that is furthest ahead has offered `iteration` to snapshot().
   void reached(std::int64_t iteration, TimeMs now);
   // 0: not known yet.
   TimeMs interval_ms() const;
@@ -100,13 +100,13 @@ class SnapshotInterval {
   TimeMs reached_at_ = 0;
 };
 
-// Measures the time since the newest commit, by this node's own clock. Every node has one. When a node becomes leader,
-// it goes on with its own.
+// Measures the time since the newest commit, by this node's own clock. Every node has a CommitClock. A node that
+// becomes leader goes on with its own.
 class CommitClock {
  public:
-  // `incarnation`: the decided incarnation, 0 while none is decided. `commit`: the newest known commit. If it is known
-  // already when the incarnation is first observed, it does not count as new: an agent that has just started, or just
-  // become leader, does not know its age.
+  // `incarnation`: the decided incarnation, 0 while none is decided. `commit`: the newest known commit. A commit that
+  // is known already when the incarnation is first observed does not count as new: an agent that has just started, or
+  // has just become leader, does not know the commit's age.
   void observe(std::uint64_t incarnation, CheckpointId commit, TimeMs now);
   // Observes a commit of unknown age. It does not count as a commit made now.
   void observe_late(std::uint64_t incarnation, CheckpointId commit);
@@ -137,12 +137,12 @@ struct InheritedHealth {
 TimeMs allowed_ms(TimeMs unprotected_after_ms, TimeMs pace_ms);
 
 using NameOf = std::function<std::string(NodeId)>;
-// `state_name` is for people and begins each line with a verdict. `cause_name` is for programs.
+// state_name() returns the words with which each verdict for people begins. cause_name() returns one word for programs.
 const char* state_name(Standing standing);
 const char* cause_name(Cause cause);
-// Says why, in up to two short sentences; "" if there is nothing to say.
+// Returns why the job has this verdict, in up to two short sentences. "" if there is nothing to say.
 std::string explain(const Health& health, const NameOf& name_of);
-// What to do, "" if there is nothing to do.
+// Returns what to do about it. "" if there is nothing to do.
 std::string advice(const Health& health, const NameOf& name_of);
 
 }  // namespace ckpt::core

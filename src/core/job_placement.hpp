@@ -42,10 +42,11 @@ struct JobPlacement {
 JobPlacement arrange(const std::vector<RankAssignment>& assignments, std::optional<placement::Strategy> strategy,
                      const placement::Protection& protection);
 
-// Returns the places of a checkpoint of which main shards were cut as `cuts` says. A shard that is cut as in
-// `placement_of_job` has its places there. Every part of any other shard must be on all nodes that restore the shard,
-// until the incarnation has its own commit. Ranks from `own_ranks` on have no private shard in the checkpoint: they
-// restore rank 0's. Returns nothing if the places of all shards are those of `placement_of_job`.
+// Returns where the pieces of the restored checkpoint belong until this incarnation has its own commit. `cuts` says
+// into how many parts that checkpoint cut the main shards. If `placement_of_job` cuts a shard into as many parts, its
+// places apply. All parts of other shards must be on all nodes that restore the shard. `own_ranks`: how many ranks
+// restore a private shard of their own. The ranks from this number on restore rank 0's. Returns nothing if all places
+// are those of `placement_of_job`.
 std::optional<Places> places_with(const std::vector<Cut>& cuts, std::uint32_t own_ranks,
                                   const std::vector<RankAssignment>& assignments, const JobPlacement& placement_of_job);
 

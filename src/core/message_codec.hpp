@@ -1,7 +1,7 @@
 // Encodes and decodes the messages between agents. A message is one byte for the format, one byte for the kind of
 // message, and then the fields in the order of fields.hpp. Integers are little endian. Texts and lists begin with their
 // length in 32 bits. The bytes to decode may come from an attacker: decoding does not recurse, and allocates no more
-// than so many bytes can contain.
+// memory than a message of their length can need.
 //
 // Pure functions; thread-safe.
 #pragma once

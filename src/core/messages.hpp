@@ -30,25 +30,25 @@ struct RankReport {
   bool waiting = false;                // it waits in restore()
   std::int64_t attempted = -1;         // last iteration offered to snapshot(), taken or not
   std::int64_t capturing = -1;         // iteration being captured, -1: none
-  std::int64_t resume_at = 0;          // it takes no earlier iteration, even under another leader
+  std::int64_t resume_at = 0;          // it takes no snapshot before this iteration, even under another leader
   bool wants_gpu_replication = false;  // it wants its main shard copied from GPU to GPU
   bool is_stopped = false;             // its process is stopped (SIGSTOP, a debugger)
   std::uint8_t failed = 0;             // ckpt_status of its newest snapshot if that failed; a skip does not count
   std::uint32_t computing_ms = 0;      // how long it computes in an iteration, roughly; 0: not known
   FreezeAnswer freeze = {};            // what it answers to a halt
   std::optional<std::int64_t> freeze_at = {};  // the iteration that it was told to freeze at
-  bool reports_trouble = false;                // a communication of this incarnation has failed by itself
-  std::uint32_t capture_every = 1;             // its options of these names
+  bool reports_trouble = false;     // a communication has failed in this incarnation, and no halt interrupted it
+  std::uint32_t capture_every = 1;  // its option capture_every
   bool halts = false;
   bool operator==(const RankReport&) const = default;
 };
 
-// How far a node is with writing to storage what its newest WriteOrder says.
+// What a node has written to storage of its newest WriteOrder.
 struct Written {
   CheckpointId checkpoint;
   std::uint64_t attempt = 0;
   std::vector<std::string> shards;
-  std::string trouble;  // "": the shards are on the medium
+  std::string trouble;  // why the write failed; "": the shards are on the medium
   bool operator==(const Written&) const = default;
 };
 
@@ -87,7 +87,7 @@ struct Report {
 
 enum class Verdict : std::uint8_t {
   undecided = 0,
-  fresh = 1,     // nothing is stored: start anew
+  fresh = 1,     // nothing is stored: begin at iteration 0
   restore = 2,   // restore Decision::checkpoint
   lost = 3,      // committed state cannot be rebuilt from what is left
   mismatch = 4,  // what is stored has another world size
@@ -191,8 +191,8 @@ struct Directive {
   NodeId leader = 0;
   std::uint64_t epoch = 0;
   std::uint64_t sequence = 0;  // counts within one epoch; a node ignores older directives than the one it obeys
-  std::uint64_t acknowledged_agent = 0;   // newest report of the node that the leader had received: agent_id
-  std::uint64_t acknowledged_report = 0;  // and sequence
+  std::uint64_t acknowledged_agent = 0;   // agent_id of the node's newest report that the leader had received
+  std::uint64_t acknowledged_report = 0;  // sequence of that report
   NodeId relay = no_node;  // where the node reports to: this relay; itself: it is the relay; no_node: the leader
   std::uint64_t incarnation = 0;
   Decision decision;                      // of this incarnation
@@ -260,7 +260,7 @@ struct RankAssignment {
   std::string main_shard;
   std::string private_shard;
   std::uint32_t restored_parts = 1;    // in how many parts the restored checkpoint has its main shard
-  bool wants_gpu_replication = false;  // as reported; all leaders of the incarnation name the same groups
+  bool wants_gpu_replication = false;  // as reported; kept here, so that every leader forms the same replication groups
   bool operator==(const RankAssignment&) const = default;
 };
 

@@ -21,8 +21,8 @@ class HealthView {
     bool coordination_fails = false;
     const std::vector<NodeId>& distrusted;
   };
-  // Returns the leader's verdict. If this node hears no leader or of no commit, and its own verdict is worse, returns
-  // that.
+  // Returns the leader's verdict. If this node hears no leader, or of no commit, returns its own verdict if that is
+  // worse.
   Health judge(const Directive& directive, const Config& config, const Facts& facts, TimeMs now) const;
 
   // What this node knows of health when it becomes the leader.

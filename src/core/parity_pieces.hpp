@@ -29,7 +29,7 @@ std::string parity_name(std::uint32_t rows, const std::vector<std::string>& shar
 // True if there can be a parity group with this manifest. All functions below require that.
 bool is_valid(const ParityManifest& parity_manifest);
 
-// The layout in whole digest leaves: the length of each shard is rounded up to a leaf.
+// Returns how the group's parity lies. Each shard counts with its length rounded up to whole digest leaves.
 placement::ParityLayout layout_of(const ParityManifest& parity_manifest);
 
 // A piece of a parity group: a member's shard, or the parity that the member stores.
@@ -38,16 +38,17 @@ struct GroupPiece {
   bool is_parity = false;
   bool operator==(const GroupPiece&) const = default;
 };
-// Which piece of the group has this name. Nothing if none has.
+// Returns the piece of the group that has the name `shard`. Nothing if none has.
 std::optional<GroupPiece> group_piece(const ParityManifest& parity_manifest, std::string_view shard);
-// The name of the piece that the member has at this position of a stripe: its shard, or the parity that it stores.
+// Returns the name of the piece in which the member has this position of a stripe: its shard, or the parity that it
+// stores.
 std::string group_piece_name(const ParityManifest& parity_manifest, std::uint32_t member, std::uint32_t position);
 
 // The member's shard, as the parity manifest of `parity` describes it.
 PieceInfo source_piece(const PieceInfo& parity, std::uint32_t member);
 
 // lost_pieces() returns the pieces of the group that are not in `there`. plan_coding() plans how to compute the piece
-// `wanted` from the pieces that are not lost. That is possible if the plan's `lost` is empty.
+// `wanted` from the pieces that are not lost. If the plan's `lost` is not empty, the piece cannot be computed.
 placement::LostPieces lost_pieces(const ParityManifest& parity_manifest,
                                   const std::vector<CodingInputs::Source>& there);
 placement::DecodePlan plan_coding(const ParityManifest& parity_manifest, const GroupPiece& wanted,

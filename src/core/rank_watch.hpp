@@ -1,6 +1,6 @@
-// RankWatch judges whether one node's ranks make progress, from what its driver has read of them: the marks of their
-// hooks, their pauses, and the states of their processes. It says which ranks are in trouble. Pure: callers pass times
-// in, in seconds of the clock that the marks have. All calls come from one thread.
+// RankWatch judges which ranks of one node are in trouble. Its caller reads the ranks and passes in what it read: the
+// marks of their communication hooks, their pauses, and the states of their processes. Pure: the caller also passes in
+// the time, in seconds of the clock that the marks have. All calls come from one thread.
 #pragma once
 
 #include <map>
@@ -18,10 +18,10 @@ class RankWatch {
     schedule::DeadlineOptions deadline;
     double look_every_s = 0.125;
   };
-  // What was read of a rank since the last time.
+  // What the caller read of a rank since its last call of see().
   struct Reading {
     std::vector<schedule::Mark> marks;
-    bool lost_marks = false;  // after these
+    bool lost_marks = false;  // true: later marks were lost
     bool is_paused = false;
     char process = 0;             // state of its main thread, as in /proc/PID/stat; 0: not known
     std::int64_t iteration = -1;  // the last one that it offered to snapshot(); -1: none
@@ -31,20 +31,22 @@ class RankWatch {
 
   // The rank has a new trainer. `incarnation` is 0 if it has not restored yet.
   void add(Rank rank, std::uint64_t incarnation);
-  // It restores (incarnation 0), or has the state of this incarnation. What was learned is forgotten.
+  // The rank has begun to restore (incarnation 0), or has restored its state in this incarnation. Forgets what was
+  // learned of the rank's deadlines.
   void joined(Rank rank, std::uint64_t incarnation);
-  // It does something else than training until its next iteration: it gets larger slots.
+  // The rank gets larger slots, so it does not train for a while. No deadline applies until its next iteration.
   void interrupted(Rank rank, double now_s);
-  // Its engine was closed. It is watched no more.
+  // The rank's engine was closed. From now on the rank is not watched.
   void remove(Rank rank) { ranks_.erase(rank); }
-  // Its process ended without that. It stays in trouble until the rank has a new trainer.
+  // The rank's process ended without closing its engine. The rank stays in trouble until it has a new trainer.
   void died(Rank rank, double now_s);
 
-  // What was read of a living rank. Does nothing if it is not watched.
+  // Takes what the caller read of a living rank. Does nothing if the rank is not watched.
   void see(Rank rank, const Reading& seen, double now_s);
 
-  // Judges all ranks. Returns the news if the core should get it. Call it every look_every_s, after see() for each
-  // rank that lives. After a much longer time this driver was stopped itself, so every rank gets its whole time again.
+  // Judges all ranks. Returns the verdicts if they are news for the core, otherwise nothing. Call it every
+  // look_every_s, after see() for each living rank. If the last call was much longer ago, the caller's own process was
+  // stopped. Then every rank's deadline starts again.
   std::optional<RanksWatched> look(double now_s);
 
  private:

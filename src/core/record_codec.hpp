@@ -21,7 +21,7 @@ std::optional<IncarnationRecord> incarnation_record(std::string_view text);
 std::optional<AssignmentsRecord> assignments_record(std::string_view text);
 
 inline constexpr std::string_view assignments_prefix = "rank_assignments/";
-// The key of record number `number` of those with the rank assignments `name`.
+// Returns the key of one of the records that hold the rank assignments `name`. `number` counts these records from 0.
 std::string assignments_key(const AssignmentsName& name, std::size_t number);
 // Returns the incarnation whose rank assignments the key holds, or nothing for any other key.
 std::optional<std::uint64_t> incarnation_of_assignments(std::string_view key);

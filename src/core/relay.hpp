@@ -57,7 +57,7 @@ class Relay {
 class Groups {
  public:
   Groups() = default;
-  // `present`: the reports of the nodes that are present, in order of node.
+  // `nodes`: how many nodes the job has. `present`: the reports of the nodes that are present, in order of node.
   Groups(std::size_t nodes, const std::vector<const Report*>& present, NodeId leader);
   NodeId relay_of(NodeId node) const;  // no_node: the node reports to the leader directly
 

@@ -2,7 +2,8 @@
 //
 // Every agent watches its ranks' marks and processes, and reports the ranks that are in trouble (RankStanding). The
 // leader compares all of them and names the culprits. A rank that only waits in a communication is no culprit while
-// some other rank may still come: that one is within its own deadline, or paused, or in trouble itself.
+// another rank may still join that communication. This is so if the other rank is within its own deadline, is paused,
+// or is in trouble itself.
 #pragma once
 
 #include <cstddef>
@@ -37,8 +38,8 @@ struct RankStanding {
   char process = 0;                                 // state of its main thread, as in /proc/PID/stat; 0: not known
   std::int64_t iteration = -1;                      // the last one that it offered to snapshot(); -1: none
   std::optional<std::uint32_t> begun = {};          // communications that have begun since then
-  TimeMs still_ms = 0;                              // since its last mark, when this was reported
-  std::uint32_t computing_ms = 0;                   // with `slow`: mean of an iteration
+  TimeMs still_ms = 0;                              // how long ago its last mark was when this was reported
+  std::uint32_t computing_ms = 0;                   // with `slow`: mean computing time of an iteration
   std::optional<std::uint32_t> per_iteration = {};  // communications in each of the last whole iterations, if alike
   bool operator==(const RankStanding&) const = default;
 };
@@ -55,20 +56,22 @@ struct Suspicion {
   std::vector<Culprit> culprits;  // by rank, at most culprits_max; empty: nobody is suspected
   std::uint32_t count = 0;        // of all culprits
   std::uint32_t waiting = 0;      // ranks that wait for the culprits in a communication
-  // Where these or, with is_everybody, all ranks wait. The iteration is as in RankStanding.
+  // The place where these ranks wait, or all ranks if is_everybody. The iteration is as in RankStanding.
   std::int64_t iteration = -1;
-  std::uint32_t communication = 0;  // its number in the iteration, from 1; 0: the ranks' numbers mean different ones
+  std::uint32_t communication = 0;  // its number in the iteration, from 1; 0: ranks count different communications
   bool is_everybody = false;        // the culprits are all ranks, and none is known to be behind: no rank is to blame
   std::uint32_t usual_ms = 0;       // with slow culprits: how long the other ranks compute
-  // True if both read the same to a person, but for the times.
+  // True if both read the same to a person, apart from the times.
   bool says_the_same(const Suspicion& other) const;
   bool operator==(const Suspicion&) const = default;
 };
 
-// The culprits among all ranks in trouble. They are those that are dead or stopped. Else those that compute past their
-// deadline. Else, if all ranks wait, those in the earliest communication. Of ranks that compute, those that have come
-// least far are named. Numbers of communications are compared only between ranks that make equally many in an
-// iteration: with pipeline stages, the lowest number is not the least far.
+// Returns the culprits among the ranks in trouble. These are the ranks that are dead or stopped. If there are any, or
+// if ranks wait, ranks whose node does not answer are culprits, too. If there are none of these, the culprits are the
+// ranks that compute past their deadline and have come least far. If there are none of those either and all ranks wait,
+// the culprits are the ranks that wait in the earliest communication. Numbers of communications are compared only if
+// all these ranks make equally many in an iteration. The stages of a pipeline do not, so there a lower number does not
+// mean that a rank is behind.
 Suspicion find_culprits(std::vector<Culprit> in_trouble, std::uint32_t world_size);
 
 // How long a rank computes in an iteration.
@@ -77,11 +80,11 @@ struct ComputingTime {
   Rank rank = 0;
   std::uint32_t computing_ms = 0;  // 0: not known
 };
-// The ranks that compute more than `factor` times as long as the median of all ranks. Nobody if one of them is not
-// known.
+// Returns the ranks that compute at least `factor` times as long as the median of all ranks. Names no rank while the
+// time of any rank is not known.
 Suspicion find_stragglers(const std::vector<ComputingTime>& times, std::uint32_t world_size, std::uint32_t factor);
 
-// A sentence, "" if nobody is suspected.
+// Returns sentences for people: which ranks hold training up, and what their processes do. "" if no rank is suspected.
 std::string explain(const Suspicion& suspicion, const NameOf& name_of);
 
 }  // namespace ckpt::core

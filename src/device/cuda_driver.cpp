@@ -52,7 +52,7 @@ void check_version(const CudaDriver& driver) {
   driver.cuDriverGetVersion(&version);
   if (version < oldest_driver_version)
     refuse("the CUDA driver is too old: it is for CUDA " + version_text(version) + ", and ckptengine needs " +
-           version_text(oldest_driver_version) + " (driver 535); update the driver");
+           version_text(oldest_driver_version) + " (driver 535) or newer; update the driver");
 }
 
 std::string text_of(const CudaDriver& driver, const char* call, CUresult result) {

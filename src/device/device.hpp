@@ -108,11 +108,13 @@ class Device {
   // Prepares for tensors in this kind of memory. `data` is one of them. Throws Failure if they are out of reach. The
   // caller puts a tensor's name before the sentence.
   virtual void reach(ckpt_memory memory, const void* data) = 0;
-  // Any thread. Begins to prepare ranges for a later attach(), which may take long. Returns at once. Does not throw.
+  // Any thread. Starts to prepare ranges for a later attach(), and returns at once: a thread of the device does the
+  // work, which may take long. `owner` is as in attach(). Does not throw.
   virtual void prepare(const std::vector<Range>& /*ranges*/, const Owner& /*owner*/) {}
-  // Sets the memory ranges that pieces go to from now on. `owner` keeps them mapped. The device holds it until it has
-  // let go of the ranges, which a thread of the device does. So the caller need not keep the previous ranges. Do not
-  // call it while a copy runs. Does not throw. If it fails, the device is broken(), and tries again by itself.
+  // Sets the memory ranges that pieces go to from now on. `owner` keeps the ranges mapped. The device holds `owner` as
+  // long as it uses the ranges. It releases previous ranges later, on a thread of its own, so the caller need not keep
+  // them. Do not call attach() while a copy runs. Does not throw: after a failure, the device is broken(), and tries
+  // again by itself.
   virtual void attach(const std::vector<Range>& ranges, const Owner& owner) = 0;
   // Adds a range. As attach() in all else.
   virtual void attach_also(const Range& range, const Owner& owner) = 0;

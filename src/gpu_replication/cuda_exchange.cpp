@@ -57,7 +57,7 @@ void CudaExchange::begin(schedule::ExchangePlan plan, Fill fill, std::vector<std
   if (needed_bytes > memory_.size_bytes())
     throw Failure(CKPT_ERR_INTERNAL, "GPU replication needs " + size_text(needed_bytes) +
                                          " of GPU memory for its chunks, but reserved only " +
-                                         size_text(memory_.size_bytes()) + "; please report this");
+                                         size_text(memory_.size_bytes()) + "; please report this bug");
   plan_ = std::move(plan);
   fill_ = std::move(fill);
   to_ = std::move(to);

@@ -64,8 +64,8 @@ class CudaExchange {
   // Does what is possible now, without waiting. Throws Failure if anything went wrong, or if an allowed step has made
   // no progress for `step_timeout_ms`. After that only give_up() may be called.
   void advance();
-  // filled(): number of steps whose own chunks are in the sub-buffers, so that nothing on the GPU delays these steps.
-  // received(): number of steps whose chunks from the other members are in host memory.
+  // filled(): number of steps for which this member's chunk is in its sub-buffer, so that nothing on the GPU delays
+  // these steps. received(): number of steps whose chunks from the other members are in host memory.
   std::uint64_t filled() const { return filled_; }
   std::uint64_t received() const { return received_; }
   bool over() const;

@@ -54,9 +54,10 @@ class CudaReplicator {
   // Waits until all members have met: each one is connected to all others over NCCL. Returns false if they have not met
   // by the deadline, or after a failure.
   bool wait_to_meet(Deadline deadline);
-  // Begins an exchange, as CudaExchange::begin() does. The progress thread calls `fill` to copy chunks, `progress` on
-  // each progress, and `done` at the end, unless the replicator fails. `done` may begin the next exchange. After a
-  // failure, or if the previous exchange is not over, begin() returns false and calls nothing.
+  // Begins an exchange. `fill` and `to` are as in CudaExchange::begin(): how to copy a chunk of this member's piece,
+  // and where each member's piece goes. The progress thread calls `fill` for each chunk, `progress` on each progress,
+  // and `done` at the end, unless the replicator fails. `done` may begin the next exchange. After a failure, or if the
+  // previous exchange is not over, begin() returns false and calls nothing.
   using Progress = std::function<void(std::uint64_t filled_steps, std::uint64_t received_steps)>;
   using Done = std::function<void()>;
   struct Exchange {

@@ -47,16 +47,15 @@ void GpuReplication::meet(Deadline deadline) {
     changed_.wait_until(lock, deadline.at(), [this] { return agreement_.has_given_up() || everybody_is_there(); });
     if (agreement_.has_given_up()) throw Failure(CKPT_ERR_INVALID, another_gave_up);
     if (!everybody_is_there())
-      throw Failure(CKPT_ERR_TIMEOUT,
-                    "not all ranks of the replication group were ready for it before restore() had to go on");
+      throw Failure(CKPT_ERR_TIMEOUT, "not all ranks of the replication group were ready when restore() had to return");
     lock.unlock();
     open();
     if (replicator_->wait_to_meet(deadline)) return;
-    replicator_->give_up("not all ranks of the replication group connected over NCCL before restore() had to go on");
+    replicator_->give_up("not all ranks of the replication group connected over NCCL before restore() had to return");
     lock.lock();  // the replicator now reports its failure, perhaps with a better reason
     const Deadline reported_by = Deadline::in_ms(settings_.replicator.end_timeout_ms);
     changed_.wait_until(lock, reported_by.at(), [this] { return has_failed_; });
-    if (!has_failed_) fail("the GPU or NCCL did not stop in time; is the GPU hung?");
+    if (!has_failed_) fail("the GPU or NCCL did not stop in time; the GPU may hang");
   } catch (const std::exception& failure) {
     const Lock lock(mutex_);
     fail(failure.what());
@@ -207,7 +206,7 @@ void GpuReplication::begin(const schedule::Agreement::Terms& terms) {
   const std::uint64_t chunk_bytes = std::min(chunk_bytes_useful(), terms.chunk_bytes);
   if (chunk_bytes < settings_.grain_bytes)
     return replicator_->give_up(
-        "a rank of the replication group asked for chunks that are too small; please report this");
+        "a rank of the replication group asked for chunks that are too small; please report this bug");
   std::vector<std::byte*> to(words_.size());
   for (std::size_t member = 0; member < words_.size(); ++member) {
     if (!is_member(member)) continue;

@@ -33,7 +33,8 @@ struct NcclLibrary {
 // is too old. The next call then tries again.
 const NcclLibrary& nccl_library();
 
-// Throws Failure (CKPT_ERR_INVALID) with a sentence that GPU replication is not possible here. `why` is a part of it.
+// Throws Failure (CKPT_ERR_INVALID): checkpoints cannot go from GPU to GPU here. `why` is the end of the sentence: the
+// reason, and what to do.
 [[noreturn]] void refuse_nccl(const std::string& why);
 
 // Returns a text about a failed call, e.g. "ncclSend: remote process exited or there was a network error".

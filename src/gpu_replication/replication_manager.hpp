@@ -45,7 +45,7 @@ class ReplicationManager {
   void notify(const core::NotifyReplicationGroup& notify);
   // Call this when the rank's trainer is gone. Ends the replication and removes the receive buffer.
   void gone(core::Rank rank);
-  // Call this when the trainer cannot take part, for this reason. Ends the rank's GPU replication.
+  // Call this when the rank's trainer cannot take part; `why` is the reason. Ends the rank's GPU replication.
   void refuse(core::Rank rank, const std::string& why);
   // Call this when the trainer may have written to its page.
   void look(core::Rank rank);
@@ -73,7 +73,8 @@ class ReplicationManager {
   // Call this when the job has committed: no fetch of a piece of this checkpoint or an older one will begin any more.
   void committed(CheckpointId checkpoint);
 
-  // Repeats updates that may have been lost. Call it at tick_wanted_at(); nothing: there is nothing to repeat.
+  // tick() repeats updates that may have been lost. Call it at tick_wanted_at(). If that is nothing, there is nothing
+  // to repeat.
   void tick();
   std::optional<Deadline> tick_wanted_at() const { return repeat_at_; }
 

@@ -39,7 +39,8 @@ class ReplicationPage {
   // Trainer. state_of() returns nothing if the agent has not written that member's state, or is writing it.
   void publish(const ReplicationState& word) { write(words_->own, word); }
   std::optional<ReplicationState> state_of(std::size_t member) const { return read(words_->members[member]); }
-  // The trainer may overwrite this checkpoint and older ones at the place.
+  // Returns the newest checkpoint that the agent has taken out of the place. The trainer may overwrite it and older
+  // ones.
   CheckpointId taken(std::size_t place) const;
   // Records that GPU replication is over for this incarnation. `sentence` says why, for people. Only the first call
   // counts.

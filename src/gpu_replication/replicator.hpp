@@ -51,8 +51,8 @@ class Replicator {
     schedule::ExchangePlan plan;
     const std::byte* from;       // this member's piece, in pinned memory
     std::vector<std::byte*> to;  // where each member's piece goes, in the receive buffers; null: nowhere
-    // Called on each progress. `filled_steps`: number of steps whose own chunks are in sub-buffers on the GPU.
-    // `received_steps`: number of steps whose chunks from the other members have arrived.
+    // Called on each progress. `filled_steps`: number of steps for which this member's chunk is in a sub-buffer on the
+    // GPU. `received_steps`: number of steps for which all other members' chunks have arrived.
     std::function<void(std::uint64_t filled_steps, std::uint64_t received_steps)> progress;
     std::function<void()> done;  // called when the exchange is over; may begin the next exchange
   };

@@ -1,8 +1,8 @@
-// AsyncGate pauses UCX's asynchronous thread for a moment, to get around two bugs of UCX. (UCX 1.13 has them, and later
+// AsyncGate pauses UCX's asynchronous thread for a moment, to avoid two bugs of UCX. (UCX 1.13 has them, and later
 // releases up to 1.19 seem to have them, too.)
 //
-// Each process has one such thread. It accepts connections and reads their first bytes, while another thread drives
-// UCX's worker. The asynchronous thread must be paused during two actions:
+// UCX has one asynchronous thread in each process. It accepts connections and reads their first bytes, while another
+// thread drives UCX's worker. The asynchronous thread must be paused during two actions:
 //
 // - Closing the listener and the worker. A connection that has not sent all of its first bytes outlives the listener,
 //   but uses the listener's memory when more bytes arrive. Such a connection ends only with the worker, which must be
@@ -23,13 +23,14 @@ namespace ckpt::net {
 
 class AsyncGate {
  public:
-  // Throws Failure (CKPT_ERR_SYSTEM) if UCX does not take the handler.
+  // Registers a handler with UCX. Throws Failure (CKPT_ERR_SYSTEM) if UCX refuses it.
   AsyncGate();
   ~AsyncGate();
   AsyncGate(const AsyncGate&) = delete;
   AsyncGate& operator=(const AsyncGate&) = delete;
 
-  // While this object exists, the asynchronous thread is paused. The constructor waits until it is, with a limit.
+  // While a Closed exists, the asynchronous thread is paused. The constructor waits until the thread has paused, at
+  // most 5 s, and then goes on without a pause.
   class Closed {
    public:
     explicit Closed(AsyncGate& gate) : gate_(gate) { gate_.close(); }

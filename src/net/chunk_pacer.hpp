@@ -23,13 +23,14 @@ struct SentChunk {
 class ChunkPacer {
  public:
   virtual ~ChunkPacer() = default;
-  // Returns how many bytes the next chunk of a piece may have; 0: send none now. `left_bytes` of the piece are not sent
-  // yet, and `under_way` chunks of this node are under way. The transport sends an allowed chunk at once. After a 0, it
-  // asks again: if chunks are under way, when one of them has arrived; otherwise after ask_again_us().
+  // Returns how many bytes the next chunk of a piece may have, or 0 if none may be sent now. `left_bytes`: how much of
+  // the piece is not sent yet. `under_way`: how many chunks of this node are under way. The transport sends an allowed
+  // chunk at once. After a 0, it asks again when a chunk under way has arrived, or after ask_again_us() if none is
+  // under way.
   virtual std::size_t allow(std::size_t left_bytes, std::size_t under_way) = 0;
-  // A peer has received a chunk.
+  // Tells the pacer that a peer has received a chunk.
   virtual void received(const SentChunk& chunk) = 0;
-  // After how many microseconds to ask again if allow() returned 0 and no chunk is under way.
+  // Returns after how many microseconds to ask again if allow() returned 0 and no chunk is under way.
   virtual std::int64_t ask_again_us() const { return 250; }
 };
 

@@ -7,8 +7,8 @@
 // whether the sink has room for more.
 //
 // A fetch may fail in any state: time-out, refusal, broken link. Fetching then accepts no new chunk, tells the sender,
-// and waits until the receives under way have ended. Single receives cannot be cancelled. If they do not end soon,
-// Fetching fails the link, which ends them all.
+// and waits until the receives under way have ended. A single receive cannot be cancelled. If the receives do not end
+// soon, Fetching fails the link, which ends all of them.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once
@@ -27,16 +27,16 @@ class Fetching {
  public:
   explicit Fetching(const TransportOptions& options) : options_(options) {}
 
-  // Fetches `part` of `piece` over `link` into `sink`. If `link` is null, because the peer is unknown, the fetch ends
-  // at once.
+  // Fetches `part` of `piece` over `link` into `sink`. If `link` is null, the peer is unknown, and the fetch ends at
+  // once.
   void start(const std::shared_ptr<Link>& link, const PieceName& piece, const FetchPart& part,
              std::shared_ptr<Sink> sink, std::int64_t timeout_ms);
   void answered(const std::shared_ptr<Link>& link, Arrival& arrival);
   void chunk_arrived(const std::shared_ptr<Link>& link, Arrival& arrival);
   void link_down(const std::shared_ptr<Link>& link);
-  // Tells sources that have stopped sending, because a sink had no room, when there is room again.
+  // If a sink that had no room has room again, tells its source to go on sending.
   void pump();
-  // True if a source waits until there is room.
+  // True if a source has stopped sending and waits until it is told that there is room.
   bool owes() const { return owing_ != 0; }
   void tick();
   bool idle() const { return fetches_.empty(); }

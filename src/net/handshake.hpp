@@ -1,5 +1,5 @@
 // Handshake lets two nodes prove to each other that they have the job's token. It runs on a TCP connection of our own.
-// With TCP, the same connection then carries the data. With UCX, it ends, and UCX makes its own.
+// With TCP, the same connection then carries the data. With UCX, this connection ends, and UCX makes another one.
 //
 //    asker                                                    answerer (the listener)
 //    preamble 8 bytes    magic, version           -->
@@ -10,11 +10,12 @@
 //                                                 <--  verdict    8 bytes  refusal
 //                                                 <--  welcome   96 bytes  unless refused: place, HMAC of all before
 //
-// The place says where the two nodes go on: on this connection, or at the address of the answerer's UCX. Preamble and
-// greeting are the same in all versions, so nodes of different versions can say that they differ. Each HMAC covers the
-// sender's role, the job's name and everything said before. Each side contributes a fresh nonce. So nobody can use an
-// HMAC again, in the other direction or in another job. Only a peer with the token learns the place. An unexpected
-// frame ends the handshake.
+// An instance is the id of a node's arena: a node that comes back with a new arena is another instance. The place says
+// where the two nodes go on: on this connection, or at the address of the answerer's UCX. Preamble and greeting are the
+// same in all versions, so nodes of different versions can say that they differ. Each HMAC covers the sender's role,
+// the job's name and everything said before. Each side contributes a fresh nonce. So nobody can replay an HMAC later,
+// in the other direction or in another job. Only a peer with the token learns the place. An unexpected frame ends the
+// handshake.
 //
 // A Handshake does no I/O: its caller passes in the bytes that arrive, and sends the bytes that it returns. Not
 // thread-safe.
@@ -43,28 +44,28 @@ struct Identity {
   std::uint64_t instance = 0;  // id of the node's arena (TransportOptions::node_instance)
 };
 
-// Why a node refuses its peer. It tells the reasons after `token` only to a peer that has the token.
+// Why a node refuses its peer. It tells `node` and `other_instance` only to a peer that has the token.
 enum class Refusal : std::uint32_t {
   none = 0,
-  nonsense = 1,  // the peer does not speak this protocol; never sent
-  version = 2,
-  job = 3,
-  token = 4,
-  node = 5,
-  other_instance = 6,
-  unknown = 7  // stands for a refusal that this version does not know; never sent
+  nonsense = 1,        // the peer does not speak this protocol; never sent
+  version = 2,         // the peer speaks another version of this protocol
+  job = 3,             // the peer is of another job
+  token = 4,           // the peer has not proven that it has the token
+  node = 5,            // the peer wants to talk to another node
+  other_instance = 6,  // the peer wants to talk to this node, but with another arena
+  unknown = 7          // stands for a refusal that this version does not know; never sent
 };
 
-// The end of a sentence about the refused side, e.g. "speaks another version of the protocol".
+// Returns the end of a sentence that begins with the refused side: "does not have the job's token".
 const char* to_text(Refusal refusal);
 
 // One side of a handshake.
 class Handshake {
  public:
   virtual ~Handshake() = default;
-  // What this side sends before it has received anything; may be empty.
+  // Returns what this side sends before it has received anything. May be empty.
   virtual std::vector<std::byte> opening() { return {}; }
-  // Size of the next frame from the other side; 0 when the handshake is over.
+  // Returns the size of the next frame from the other side, or 0 when the handshake is over.
   virtual std::size_t due_bytes() const = 0;
   // Takes the next frame, of due_bytes() bytes. Returns the answer to send; may be empty.
   virtual std::vector<std::byte> take(std::span<const std::byte> frame) = 0;

@@ -6,8 +6,8 @@
 // memory any more. A link with operations fails if it makes no progress for too long, because the peer may be stopped
 // but alive.
 //
-// This node makes an outgoing link, and a peer makes an incoming one. An outgoing link exists before its connection. It
-// opens when the peer's listener has accepted this node.
+// This node makes an outgoing link, and a peer makes an incoming one. An outgoing link exists before its connection
+// does. It is open once the peer's listener has accepted this node.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once
@@ -33,10 +33,10 @@ std::int64_t now_ms();
 // A frame from a peer. Valid only during the call that delivers it.
 struct Arrival {
   std::span<const std::byte> header;
-  void* payload = nullptr;  // the bytes; if to_receive, the link's handle for them
+  void* payload = nullptr;  // the bytes; if `to_receive` is true, a handle with which the link receives them
   std::size_t payload_bytes = 0;
   bool to_receive = false;  // the payload is still to be received
-  bool taken = false;       // a receive has begun, so the link must not drop the payload
+  bool taken = false;       // receive() was called, so the link must not drop the payload
 
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(payload), payload_bytes}; }
 };
@@ -51,28 +51,28 @@ class Link : public std::enable_shared_from_this<Link> {
   Link(bool outgoing, std::size_t& failures) : outgoing_(outgoing), failures_(failures) {}
   virtual ~Link() = default;
 
-  // Opens an outgoing link with `place` and `connection`, the results of dialing the peer's listener. Returns false if
-  // they cannot carry a link.
+  // Opens an outgoing link. `place` and `connection` are what dialing the peer's listener gave (Listener::DialResult).
+  // Returns false if no link can be made of them.
   virtual bool open(const std::string& place, UniqueFd connection) = 0;
   bool outgoing() const { return outgoing_; }
 
   // The node at the other end. For an incoming link, valid only once proven().
   PeerId peer() const { return peer_; }
   std::uint64_t peer_instance() const { return peer_instance_; }
-  // True once the peer's hello has proven who it is.
+  // True once the peer's hello has proven which node the peer is.
   bool proven() const { return proven_; }
-  // Sets the node that should be at the other end.
+  // Sets which node, with which arena, should be at the other end. `instance` is the id of the node's arena.
   void expect(PeerId peer, std::uint64_t instance);
-  // For an outgoing link: the session that the peer's answer must prove.
+  // For an outgoing link: sets the session of which the peer's hello must have the proof.
   void expect(const Session& session) { session_ = session; }
   const Session& session() const { return session_; }
-  // The peer's hello has proven that it has `session`.
+  // Call this when the peer's hello has proven that the peer has `session`. Then proven() is true.
   void prove(const Session& session);
   // Runs `work` as soon as proven() is true, which may be now. Never runs it if the link fails first.
   void when_proven(std::function<void()> work);
 
-  // Sends a frame: the session's seal, the header, the payload. `payload` must stay valid until `done` is called. The
-  // link holds `keep` until then. `done` may be null.
+  // Sends a frame: the session's seal, the header, the payload. `payload` must stay valid until `done` is called; the
+  // link holds `keep`, which may own the payload, until then. `done` may be null.
   template <class Header>
   void send(wire::Kind kind, const Header& header, std::span<const std::byte> payload = {},
             const std::shared_ptr<const void>& keep = nullptr, const Done& done = nullptr) {
@@ -80,7 +80,7 @@ class Link : public std::enable_shared_from_this<Link> {
   }
   void send_bytes(wire::Kind kind, std::span<const std::byte> header, std::span<const std::byte> payload,
                   std::shared_ptr<const void> keep, Done done);
-  // Removes the seal from the header. Returns false if it is not the seal of this link's session.
+  // Removes the seal from the header of `arrival`. Returns false if the seal is not that of this link's session.
   bool unseal(Arrival& arrival) const;
   // Receives the payload of `arrival` into `memory`, which must have the same size. Call it only inside the call that
   // delivers `arrival`.
@@ -90,21 +90,21 @@ class Link : public std::enable_shared_from_this<Link> {
   // many bytes under way to us.
   void read(Arrival& arrival, std::function<void(std::span<const std::byte>)> then);
 
-  // Fails the link. Only the first reason counts. The owner closes the link afterwards.
+  // Marks the link as failed. If it has failed already, keeps the first reason. The link's owner closes it afterwards.
   void fail(FetchEnd reason);
-  // Fails the link without reporting the peer as failed. Use it if this node drops the link, or if an unauthenticated
-  // peer made the link.
+  // Marks the link as failed, but does not report the peer as failed. Use this if this node drops the link, or if an
+  // unauthenticated peer made the link.
   void retire();
   bool failed() const { return failed_; }
   bool retired() const { return retired_; }
   FetchEnd failure() const { return failure_; }
-  // Fails the link if it has operations and has made no progress for `timeout_ms`.
+  // Marks the link as failed if it has operations and has made no progress for `timeout_ms`.
   void check_progress(std::int64_t timeout_ms);
   void note_progress() { progressed_at_ms_ = now_ms(); }
   std::int64_t progressed_at_ms() const { return progressed_at_ms_; }
 
-  // Closes the connection and does not wait. Operations under way then end by themselves, some time later. Call
-  // end_operations() for those that do not.
+  // Closes the connection and does not wait. Operations under way usually end some time later. end_operations() ends
+  // those that do not.
   void close();
   // True if no operation is under way.
   virtual bool idle() const = 0;

@@ -15,9 +15,9 @@ namespace ckpt::net {
 class BackendEvents {
  public:
   virtual void arrived(wire::Kind kind, const std::shared_ptr<Link>& from, Arrival& arrival) = 0;
-  // Asks whether there is room for one more incoming link.
+  // Returns whether the transport has room for one more incoming link.
   virtual bool has_room() = 0;
-  // An incoming link is open. Its peer has proven nothing on it yet.
+  // Tells that an incoming link is open. Its peer has not yet proven on this link which node it is.
   virtual void joined(const std::shared_ptr<Link>& link) = 0;
 
  protected:
@@ -35,21 +35,23 @@ class LinkBackend {
   virtual const std::string& place() const = 0;
   // [any thread] True if the backend has a port of its own that unauthenticated peers can reach from any address.
   virtual bool is_open_to_unauthenticated_peers() const { return false; }
-  // [any thread] A peer at the address `from` ("192.0.2.7:40123") has proven the token and may reach the backend.
+  // [any thread] Lets the host of the address `from` ("192.0.2.7:40123") reach the backend. Call this when a peer at
+  // this address has proven the token.
   virtual void admit(const std::string& /*from*/) {}
-  // True if the backend uses the connections on which peers have proven the token to the listener. Otherwise the
-  // listener closes them.
+  // True if the backend makes links of the connections on which peers have proven the token to the listener. If false,
+  // the listener closes these connections.
   virtual bool wants_connections() const = 0;
-  // Takes such a connection, and makes an incoming link of it.
+  // Makes an incoming link of a connection on which a peer has proven the token to the listener.
   virtual void take_in(UniqueFd connection) = 0;
 
   // Does the work that there is now. Returns 0 if there was none.
   virtual unsigned progress() = 0;
   // A descriptor to wait on while there is no work. See arm().
   virtual int event_fd() const = 0;
-  // Makes event_fd() readable at the next event. Returns false if there is work now.
+  // Makes sure that event_fd() becomes readable at the next event. Returns false if there is work already: then call
+  // progress() instead of waiting.
   virtual bool arm() = 0;
-  // True if no closed connection is left that still needs progress().
+  // True if no connection is being closed. While one is, go on calling progress().
   virtual bool quiet() const = 0;
 
   // Number of links that have failed and are not closed yet.
@@ -59,7 +61,7 @@ class LinkBackend {
   std::size_t failures_ = 0;
 };
 
-// True if the links are TCP streams of our own.
+// True if links with these options are TCP streams of our own, false if they use UCX.
 bool uses_streams(const TransportOptions& options);
 
 // Makes the backend that options.transports names. Throws Failure (CKPT_ERR_SYSTEM). `options` and `events` must

@@ -1,8 +1,9 @@
 // Links keeps this node's links to all peers. It makes a link when one is needed, and closes a link that has failed.
 //
-// There is at most one outgoing link to each peer. It carries this node's requests and the peer's answers. For it, this
-// node dials the peer's listener. The hello on the resulting connection proves that this node is the one that dialed. A
-// peer makes an incoming link in the same way. It carries the peer's requests and this node's answers.
+// There is at most one outgoing link to each peer. It carries this node's requests and the peer's answers. To make it,
+// this node dials the peer's listener. The hello on the resulting connection proves that this node is the one that
+// dialed. A peer makes a link to this node in the same way: an incoming link, which carries the peer's requests and
+// this node's answers.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once
@@ -23,7 +24,7 @@ namespace ckpt::net {
 class Links {
  public:
   using OnDown = std::function<void(const std::shared_ptr<Link>&)>;
-  // Dials a peer's listener for a link, and calls on_dialed() when that has ended.
+  // Dials the peer's listener at `address` for a link. Then on_dialed() is called with the result.
   using Dial = std::function<void(const std::shared_ptr<Link>&, const std::string& address)>;
 
   // `on_down` is called for every link before the link is closed. Operations on the link may still be under way then.
@@ -31,7 +32,8 @@ class Links {
   Links(LinkBackend& backend, const TransportOptions& options, PendingConnections& pending_connections, Dial dial,
         OnDown on_down);
 
-  // Sets or replaces the instance and the listener's address of a peer.
+  // Sets where a peer is reached: at its listener's `address`, if its arena has the id `instance`. A later call
+  // replaces both. If that changes one of them, drops the links that used the old value.
   void set_peer(PeerId peer, std::uint64_t instance, const std::string& address);
   // Returns the outgoing link to `peer`, and makes it if needed. Null if set_peer() was not called for this peer.
   std::shared_ptr<Link> to(PeerId peer);

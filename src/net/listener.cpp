@@ -326,7 +326,7 @@ void Listener::complain(const Asking& asking, const std::string& host) {
   else if (refusal == Refusal::token)
     what = "do not have the same token of the job; look at token_file on both";
   else if (refusal == Refusal::job)
-    what = "are of different jobs";
+    what = "are of different jobs; check whether coordination records were copied from one job to the other";
   else
     return;
   complains_again_at_ = now + complaint_every;

@@ -1,6 +1,6 @@
 // Listener makes the first contact between nodes. It listens on this agent's TCP port, and dials the listeners of other
 // agents. Both sides prove that they have the job's token (handshake.hpp). With TCP, the same connection then carries
-// the data. With UCX, it ends, and UCX makes its own.
+// the data. With UCX, this connection ends, and UCX makes another one.
 //
 // All of this happens on one thread, the listener's, and never blocks. An unauthenticated peer can use only little: one
 // entry of a bounded table for at most `timeout_ms`, some hundred bytes, and a limited number of connections per second
@@ -30,8 +30,8 @@ struct ListenerOptions {
   std::size_t half_open_max = 256;  // most incoming connections whose peers have not proven the token yet
   double source_burst = 256;        // most connections that one source address may make at once
   double source_per_s = 64;         // most connections per second of one source address, in the long run
-  // Called with the address from which a peer connects that has proven the job's token. The listener's thread calls it
-  // before it tells the peer the place to connect to, so that the backend can let this address in first.
+  // The listener's thread calls this with a peer's address when the peer has proven the job's token. Only afterwards it
+  // tells the peer the place to connect to. So the backend can let this address in first.
   std::function<void(const std::string&)> proven = {};
 };
 
@@ -49,9 +49,9 @@ class Listener {
   using OnMember = std::function<void(UniqueFd)>;
 
   // The listener tells `place` to a peer that has proven the token, and adds the peer to `pending_connections`, which
-  // must outlive the listener. It passes the peer's connection to `member`, or closes it if `member` is null. It calls
-  // `remark`, which may be null, with sentences for people. The listener's thread calls both functions. Throws Failure:
-  // CKPT_ERR_SYSTEM, or CKPT_ERR_INVALID if the token is empty.
+  // must outlive the listener. It passes the peer's connection to `member`, or closes the connection if `member` is
+  // null. It passes sentences for people to `remark`, which may be null. The listener's thread calls both functions.
+  // Throws Failure: CKPT_ERR_INVALID if the token is empty, CKPT_ERR_SYSTEM if it cannot listen.
   Listener(const Identity& self, const ListenerOptions& options, std::string place,
            PendingConnections& pending_connections, OnMember member, std::function<void(const std::string&)> remark);
   // Ends the dials under way without calling their `done`, and joins the thread.
@@ -62,7 +62,8 @@ class Listener {
   // The address at which the listener listens: "192.0.2.7:40123".
   const std::string& address() const { return address_; }
 
-  // [any thread] Dials the listener at `address`. `done` is called once, on the listener's thread.
+  // [any thread] Dials the listener at `address`. The listener's thread calls `done` once, unless this Listener is
+  // destroyed before that.
   void dial(PeerId peer, std::uint64_t peer_instance, const std::string& address, OnDialed done);
 
   // [any thread] The peers that the listener rejected because they did not prove the token.

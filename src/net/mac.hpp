@@ -12,8 +12,8 @@ namespace ckpt::net {
 
 using Mac = std::array<std::byte, 32>;
 
-// The HMAC of the parts, joined in order. Callers make sure that two different lists of parts never join to the same
-// bytes.
+// The HMAC of the parts, joined in order. Two different lists of parts can join to the same bytes: the caller must
+// exclude that, for example with parts of fixed size.
 Mac mac_of(std::span<const std::byte> key, std::initializer_list<std::span<const std::byte>> parts);
 
 // True if the two are equal. Takes the same time whatever the bytes are.

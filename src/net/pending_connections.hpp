@@ -16,7 +16,7 @@ namespace ckpt::net {
 
 class PendingConnections {
  public:
-  // Adds a session, for which a hello should come.
+  // Adds the session of a peer whose hello should come next.
   void expect(const Session& session) {
     const std::lock_guard lock(mutex_);
     std::erase_if(pending_connections_,

@@ -15,10 +15,11 @@ namespace ckpt::net {
 
 class PortGuard {
  public:
-  // Guards the TCP socket of this process that listens at `address`, if there is one. From now on only hosts reach it
-  // that admit() lets in. Closes the connections that wait to be accepted.
+  // Guards the TCP socket of this process that listens at `address`, if there is one. From now on, only hosts that
+  // admit() has let in reach it. Closes connections that are waiting to be accepted.
   explicit PortGuard(const SocketAddress& address);
-  // True if the guard works. It does not if the kernel refuses the socket filter, as some do unless the user is root.
+  // True if the port is guarded. False if the kernel refuses the socket filter. Some kernels refuse it unless the user
+  // is root.
   bool stands() const { return static_cast<bool>(listener_); }
 
   // Lets `host` connect, from any port. If the list of hosts is full, drops the host that was admitted first.

@@ -1,11 +1,11 @@
 // Serving is the part of the transport that sends pieces to the peers that ask for them. It sends each piece in chunks,
 // a few at a time. fetching.hpp is the other side.
 //
-// Serving serves at most serves_max requests at once, and besides these at most as many urgent ones. Further requests
-// wait, and Serving tells their askers so. If too many wait, it refuses new ones. The pacer decides when a chunk
-// leaves. A chunk is under way until its receiver has acknowledged it. While chunks wait for the pacer, Serving tells
-// the asker now and then that it waits. A piece stays pinned until the sends of all its chunks have ended, even if the
-// asker is gone.
+// Serving serves at most serves_max ordinary requests at once, and as many urgent ones in addition. Further requests
+// wait, and Serving tells the asking peers so. If too many requests wait, it refuses new ones. The pacer decides when a
+// chunk leaves. A chunk is under way until its receiver has acknowledged it. While chunks wait for the pacer, Serving
+// sends the asking peer a sign of life now and then. A piece stays pinned until the sends of all its chunks have ended,
+// even if that peer is gone.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once
@@ -35,7 +35,8 @@ class Serving {
   void link_down(const std::shared_ptr<Link>& link);
   // Starts waiting requests and sends the chunks that may be sent.
   void pump();
-  // After how many microseconds to call pump() again, because a chunk waits only for the pacer. Nothing if none does.
+  // Returns after how many microseconds to call pump() again because a chunk waits for the pacer alone, or nothing if
+  // no chunk does.
   std::optional<std::int64_t> ask_again_us() const;
   void tick();
 

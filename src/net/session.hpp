@@ -1,5 +1,5 @@
-// Session is the secret that two nodes share after their handshake. With it they prove later that a connection, and the
-// frames on it, are theirs.
+// Session is the secret that two nodes share after their handshake. With it, each node proves later that a connection,
+// and each frame on it, comes from that node.
 //
 // A session is for one connection only. Its key is never sent. The hello on the connection proves that its sender has
 // the key. Each later header begins with a seal: here, a number derived from the key. A frame without the right seal is
@@ -22,14 +22,14 @@ inline Side other(Side side) { return side == Side::asker ? Side::answerer : Sid
 
 struct Session {
   Mac key = {};
-  std::uint64_t id = 0;  // names the session; reveals nothing about the key
-  PeerId peer = 0;
-  std::uint64_t peer_instance = 0;
+  std::uint64_t id = 0;             // names the session; reveals nothing about the key
+  PeerId peer = 0;                  // the other node
+  std::uint64_t peer_instance = 0;  // the id of its arena
 };
 
 // Adds to `hello` the session's id, and the proof that `side` sends it.
 void prove(const Session& session, Side side, wire::Hello& hello);
-// True if `hello` has the proof of `side` of this session.
+// True if `hello` has the proof that `side` of this session sent it.
 bool proves(const Session& session, Side side, const wire::Hello& hello);
 
 // The seal with which the headers from `side` begin.

@@ -20,8 +20,8 @@ struct SocketAddress {
 std::string to_text(const SocketAddress& address);
 std::optional<SocketAddress> parse_socket_address(const std::string& text);
 
-// An address of the named interface, with port 0. Nothing if the interface is down or has no address that others could
-// reach.
+// Returns an address of the named network interface, with port 0. Returns nothing if the interface is down, or has no
+// address that other machines could reach.
 std::optional<SocketAddress> address_on(const std::string& interface);
 // Returns an address, with port 0, of the first interface in the list ("eth0,eth1") that has one. If none has, as with
 // RDMA devices, or if the list is empty: the address of the first interface that is up and not loopback. If there is no

@@ -1,7 +1,7 @@
 // SourceLimit limits how often one address may connect to the listener: `burst` connections at once, and `per_s` per
 // second in the long run. Its memory is fixed: it puts addresses into buckets by a hash with a secret seed, and the
-// addresses in a bucket share a limit. Because of the seed, nobody can choose an address that uses up the limit of
-// another one.
+// addresses in a bucket share a limit. Nobody outside knows the seed. So nobody can choose an address that shares a
+// bucket with a certain other address and uses up its limit.
 //
 // Not thread-safe.
 #pragma once

@@ -14,10 +14,11 @@ class TcpLink;
 
 class TcpBackend final : public LinkBackend {
  public:
-  // Throws Failure (CKPT_ERR_SYSTEM). `options` and `events` must outlive the backend.
+  // Throws Failure (CKPT_ERR_SYSTEM) if the kernel refuses an epoll descriptor. `options` and `events` must outlive the
+  // backend.
   TcpBackend(const TransportOptions& options, BackendEvents& events);
 
-  // The place (Asking::place()) that stands for the connection of the handshake itself: "stream".
+  // Returns "stream", the place (Asking::place()) that means: go on with the connection of the handshake.
   static const std::string& here();
 
   std::shared_ptr<Link> outgoing() override;
@@ -31,8 +32,8 @@ class TcpBackend final : public LinkBackend {
 
  private:
   friend class TcpLink;
-  // Makes progress() serve `link` when data arrives on `connection`, and with `for_room` also when there is room to
-  // send. `anew`: this is the first call for the connection. Returns false if the kernel refuses.
+  // Makes progress() serve `link` when data arrives on `connection`. If `for_room`, also when the connection can take
+  // more data to send. `anew`: true in the first call for this connection. Returns false if the kernel refuses.
   bool watch(int connection, TcpLink& link, bool for_room, bool anew);
   void forget(int connection);
 

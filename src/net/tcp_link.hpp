@@ -8,8 +8,8 @@
 //
 // With transport "shm", two nodes on one machine read chunks from each other's memory. First each node tells the other
 // where a few bytes are in its memory, and what they are (kind_beacon). A node that can read these bytes says so
-// (kind_readable). From then on it gets the address of a chunk instead of the bytes: the payload is in place. It reads
-// the chunk there, and says when it has done so (kind_released).
+// (kind_readable). From then on, the sender sends it the address of a chunk instead of the bytes: the payload is in
+// place. The receiver reads the chunk from the sender's memory, and says when it has done so (kind_released).
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once

@@ -1,10 +1,11 @@
 // Transport moves data between agents: small messages, and pieces, which arrive straight in the receiver's memory.
 //
-// One thread, owned by the transport, drives the TCP streams or UCX. All callbacks run on it. A callback must not block
-// or take long. It may call only those functions of the transport that are marked [any thread].
+// One thread, owned by the transport, drives the TCP streams or UCX. Callbacks run on this thread, unless their comment
+// says otherwise. A callback must not block or take long. It may call only those functions of the transport that are
+// marked [any thread].
 //
 // A message may be lost, or overtake another one. This does no harm, because agents repeat their state. A fetch has a
-// deadline and ends in exactly one of the ways of FetchEnd.
+// deadline. It ends once, and FetchEnd says how.
 //
 // The two nodes of a connection first prove to each other that they have the job's token (listener.hpp). The hello on
 // the connection proves that the connection belongs to that handshake, and names both nodes. The transport drops a peer
@@ -30,7 +31,7 @@ using PeerId = std::uint32_t;
 
 class ChunkPacer;
 
-// Names a piece. The transport does not interpret the name.
+// Names a piece: its shard and its checkpoint. The transport does not interpret the two.
 struct PieceName {
   std::string shard;
   std::uint64_t checkpoint = 0;
@@ -41,7 +42,7 @@ struct PieceName {
 struct FetchPart {
   std::uint64_t first_byte = 0;
   std::uint64_t size_bytes = UINT64_MAX;
-  bool manifest = true;  // the piece's manifest comes first
+  bool manifest = true;  // true: the source sends the piece's manifest before the bytes
   bool urgent = false;   // a rank waits for the piece, so the source sends even while training uses the network
 };
 
@@ -72,9 +73,9 @@ enum class Reach {
 class Sink {
  public:
   virtual ~Sink() = default;
-  // Returns the memory for the part's bytes, which must be `data_bytes` long, or nothing to refuse them. `data_bytes`
-  // is how many bytes of the part the piece has. `manifest` is valid only during the call. It is empty if the fetch did
-  // not ask for it.
+  // Called when the source has answered. Returns `data_bytes` bytes of memory for the part's bytes, or nothing to
+  // refuse them. `data_bytes`: how many bytes the part has, cut where the piece ends. `manifest` is valid only during
+  // the call. It is empty if the fetch did not ask for it.
   virtual std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) = 0;
   // The bytes [offset_bytes, offset_bytes + size_bytes) of that memory have arrived. Chunks may arrive in any order;
   // each byte arrives once.
@@ -82,13 +83,13 @@ class Sink {
   // How many chunks have arrived and are still being verified. If there are sub_buffers or more, the source waits
   // before it sends the next chunk.
   virtual std::size_t backlog() const { return 0; }
-  // Once this returns false, the fetch ends with FetchEnd::refused.
+  // Returns whether the receiver still wants the bytes. If not, the fetch ends with FetchEnd::refused.
   virtual bool wanted() const { return true; }
   virtual void ended(FetchEnd end) = 0;
 };
 
 struct TransportOptions {
-  std::string job;    // both sides must agree
+  std::string job;    // the job's name; both sides must have the same
   std::string token;  // the job's secret; both sides must have it, and it is never sent
   PeerId node = 0;    // this node
   // The id of the node's arena. It differs when a node comes back with a new arena.
@@ -114,21 +115,22 @@ class Transport {
   struct Handlers {
     OnMessage message;
     OnServe serve;
-    OnPeerFailed peer_failed;     // a connection broke. Only a hint: heartbeats decide which nodes are alive
+    OnPeerFailed peer_failed;     // called if a connection broke. Only a hint: heartbeats decide which nodes are alive
     ChunkPacer* pacer = nullptr;  // must outlive the transport; null: chunks leave as soon as they can
     // Takes a sentence for people: which peers were rejected, or which peer has other options. Called seldom, on the
     // listener's thread.
     std::function<void(const std::string&)> remark = {};
   };
 
-  // Throws Failure: CKPT_ERR_INVALID if the token is empty; CKPT_ERR_SYSTEM if the transport cannot start, e.g. because
-  // the transport or the interface is unknown, or the port is in use.
+  // Starts a transport. Throws Failure: CKPT_ERR_INVALID if the token is empty; CKPT_ERR_SYSTEM if the transport cannot
+  // start, e.g. because options.transports or the interface is unknown, or the port is in use.
   static std::unique_ptr<Transport> create(const TransportOptions& options, Handlers handlers);
 
   // Ends all transfers (their sinks get ended()) and joins the thread. Takes at most progress_timeout_ms.
   virtual ~Transport() = default;
 
-  // The address of this node's listener, for the coordination store. Only a transport needs to understand the bytes.
+  // Returns the address of this node's listener, which peers pass to their set_peer(). Only transports need to
+  // understand the bytes.
   virtual std::string address() const = 0;
 
   // [any thread] Sets or replaces the address of a peer, and the id of its arena (`node_instance`). Does nothing if
@@ -136,12 +138,14 @@ class Transport {
   // again after it broke.
   virtual void set_peer(PeerId peer, std::uint64_t node_instance, const std::string& address) = 0;
 
-  // [any thread] Queues a message. Returns false if the queue is full or the peer is unknown.
+  // [any thread] Queues a message to a peer. Returns false, and queues nothing, if the queue is full or set_peer() was
+  // not called for this peer.
   virtual bool send(PeerId to, std::vector<std::byte> message) = 0;
 
   // [any thread] Fetches a part of a piece into `sink`. The fetch times out after `timeout_ms`. Whenever the source
-  // says that the next chunk has to wait, this time begins anew. After a time-out, receives under way have a quarter of
-  // a second to end. Then the transport closes the connection, which ends everything that uses this connection.
+  // says that the next chunk has to wait, the `timeout_ms` begin anew. After a time-out, receives under way have a
+  // quarter of a second to end. Then the transport closes the connection, which ends everything that uses this
+  // connection.
   virtual void fetch(PeerId from, PieceName piece, FetchPart part, std::shared_ptr<Sink> sink,
                      std::int64_t timeout_ms) = 0;
   // Fetches the whole piece with its manifest.

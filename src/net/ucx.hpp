@@ -4,7 +4,7 @@
 // Agents connect by socket address and not by UCX worker address. So each connection has its own endpoint on both
 // sides. Each side knows when its endpoint is closed, and notices at once when the peer has died. With worker
 // addresses, UCX pairs the endpoints of the two sides by counting them. If one side gives up a connection that the
-// other never saw, the counts do not match any more (docs/security.md).
+// other side never saw, the counts no longer match (docs/security.md).
 //
 // Endpoints run in UCX's peer-failure mode, and a sender never writes bulk data into the receiver's memory. The
 // receiver reads the data from the sender's memory or copies it out of a socket. So the buffers can be used again once
@@ -40,7 +40,7 @@ class UcxEvents {
 
 class Ucx {
  public:
-  // Throws Failure (CKPT_ERR_SYSTEM).
+  // Starts UCX and listens. Throws Failure (CKPT_ERR_SYSTEM) if that fails.
   Ucx(const TransportOptions& options, UcxEvents& events);
   // All endpoints must have been closed.
   ~Ucx();
@@ -50,7 +50,8 @@ class Ucx {
   ucp_worker_h worker() const { return worker_; }
   unsigned progress() { return ucp_worker_progress(worker_); }
   int event_fd() const { return event_fd_; }
-  // Makes event_fd() readable at the next event. Returns false if there is work now.
+  // Makes sure that event_fd() becomes readable at the next event. Returns false if there is work already: then call
+  // progress() instead of waiting.
   bool arm() { return ucp_worker_arm(worker_) == UCS_OK; }
 
   // The address of the listener: "192.0.2.7:40123", "[fd00::2]:40123".

@@ -12,7 +12,7 @@ namespace ckpt::net {
 
 class UcxBackend final : public LinkBackend, private UcxEvents {
  public:
-  // Throws Failure (CKPT_ERR_SYSTEM). `events` must outlive the backend.
+  // Starts UCX and listens. Throws Failure (CKPT_ERR_SYSTEM) if that fails. `events` must outlive the backend.
   UcxBackend(const TransportOptions& options, BackendEvents& events) : events_(events), ucx_(options, *this) {}
 
   std::shared_ptr<Link> outgoing() override;

@@ -16,7 +16,7 @@ class UcxLink final : public Link {
  public:
   using ByEndpoint = std::unordered_map<ucp_ep_h, UcxLink*>;
 
-  // If `by_endpoint` is not null, the link is in it while the link is open. `by_endpoint` must outlive the link.
+  // While the link is open, it is an entry of `by_endpoint`, unless that is null. `by_endpoint` must outlive the link.
   UcxLink(Ucx& ucx, bool outgoing, std::size_t& failures, ByEndpoint* by_endpoint = nullptr)
       : Link(outgoing, failures), ucx_(ucx), by_endpoint_(by_endpoint) {}
   ~UcxLink() override;

@@ -1,4 +1,5 @@
-// RejectedPeers counts the connections that the listener rejects, and reports them to people: one sentence for many.
+// RejectedPeers counts the connections that the listener rejects, and reports them to people: one sentence for many
+// connections.
 //
 // Any thread may call seen(). Only the listener's thread calls the other functions.
 #pragma once
@@ -48,7 +49,7 @@ class RejectedPeers {
     if (remark_)
       remark_("turned " +
               std::to_string(unauthenticated_peers.count - std::exchange(reported_, unauthenticated_peers.count)) +
-              " connections away at the listener; the last one, " + unauthenticated_peers.last);
+              " connections away at the listener; about the last one: " + unauthenticated_peers.last);
   }
 
  private:

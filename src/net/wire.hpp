@@ -17,7 +17,7 @@
 //    8   received        24 bytes  -                   asker to source: this chunk is here, and whether there is room
 //    9   room            8 bytes   -                   asker to source: there is room again
 //
-// A fetch_request names a range of the piece. The source cuts it where the piece ends, so the range may be empty. The
+// A fetch_request names a range of the piece. The source cuts the range where the piece ends, so it may be empty. The
 // answer has the size of the range (data_bytes). Offsets count from the first byte of the range. The range is divided
 // into grains of 64 KiB; the last grain may be shorter. A chunk is several consecutive grains, at most chunk_bytes.
 // Chunks may arrive in any order, each grain once. A source that can send nothing for a while says that it waits
@@ -41,12 +41,13 @@ namespace ckpt::net::wire {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian and copied as it lies in memory");
 
 inline constexpr std::uint32_t magic = 0x4e504b43;  // "CKPN"
-// The version of all that must be the same on both sides, including socket_segment_size of ucx.cpp.
+// The version of the protocol. It covers all that must be the same on both sides, such as socket_segment_size in
+// ucx.cpp.
 inline constexpr std::uint32_t version = 15;
 inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
 inline constexpr std::size_t grain_bytes = 64u << 10;
-// How long an asker may be without room, as a multiple of TransportOptions::progress_timeout_ms.
+// How long the asking side may be without room for chunks, in multiples of TransportOptions::progress_timeout_ms.
 inline constexpr std::int64_t room_timeout = 10;
 
 enum Kind : std::uint16_t {
@@ -84,8 +85,8 @@ struct FetchRequest {
   std::uint64_t checkpoint = 0;
   std::uint64_t first_byte = 0;
   std::uint64_t size_bytes = UINT64_MAX;  // first_byte + size_bytes may exceed 64 bits
-  std::uint32_t shard_bytes = 0;
-  std::uint32_t wishes = wants_manifest;
+  std::uint32_t shard_bytes = 0;          // length of the shard name
+  std::uint32_t wishes = wants_manifest;  // flags, see above
 };
 static_assert(sizeof(FetchRequest) == 40);
 
@@ -141,7 +142,7 @@ std::span<const std::byte> bytes_of(const T& value) {
 bool plausible(const Hello& hello);
 bool plausible(const FetchRequest& request, std::size_t payload_bytes);
 bool plausible(const FetchAnswer& answer, std::size_t payload_bytes);
-// True if an answer stays within what the request asks for.
+// True if the answer offers no more bytes than the request asks for, and a manifest only if the request wants it.
 bool within(const FetchAnswer& answer, const FetchRequest& request);
 // `data_bytes` and `chunk_bytes` are those of the answer that announced the range.
 bool plausible(const Chunk& chunk, std::size_t payload_bytes, std::size_t data_bytes, std::size_t chunk_bytes);

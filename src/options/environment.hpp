@@ -1,6 +1,6 @@
-// Reads options from environment variables. CKPTENGINE_<KEY> sets the option <key>. A variable with that prefix that
-// names no option causes only a warning, because it may belong to another program. CKPT_<KEY>, the name in earlier
-// releases, is not read any more; it causes a warning, too. Plain values and pure functions.
+// Reads options from environment variables. CKPTENGINE_<KEY> sets the option <key>. A variable CKPTENGINE_... that
+// names no option causes only a warning, because it may belong to another program. Earlier releases read CKPT_<KEY>.
+// Such a variable is ignored now, and causes a warning, too. Plain values and pure functions.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@ namespace ckpt {
 struct Environment {
   std::map<std::string, std::string> values;  // values of options, by key
   std::vector<std::string> unknown;           // variables with the prefix that name no option
-  std::set<std::string> former;               // keys whose variable of earlier releases (CKPT_<KEY>) is set
+  std::set<std::string> former;  // keys of options for which CKPT_<KEY>, the name in earlier releases, is set
 };
 
 // `lines` is a null-terminated list of "NAME=value" as in environ(7), or null for none. `is_key` tells whether an
@@ -24,7 +24,7 @@ Environment read_environment(const char* const* lines, bool (*is_key)(std::strin
 // Returns one sentence for each warning. `advice` is appended to the sentences about unknown variables.
 std::vector<std::string> warnings_of(const Environment& environment, const std::string& advice);
 
-// The variable that sets the option `key`, and its name in earlier releases.
+// Return the name of the variable that sets the option `key`: today's name, and the name in earlier releases.
 std::string variable_of(const std::string& key);
 std::string former_variable_of(const std::string& key);
 

@@ -2,8 +2,8 @@
 //
 // An option can be set in three places: by the caller (code or command line), in the environment (CKPTENGINE_<KEY>),
 // and in the JSON file that the option `config` names. The first of these places that has the key wins. An invalid
-// value is an error in every place. So is an unknown key, except in the environment. There it causes only a warning,
-// because the variable may belong to another program.
+// value is an error in every place. An unknown key is an error, too, except in the environment. There it causes only a
+// warning, because the variable may belong to another program.
 //
 // Options has only plain values. Threads may share it while nobody changes it. Any thread may call the functions.
 #pragma once
@@ -98,7 +98,7 @@ struct Options {
 
 using OptionPairs = std::vector<std::pair<std::string, std::string>>;
 
-// Exit status of ckptd if another agent serves the node already or is starting to serve it.
+// Exit status of ckptd if another agent already serves this node, or is starting to serve it.
 inline constexpr int agent_exists_status = 2;
 
 // Which kind of program reads the options. This decides which keys must be given. Every program accepts all keys, so
@@ -110,13 +110,14 @@ enum class Reader : unsigned { engine = 1, agent = 2, tool = 4 };
 // key and the place that sets it.
 Options parse_options(Reader reader, const OptionPairs& caller, const char* const* environment);
 
-// Turns "key=value" words into pairs. Throws Failure (CKPT_ERR_INVALID).
+// Splits words of the form "key=value" into pairs. Throws Failure (CKPT_ERR_INVALID).
 OptionPairs split_key_values(const std::vector<std::string>& words);
 
-// "key=value" for every option that `reader` reads, except `config`. Parsing these gives the same values.
+// Returns "key=value" for every option that `reader` reads, except `config`. If parse_options() gets these, it returns
+// the same options.
 std::vector<std::string> to_key_values(const Options& options, Reader reader);
 
-// A Markdown table of the options that `reader` reads, or of all options (docs/options.md).
+// Returns a Markdown table of the options that `reader` reads, or of all options (docs/options.md).
 std::string options_help(Reader reader);
 std::string options_help();
 

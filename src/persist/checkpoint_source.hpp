@@ -3,7 +3,8 @@
 // shards. Readers verify the pieces against the digests in the offer.
 //
 // A CheckpointSource belongs to one thread; a CheckpointSourceFactory makes one for each thread. Every call ends within
-// the time limits of the place. It throws Failure if the place cannot be read or does not have what is asked for.
+// the time limits of the place. A call throws Failure if the place cannot be read, or does not have what the caller
+// asks for.
 #pragma once
 
 #include <functional>
@@ -38,7 +39,8 @@ struct Listing {
   std::vector<std::string> remarks;   // other notices for people, a sentence each
   // A sentence for each checkpoint that cannot be read now ("withheld") and may be newer than all offers.
   std::vector<std::string> withheld;
-  // The largest incarnation of any checkpoint there, complete or not. Checkpoints of unknown incarnation do not count.
+  // The largest incarnation of any checkpoint at this place, complete or not. Checkpoints of unknown incarnation do not
+  // count.
   std::uint64_t newest_incarnation = 0;
   bool knows_incarnations = true;  // false: a withheld checkpoint may be of a newer incarnation
 };
@@ -48,7 +50,7 @@ class CheckpointSource {
   virtual ~CheckpointSource() = default;
   virtual std::string name() const = 0;  // for messages
   virtual Listing list() = 0;
-  // The manifest of an offered piece: its layout, length and leaf digests.
+  // Returns the manifest of an offered piece: its layout, length and leaf digests.
   virtual arena::Manifest manifest(const std::string& shard, CheckpointId checkpoint) = 0;
   // Reads a range of an offered piece into `destination` and verifies it. Throws CKPT_ERR_CORRUPT if the bytes are not
   // those that were offered. After a failure the content of `destination` is undefined, and nothing writes to it any
@@ -56,7 +58,7 @@ class CheckpointSource {
   virtual void read(const std::string& shard, CheckpointId checkpoint, ByteRange range, std::byte* destination) = 0;
 };
 
-// Makes a CheckpointSource whose calls fail soon after a stop is requested through the token.
+// Makes a CheckpointSource. Its calls fail soon after a stop is requested through the stop token.
 using CheckpointSourceFactory = std::function<std::unique_ptr<CheckpointSource>(std::stop_token)>;
 
 }  // namespace ckpt::persist

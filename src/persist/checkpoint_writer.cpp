@@ -41,9 +41,10 @@ bool are_same_pieces(const CheckpointRecord& a, const CheckpointRecord& b) {
 }
 
 [[noreturn]] void refuse_other_bytes(const std::string& path) {
-  throw Failure(CKPT_ERR_CORRUPT, path +
-                                      " describes other bytes of the same incarnation and iteration; check whether "
-                                      "another job of this name uses this storage; if not, remove the checkpoint");
+  throw Failure(CKPT_ERR_CORRUPT,
+                path +
+                    " describes other bytes of the same checkpoint; check whether another job of this "
+                    "name writes to this storage; if not, remove this checkpoint from it");
 }
 
 }  // namespace
@@ -129,7 +130,9 @@ std::optional<ShardRecord> CheckpointWriter::find_written(const std::string& dir
 ShardRecord CheckpointWriter::write(const Piece& piece) {
   const arena::Manifest& manifest = *piece.manifest;
   if (!arena::is_consistent(manifest) || !is_plain_name(manifest.shard))
-    throw Failure(CKPT_ERR_CORRUPT, "the manifest of shard \"" + manifest.shard + "\" is inconsistent");
+    throw Failure(CKPT_ERR_CORRUPT,
+                  "the manifest of shard \"" + manifest.shard +
+                      "\" contradicts itself, so this checkpoint is not written; a later one will be");
   const Header header = encode_header(manifest, job_);
   ShardRecord record = describe(manifest, header, node_);
   const std::uint64_t incarnation = manifest.checkpoint.incarnation();
@@ -206,10 +209,12 @@ std::optional<CheckpointRecord> CheckpointWriter::find_committed(const std::stri
     return std::nullopt;
   }
   if (found->checkpoint > wanted.checkpoint)
-    throw Failure(CKPT_ERR_SUPERSEDED, files_.label(path) + " is of incarnation " +
-                                           std::to_string(found->checkpoint.incarnation()) +
-                                           ", so the checkpoint of the earlier incarnation " +
-                                           std::to_string(wanted.checkpoint.incarnation()) + " is not completed");
+    throw Failure(CKPT_ERR_SUPERSEDED,
+                  files_.label(path) + " belongs to the later incarnation " +
+                      std::to_string(found->checkpoint.incarnation()) +
+                      ", so this agent does not complete this iteration of incarnation " +
+                      std::to_string(wanted.checkpoint.incarnation()) +
+                      ". There is nothing to do: storage has the iteration from the later incarnation");
   if (found->checkpoint != wanted.checkpoint) return std::nullopt;
   if (!are_same_pieces(*found, wanted)) refuse_other_bytes(files_.label(path));
   return found;

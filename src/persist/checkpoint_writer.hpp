@@ -1,10 +1,11 @@
 // CheckpointWriter writes checkpoints to storage. Each node writes its pieces. Then one node writes manifest.json,
-// which makes the checkpoint complete. The parts of a shard go into one file, each into its range. This file gets its
-// final name just before manifest.json is written.
+// which makes the checkpoint complete. The parts of a shard go into one file, each part into its range of the file. The
+// file gets its final name just before manifest.json is written.
 //
-// Only the thread that owns the file system may use a CheckpointWriter. When a function returns, all that it wrote is
-// safe even if storage loses power. Each function may be called again after a failure, and by several nodes at once. A
-// file under its final name is always complete. Bytes never change once a record of the checkpoint refers to them.
+// Only the thread that owns the file system may use a CheckpointWriter. When a function returns, everything that it
+// wrote survives a power failure of the storage. Each function may be called again after a failure, and by several
+// nodes at once. A file under its final name is always complete. Once a record of the checkpoint refers to bytes, these
+// bytes never change.
 #pragma once
 
 #include <memory>
@@ -61,7 +62,7 @@ class CheckpointWriter {
   const std::string job_;
   const std::string node_;
   RateLimiter& rate_limiter_;
-  std::string made_directory_;  // the checkpoint's directory that this object made durable last
+  std::string made_directory_;  // the directory of a checkpoint that this object made, and made durable, last
 };
 
 }  // namespace ckpt::persist

@@ -45,7 +45,7 @@ class LocalFileSystem : public FileSystem {
   std::shared_ptr<UniqueFd> open_fd(const std::string& path, int flags);
   std::shared_ptr<UniqueFd> open_direct(const std::string& path, int flags);
 
-  // Looks up the size and the time of a file. Returns null if there is no such file.
+  // Looks up the size of a file, and when it was last written. Returns null if there is no such file.
   OperationPtr look_at(const std::string& path);
   // Runs an operation and waits for its end. Does not check whether it succeeded. Throws if it takes longer than the
   // option timeout_ms. `doing` is the beginning of the message.
@@ -54,9 +54,10 @@ class LocalFileSystem : public FileSystem {
   OperationPtr run(Operation operation, const std::string& doing);
   OperationPtr run(Operation::Kind kind, const std::string& path, const std::string& doing);
   void submit(OperationPtr operation, const std::string& doing);
-  // Gives an operation that has ended to the file that started it.
+  // Passes an operation that has ended to the File that started it.
   static void hand_over(OperationPtr operation);
-  // Hands over operations of `queue` as they end, until `arrived` returns true.
+  // Calls hand_over() for each operation of `queue` that ends, until `arrived` returns true. Throws StorageError if
+  // that takes longer than the option timeout_ms.
   void await(OperationQueue& queue, const std::function<bool()>& arrived, const std::string& doing);
   OperationQueue& queue_of(Operation::Kind kind);
 

@@ -1,6 +1,6 @@
 // NfsConnection is a connection to an NFS server, for NfsFileSystem. It connects when it is first used, and again after
-// the connection was lost. Every call has a deadline. If a call misses it, NfsConnection gives up the call and the
-// connection.
+// the connection was lost. Every call has a deadline. If a call does not end by then, NfsConnection gives up the call
+// and the connection.
 //
 // If a reply is lost, the call fails. NfsConnection never repeats a call, and does not let libnfs reconnect by itself.
 // The reason: a server that restarts between a write and its sync may lose the write and still report success.
@@ -32,7 +32,7 @@ struct NfsCall {
   std::uint64_t tag = 0;
   bool ended = false;
   bool lost = false;  // true: the connection was given up before the call ended
-  int result = 0;     // as libnfs reports it: a negative errno, or what the call returns
+  int result = 0;     // as libnfs reports it: a negative errno, or the result of a call that succeeded
 };
 
 class NfsConnection {
@@ -45,17 +45,19 @@ class NfsConnection {
 
   const std::string& url() const { return url_; }
 
-  // Starts a call: calls `begin`, which must pass the callback and its argument to an asynchronous function of libnfs.
-  // `doing` is the beginning of an error message, e.g. "cannot open nfs://server/export/file".
+  // Starts a call and returns at once. Calls `begin`, which must pass its three arguments to an asynchronous function
+  // of libnfs. `doing` is the beginning of an error message, e.g. "cannot open nfs://server/export/file".
   using Callback = void (*)(int, nfs_context*, void*, void*);
   using Begin = std::function<int(nfs_context*, Callback, void*)>;
   std::shared_ptr<NfsCall> start(NfsCall call, const Begin& begin, const std::string& doing);
-  // Handles replies until `arrived` returns true. Throws StorageError if that takes longer than the option timeout_ms.
+  // Handles replies of the server until `arrived` returns true. Throws StorageError if that takes longer than the
+  // option timeout_ms.
   void await(const std::function<bool()>& arrived, const std::string& doing);
   // Makes one call and waits for it. Returns its result, which may be a negative errno.
   int attempt(const Begin& begin, const std::function<void(void*)>& take, const std::string& doing);
 
-  // A number that grows by one when the connection is lost. A handle opened under another number cannot be used.
+  // Returns a number that grows by one when the connection is lost. A file handle can be used only while the number is
+  // the same as when the handle was opened.
   std::uint64_t generation() const { return broken_ ? generation_ + 1 : generation_; }
   // Closes a file handle without waiting.
   void close(nfsfh* handle);

@@ -1,8 +1,8 @@
 // NfsFileSystem is the FileSystem for an NFS server that is not mounted. It uses libnfs, so the kernel needs no NFS
 // client.
 //
-// It speaks NFS version 3, because its file handles survive a restart of the server. The directory in the URL must
-// exist. The server makes a change in a directory durable before it replies, so sync_directory() does nothing.
+// It speaks NFS version 3, because file handles of version 3 survive a restart of the server. The directory in the URL
+// must exist. The server makes a change in a directory durable before it replies, so sync_directory() does nothing.
 #pragma once
 
 #include "persist/file_system.hpp"

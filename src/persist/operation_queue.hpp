@@ -3,8 +3,8 @@
 // calls.
 //
 // Only one thread may use a queue. The queue holds an Operation until it has ended, and with it the descriptor, the
-// paths, and the owner of the memory. If the queue is destroyed earlier, an operation that still hangs keeps them,
-// because storage may still write to the memory.
+// paths, and the owner of the memory. These live on while an operation hangs, even if the queue is destroyed meanwhile:
+// storage may still write to the memory.
 #pragma once
 
 #include <cstddef>
@@ -40,11 +40,11 @@ struct Operation {
   Kind kind = Kind::sync;
   std::shared_ptr<UniqueFd> file;     // for read, write, sync, allocate and close; open sets it
   std::string path;                   // for the other operations
-  std::string new_path;               // rename, link
-  int flags = 0;                      // open
-  std::uint64_t offset = 0;           // read, write; allocate: the size
-  std::byte* data = nullptr;          // read, write
-  std::size_t size_bytes = 0;         // read, write
+  std::string new_path;               // for rename and link: the new name
+  int flags = 0;                      // for open: as open(2) takes them
+  std::uint64_t offset = 0;           // for read and write; for allocate: how many bytes to reserve
+  std::byte* data = nullptr;          // for read and write
+  std::size_t size_bytes = 0;         // for read and write
   std::shared_ptr<const void> owner;  // keeps the memory at `data`
   std::uint64_t tag = 0;              // for the submitter; the queue does not use it
   std::shared_ptr<void> waiter;       // for the submitter, too
@@ -52,9 +52,9 @@ struct Operation {
   // Set when the operation has ended:
   bool ended = false;
   std::int64_t result = 0;              // what the system call returns, or -errno; free_space: free bytes
-  std::uint64_t found_bytes = 0;        // stat
-  std::int64_t found_modified_s = 0;    // stat
-  std::vector<DirectoryEntry> entries;  // list
+  std::uint64_t found_bytes = 0;        // for stat: the size
+  std::int64_t found_modified_s = 0;    // for stat: when the file was last written, in seconds since 1970
+  std::vector<DirectoryEntry> entries;  // for list
 };
 using OperationPtr = std::shared_ptr<Operation>;
 
@@ -64,19 +64,19 @@ void set_result(Operation& operation, std::int64_t result);
 class OperationQueue {
  public:
   virtual ~OperationQueue() = default;
-  // Never waits for storage.
+  // Starts an operation. Never waits for storage.
   virtual void submit(OperationPtr operation) = 0;
   // Returns the next operation that has ended; null if none ends before `until`.
   virtual OperationPtr wait(Clock::time_point until) = 0;
-  // Aligned memory for transfers; may be registered with the kernel, which makes them cheaper. It may outlive the
-  // queue.
+  // Returns aligned memory for transfers. It may be registered with the kernel, so that transfers are cheaper. It may
+  // outlive the queue.
   virtual std::shared_ptr<std::byte> make_buffer(std::size_t size_bytes) { return make_aligned_buffer(size_bytes); }
-  // Number of operations submitted and not yet returned by wait().
+  // Returns the number of operations that were submitted and that wait() has not returned yet.
   virtual std::size_t unfinished() const = 0;
 };
 
-// Returns null if the kernel refuses io_uring or lacks one of its operations. The queue does not do link, list, close
-// and free_space: io_uring lacks some of them, and older kernels lack others.
+// Makes a UringQueue. Returns null if the kernel refuses io_uring or lacks an operation that the queue needs. Do not
+// submit link, list, close or free_space to it: io_uring lacks some of them, and older kernels lack others.
 std::unique_ptr<OperationQueue> make_uring_queue(unsigned depth);
 std::unique_ptr<OperationQueue> make_thread_queue(unsigned threads);
 

@@ -1,5 +1,5 @@
-// RateLimiter limits how fast checkpoints are written to storage. During any time T, it lets at most rate * T bytes and
-// one block pass. Time in which nothing was written does not count for later.
+// RateLimiter limits how fast checkpoints are written to storage. In any interval of T seconds, it lets at most T *
+// rate bytes pass, plus one block. Time in which nothing was written cannot be used later.
 //
 // RateLimiterClock supplies the time, so that tests can replace it. Only one thread may use a RateLimiter.
 #pragma once

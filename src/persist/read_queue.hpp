@@ -3,9 +3,9 @@
 //
 // Thread-safe. No call waits for the CheckpointSource except the destructor, which cancels all requests and waits for
 // the threads to end. Requests start in order, but requests to list checkpoints go first. `done` is called once for
-// each request, usually on a thread of the queue. If the request has not begun, cancel() and the destructor call it. If
-// too many requests wait (`requests_max`), the request fails at once: it calls `done` with CKPT_ERR_NO_SPACE. `done`
-// must not block or call the queue.
+// each request, usually on a thread of the queue. For requests that have not begun, cancel() and the destructor call
+// it. If too many requests wait (`requests_max`), a new request fails at once: its `done` gets CKPT_ERR_NO_SPACE.
+// `done` must not block or call the queue.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace ckpt::persist {
 struct ReadOutcome {
   ckpt_status status = CKPT_OK;
   std::string sentence;     // describes a failure; empty if there was none
-  double milliseconds = 0;  // how long the request ran; of a read's parts, the longest
+  double milliseconds = 0;  // how long the request ran; for a read, how long its longest part ran
   bool ok() const { return status == CKPT_OK; }
 };
 
@@ -45,7 +45,7 @@ class ReadQueue {
   // others end with CKPT_DISCARDED when their turn comes.
   void read(const std::string& shard, CheckpointId checkpoint, ByteRange range, std::byte* destination,
             std::function<void(const ReadOutcome&)> done, const std::stop_token& stop = {});
-  // Cancels all requests, those under way and those that wait. Their outcome is CKPT_DISCARDED.
+  // Cancels all requests, those under way and those that wait. Their `done` gets CKPT_DISCARDED.
   void cancel();
 
  private:

@@ -23,7 +23,7 @@ ShardReader::ShardReader(FileSystem& files, const CheckpointRecord& stored, cons
   const std::string directory = stored.job + "/" + folder_name(stored.checkpoint.iteration());
   if (record == nullptr)
     throw Failure(CKPT_ERR_LOST, files.label(directory) + " has no shard \"" + shard +
-                                     "\"; the manifest in that folder names its shards");
+                                     "\"; manifest.json in that folder names its shards");
   const auto path = [&](std::string_view suffix) {
     return directory + "/" + file_name(shard, stored.checkpoint.incarnation(), suffix);
   };
@@ -31,7 +31,9 @@ ShardReader::ShardReader(FileSystem& files, const CheckpointRecord& stored, cons
   begin_bytes_ = record->offset_bytes;
   const auto check_size = [&](const std::string& file, std::uint64_t expected_bytes) {
     const auto size = files.file_size(file);
-    if (!size) throw Failure(CKPT_ERR_CORRUPT, files.label(file) + " is missing");
+    if (!size)
+      throw Failure(CKPT_ERR_CORRUPT,
+                    files.label(file) + " is missing, so this checkpoint cannot be read; use another one");
     if (*size != expected_bytes)
       throw Failure(CKPT_ERR_CORRUPT, files.label(file) + " is " + std::to_string(*size) +
                                           " bytes long and should be " + std::to_string(expected_bytes));

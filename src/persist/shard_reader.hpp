@@ -23,15 +23,15 @@ struct ByteRange {
 
 class ShardReader {
  public:
-  // `stored` is the checkpoint's record, `shard` the name of the piece. Reads the header and the leaf digests. Throws
-  // Failure: CKPT_ERR_LOST if the checkpoint has no such piece, CKPT_ERR_CORRUPT if the files differ from the record.
-  // Throws StorageError if the files cannot be read.
+  // Opens a piece: reads the header of its file and its leaf digests. `stored` is the checkpoint's record, `shard` the
+  // name of the piece. Throws Failure: CKPT_ERR_LOST if the checkpoint has no such piece, CKPT_ERR_CORRUPT if the files
+  // differ from the record. Throws StorageError if the files cannot be read.
   ShardReader(FileSystem& files, const CheckpointRecord& stored, const std::string& shard);
 
   const arena::Manifest& manifest() const { return manifest_; }
 
-  // Reads the range into `destination`. The message of CKPT_ERR_CORRUPT names the first damaged leaf. After any failure
-  // the content of `destination` is undefined, and nothing writes to it any more.
+  // Reads the range into `destination`. Throws Failure (CKPT_ERR_CORRUPT), which names the first damaged leaf, or
+  // StorageError. After any failure the content of `destination` is undefined, and nothing writes to it any more.
   void read(ByteRange range, std::byte* destination);
   // Reads and verifies the whole piece. Throws what read() throws.
   void verify();

@@ -42,20 +42,21 @@ std::optional<T> parse_number(std::string_view text, int base = 10) {
 std::uint64_t digest_field(const json& object, const char* key) {
   const auto text = object.at(key).get<std::string>();
   const auto value = parse_number<std::uint64_t>(text, 16);
-  if (!value || text != hex(*value)) refuse(std::string("\"") + key + "\" is not a digest");
+  if (!value || text != hex(*value)) refuse(std::string("\"") + key + "\" is not a digest of 16 hex digits");
   return *value;
 }
 
 std::uint64_t size_field(const json& object, const char* key) {
   const json& value = object.at(key);
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > size_max_bytes)
-    refuse(std::string("\"") + key + "\" is not a size");
+    refuse(std::string("\"") + key + "\" is not a whole number, or is out of bounds");
   return value.get<std::uint64_t>();
 }
 
 std::string name_field(const json& object, const char* key) {
   auto text = object.at(key).get<std::string>();
-  if (!is_plain_name(text)) refuse(std::string("\"") + key + "\" is not a plain name");
+  if (!is_plain_name(text))
+    refuse(std::string("\"") + key + "\" is not a plain name (1 to 64 characters of A-Z a-z 0-9 . _ -)");
   return text;
 }
 
@@ -120,9 +121,10 @@ CheckpointRecord parse_record(const json& object) {
   record.world_size = static_cast<std::uint32_t>(world_size);
   for (const json& shard : object.at("shards")) record.shards.push_back(parse_shard(shard, incarnation));
   if (record.shards.empty() || (record.kind == CheckpointRecord::Kind::shard && record.shards.size() != 1))
-    refuse("it names a wrong number of shards");
+    refuse("it has a wrong number of shards: a piece's record has one, and a checkpoint's at least one");
   for (std::size_t i = 1; i < record.shards.size(); ++i)
-    if (record.shards[i - 1].shard >= record.shards[i].shard) refuse("its shards are not in order");
+    if (record.shards[i - 1].shard >= record.shards[i].shard)
+      refuse("its shards are not in order: they must be sorted by name, and each must occur once");
   if (record.kind == CheckpointRecord::Kind::checkpoint) files_of(record);  // throws if files are not whole
   return record;
 }
@@ -140,10 +142,11 @@ void check_complete(const std::vector<const ShardRecord*>& pieces, const std::st
   const std::uint32_t of = core::parse_part(first).of;
   for (const ShardRecord* piece : pieces)
     if (core::parse_part(piece->shard).of != of || !agree_on_the_file(*piece, *pieces.front()))
-      refuse("in " + stored + ", shards " + first + " and " + piece->shard + " belong to different files");
+      refuse("in " + stored + ", the records of the parts " + first + " and " + piece->shard +
+             " belong to different files");
   if (pieces.size() != of)
     refuse(stored + " has " + std::to_string(pieces.size()) + " of the " + std::to_string(of) +
-           " parts to which shard " + first + " belongs");
+           " parts of one shard: \"" + first + "\" is among them");
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ inline constexpr std::size_t record_max_bytes = std::size_t{1} << 28;
 // The tensor that represents bytes without a layout: U8, one element per byte.
 inline constexpr std::string_view opaque_tensor_name = "ckptengine.opaque";
 
-// The record of a piece. It also says which range of the shard's file the piece fills. An undivided shard fills all of
-// its file's data.
+// The record of a piece. It also says which range of the shard's file the piece fills. A shard that is not divided into
+// parts fills all data of its file.
 struct ShardRecord {
   std::string shard;               // name of the piece: "model", or "model.2of4"
   std::uint64_t header_bytes = 0;  // bytes of the safetensors file before its data
@@ -39,15 +39,15 @@ struct ShardRecord {
   std::uint64_t root_digest = 0;
   std::uint64_t layout_bytes = 0;  // size of the whole shard's layout text
   std::uint64_t layout_hash = 0;
-  std::string written_by;
+  std::string written_by;  // name of the node that wrote the piece
 
   std::uint64_t file_bytes() const { return header_bytes + whole_bytes; }
   std::uint64_t leaves_bytes() const;
   bool operator==(const ShardRecord&) const = default;
 };
 
-// True if the record's range is the one that the piece's name implies: SHARD.2of4 fills the third quarter, because
-// parts count from 0.
+// True if the piece fills the range that its name implies: SHARD.2of4 fills the third quarter, because parts are
+// numbered from 0.
 bool lies_where_it_belongs(const ShardRecord& record);
 
 // What a record's file says: all pieces of a checkpoint (manifest.json), or one piece (PIECE.1.json).
@@ -58,7 +58,7 @@ struct CheckpointRecord {
   std::string job;
   CheckpointId checkpoint;
   std::uint32_t world_size = 0;
-  std::string written_by;
+  std::string written_by;           // name of the node that wrote the record
   std::vector<ShardRecord> shards;  // the pieces, sorted by name
 
   const ShardRecord* find(std::string_view shard) const;
@@ -74,14 +74,15 @@ struct ShardFile {
   std::uint64_t file_bytes = 0;
   std::vector<const ShardRecord*> pieces;  // sorted by offset
 };
-// The files of a checkpoint, sorted by shard. They point into `stored`. Throws Failure (CKPT_ERR_CORRUPT) if a shard's
-// pieces do not form one file.
+// Returns the files of a checkpoint, sorted by shard. The results point into `stored`. Throws Failure
+// (CKPT_ERR_CORRUPT) if a shard's pieces do not form one file.
 std::vector<ShardFile> files_of(const CheckpointRecord& stored);
-// The text of the record's file.
 
+// Returns the text of the record's file.
 std::string encode(const CheckpointRecord& record);
-// Throws Failure (CKPT_ERR_CORRUPT) if the text is not a record, or if a checkpoint's pieces do not form whole files.
-// The error names `label` and what is wrong. The caller adds what to do.
+// Parses the text of a record's file. Throws Failure (CKPT_ERR_CORRUPT) if the text is not a record, or if a
+// checkpoint's pieces do not form whole files. The error names the file (`label`) and what is wrong. The caller adds
+// what to do.
 CheckpointRecord decode_record(std::string_view text, const std::string& label);
 
 // The name of a checkpoint's directory, "step-00000123", and the iteration in such a name.
@@ -98,8 +99,8 @@ inline constexpr std::string_view parts_suffix = ".parts";  // a shard's file th
 std::string file_name(std::string_view shard, std::uint64_t incarnation, std::string_view suffix);
 // The name of the file that contains the piece's bytes.
 std::string data_file_name(std::string_view piece, std::uint64_t incarnation);
-// The incarnation in the name of a file, also of a file that is not complete yet. Nothing if the name does not have the
-// form of such a name.
+// Returns the incarnation in the name of a checkpoint's file, also of a file that is not complete yet. Returns nothing
+// if no file of a checkpoint can have this name.
 std::optional<std::uint64_t> incarnation_in(std::string_view file_name);
 
 // The beginning of a shard's file, the same for all its pieces: length, JSON, and blanks up to a multiple of
@@ -109,10 +110,11 @@ struct Header {
   std::uint64_t whole_bytes = 0;  // size of the data after the header
 };
 Header encode_header(const arena::Manifest& manifest, const std::string& job);
-// The record of the piece with this manifest, in the file with this header. `node` is the writer.
+// Returns the record of a piece. `manifest` is the piece's, `header` that of the file, and `node` the node that writes
+// the piece.
 ShardRecord describe(const arena::Manifest& manifest, const Header& header, const std::string& node);
-// The layout text in a header. `label` names the file in messages. Throws Failure (CKPT_ERR_CORRUPT) if the header does
-// not match the record.
+// Returns the layout text in a header. `label` names the file in messages. Throws Failure (CKPT_ERR_CORRUPT) if the
+// header does not match the record.
 std::string decode_header(std::string_view header, const ShardRecord& record, const std::string& label);
 
 std::uint64_t digest_of(std::string_view bytes);

@@ -26,7 +26,7 @@ class StorageSource : public CheckpointSource {
   const std::unique_ptr<FileSystem> files_;
   const std::string job_;
   std::map<CheckpointId, CheckpointRecord> records_;  // of the usable checkpoints that the last list() found
-  // The reader of the piece that was read last. It is kept because the next range is usually of the same piece.
+  // The reader of the last piece that was read. The next read is usually of the same piece.
   std::unique_ptr<ShardReader> reader_;
 };
 

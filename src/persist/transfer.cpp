@@ -107,7 +107,8 @@ class Reads {
         return completion.tag;
       }
       if (completion.size_bytes == 0)
-        throw Failure(CKPT_ERR_CORRUPT, label_ + " ends at byte " + std::to_string(slot.extent.offset + slot.filled));
+        throw Failure(CKPT_ERR_CORRUPT, label_ + " is shorter than expected: it ends at byte " +
+                                            std::to_string(slot.extent.offset + slot.filled));
       read_rest(completion.tag);
     }
   }
@@ -223,7 +224,7 @@ std::string read_whole(FileSystem& files, const std::string& path, std::size_t m
   if (!size) throw StorageError(ENOENT, "cannot open " + files.label(path));
   if (*size > max_bytes)
     throw Failure(CKPT_ERR_CORRUPT, files.label(path) + " is " + std::to_string(*size) +
-                                        " bytes long, but must not have more than " + std::to_string(max_bytes));
+                                        " bytes long, but may have at most " + std::to_string(max_bytes));
   return read_begin(files, path, *size);
 }
 

@@ -160,9 +160,9 @@ void WriteQueue::lend(Shared& shared, FileSystem& files, std::vector<Piece>& pie
   files.file_size(shared.options.job);  // any call, in which the file system notices operations that have ended
   const auto is_out = [](const auto& loan) { return !loan.expired(); };
   if (std::any_of(shared.loans.begin(), shared.loans.end(), is_out)) {
-    throw Failure(CKPT_ERR_TIMEOUT, "a write to " + files.label(shared.options.job) +
-                                        " has not ended, and its memory is still in use; nothing more is written to "
-                                        "this storage until it ends; check whether the storage hangs");
+    throw Failure(CKPT_ERR_TIMEOUT, "an earlier write to " + files.label(shared.options.job) +
+                                        " has not ended, and its memory is still in use; so nothing more is written to "
+                                        "this storage; check whether the storage hangs");
   }
   shared.loans.clear();
   for (Piece& piece : pieces) {

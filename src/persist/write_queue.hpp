@@ -1,9 +1,10 @@
-// WriteQueue writes checkpoints to storage in the background, for the agent. Of each kind of request, write() and
-// commit(), at most one is under way and one waits. A newer checkpoint replaces the waiting one, which then counts as
-// skipped. So if storage is slow, some checkpoints are skipped, but the queue does not grow.
+// WriteQueue writes checkpoints to storage in the background, for the agent. There are two kinds of requests, write()
+// and commit(). Of each kind, at most one request is under way and one waits. A request for a newer checkpoint replaces
+// the waiting request, which then counts as skipped. So if storage is slow, some checkpoints are skipped, but the queue
+// does not grow.
 //
-// WriteQueue has two threads. One writes this node's pieces. The other completes checkpoints and removes old ones, so
-// that the pieces of the next checkpoint need not wait for this.
+// WriteQueue has two threads. One writes this node's pieces. The other completes checkpoints and removes old ones. So
+// the pieces of the next checkpoint need not wait for that.
 //
 // Thread-safe. No call waits for storage except the destructor, which cancels all requests (at most 100 ms). `done` is
 // called once for each request, on a thread of the queue or of the caller. It must not block or call the queue.
@@ -60,17 +61,17 @@ class WriteQueue {
   WriteQueue(const WriteQueue&) = delete;
   WriteQueue& operator=(const WriteQueue&) = delete;
 
-  // The pieces that this node wrote of a checkpoint that will never be complete.
+  // A checkpoint that will never be complete, and the names of the pieces that this node wrote of it.
   struct Discarded {
     CheckpointId checkpoint;
     std::vector<std::string> shards;
   };
-  // Removes `discarded`, and then writes this node's pieces of `checkpoint`. Holds the owners of the pieces until just
-  // before `done`. After a failure storage may still be reading their memory. This harms no complete checkpoint.
-  // Further writes fail until storage no longer uses that memory.
+  // Removes `discarded`, and then writes this node's pieces of `checkpoint`. Keeps the memory of the pieces until just
+  // before `done`. After a failure, storage may still be reading this memory. This harms no complete checkpoint, but
+  // further writes fail until storage no longer uses the memory.
   void write(CheckpointId checkpoint, std::vector<Piece> pieces, Done done, Discarded discarded = {});
   // Completes the checkpoint. Call it when all nodes have written their pieces, whose names are `shards`. Then removes
-  // the checkpoints that `retention` does not keep; those in `damaged` do not count as usable (prune_checkpoints()).
+  // checkpoints as prune_checkpoints() does, with the option `retention`. Those in `damaged` do not count as usable.
   void commit(CheckpointId checkpoint, std::uint32_t world_size, std::vector<std::string> shards,
               std::set<CheckpointId> damaged, Done done);
   // Cancels all requests, those under way and those that wait. They fail with CKPT_DISCARDED.

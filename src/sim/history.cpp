@@ -22,8 +22,8 @@ core::Rank History::own_ranks(CheckpointId checkpoint) const {
   return is_restored ? own_ranks_.at(last->first) : world_size(checkpoint);
 }
 
-const History::Shards& History::shards(CheckpointId checkpoint, std::optional<core::Rank> own) const {
-  const std::pair key(world_size(checkpoint), own.value_or(own_ranks(checkpoint)));
+const History::Shards& History::shards(CheckpointId checkpoint, std::optional<core::Rank> ranks) const {
+  const std::pair key(world_size(checkpoint), ranks.value_or(own_ranks(checkpoint)));
   const auto [found, is_new] = shards_.try_emplace(key);
   if (is_new) found->second = settings_->shards(key.first, key.second);
   return found->second;

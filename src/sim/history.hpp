@@ -24,9 +24,9 @@ class History {
   explicit History(const Settings& settings) : settings_(&settings) {}
 
   using Shards = std::vector<std::string>;
-  // Names the checkpoint's shards: all main shards, and the private shards of the first `own` ranks. If `own` is not
-  // given, it is own_ranks(checkpoint).
-  const Shards& shards(CheckpointId checkpoint, std::optional<core::Rank> own = {}) const;
+  // Returns the names of the checkpoint's shards: all main shards, and the private shards of ranks 0 to `ranks` - 1. If
+  // `ranks` is not given, it is own_ranks(checkpoint).
+  const Shards& shards(CheckpointId checkpoint, std::optional<core::Rank> ranks = {}) const;
   core::Rank world_size(std::uint64_t incarnation) const;
   core::Rank world_size(CheckpointId checkpoint) const { return world_size(checkpoint.incarnation()); }
   // How many private shards of the checkpoint count. If fewer ranks than captured it have restored it, only theirs do.

@@ -176,7 +176,8 @@ TEST_F(Parts, OfAnEarlierIncarnationDoNotTakeThePlaceOfALaterOnes) {
   const CutCheckpoint late({1, 7}, 2), captured({2, 7}, 3);
   late.write(files_);
   captured.write_and_commit(files_);
-  EXPECT_THAT(refusal(CKPT_ERR_SUPERSEDED, [&] { late.commit(files_); }), HasSubstr("is of incarnation 2, so"));
+  EXPECT_THAT(refusal(CKPT_ERR_SUPERSEDED, [&] { late.commit(files_); }),
+              HasSubstr("belongs to the later incarnation 2, so"));
   EXPECT_TRUE(holds(files_, found(), captured));
   prune_checkpoints(files_, "job", {});
   for (const std::string& path : disk_->files()) EXPECT_THAT(path, Not(HasSubstr(".1.")));

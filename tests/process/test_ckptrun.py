@@ -214,5 +214,5 @@ def test_launchers_that_do_not_fit_together_are_refused(job):
     wrong = job.launch(*nodes(port, count=3), "--node-rank", 2)
     assert wrong.end() == 1 and "--nnodes 3 --nproc-per-node 2, and node 0 --nnodes 2 --nproc-per-node 2" in wrong.text
     other = job.launch(*nodes(port)[:-1], "other", "--node-rank", 1)
-    assert other.end() == 1 and "is of another job" in other.text
+    assert other.end() == 1 and "belongs to another job" in other.text
     assert all(len(job.started(rank)) == 1 for rank in range(4))

@@ -29,7 +29,7 @@ class FailureSource {
   virtual const Failure& next() = 0;
 };
 
-// Failures at a constant rate, independent of each other. next() takes O(1).
+// Makes failures that come at a constant rate, independent of each other. next() takes O(1).
 std::unique_ptr<FailureSource> exponential_failures(const Inputs& inputs, std::uint64_t seed);
 
 // Each node's time between failures has a Weibull distribution with the mean of `inputs`. All nodes are new at the
@@ -42,9 +42,9 @@ struct TraceScale {
   std::uint32_t nodes = 0;        // nodes of the cluster to simulate
   double repair_s = 0;            // how long a fault lasts if the trace does not say
 };
-// The faults of a trace. After the last one, they begin again. If the cluster to simulate is larger than the trace's,
-// it gets several copies of the trace, each on other nodes and begun at a random moment. If it is smaller, it gets the
-// faults of some of the trace's nodes.
+// Replays the faults of a trace again and again. If the cluster to simulate is larger than the trace's cluster, it gets
+// several copies of the trace, each for other nodes and begun at a random moment. If the cluster to simulate is
+// smaller, it gets only the faults of some of the trace's nodes.
 std::unique_ptr<FailureSource> trace_failures(const placement::FaultTrace& trace, const TraceScale& scale,
                                               std::uint64_t seed);
 

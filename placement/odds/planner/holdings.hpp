@@ -1,7 +1,6 @@
 // Holdings says whether the job's state survives the loss of given nodes: in the checkpoint in memory, and on the GPUs
-// of live replicas, which are other nodes that hold the same shards. It is for one cluster and one scheme
-// (setting.hpp), which is a way to protect the job. Pure. A Holdings object never changes, and takes O(nodes) time and
-// memory to make.
+// of live replicas, which are other nodes that hold the same shards. A Holdings object is made for one cluster and one
+// scheme (setting.hpp: a way to protect the job). Pure. It never changes, and takes O(nodes) time and memory to make.
 #pragma once
 
 #include <array>
@@ -17,8 +16,8 @@
 
 namespace ckpt::planner {
 
-// Says in a sentence why the scheme cannot run on this cluster. "" if it can. why_too_large() (behavior.hpp) says
-// whether it fits into memory.
+// Returns a sentence that says why the scheme cannot run on this cluster, or "" if it can. Does not look at memory: see
+// why_too_large() (behavior.hpp).
 std::string why_not(const Inputs& inputs, const Scheme& scheme);
 
 class Holdings {
@@ -31,13 +30,13 @@ class Holdings {
   // True if every lost shard is still on the GPUs of another node.
   bool replicas_survive(const placement::LostNodes& lost) const;
 
-  // The probability that the state in `source` does not survive the loss of `lost` random nodes. Returns 1 for storage,
-  // and if `lost` is loss_odds_count or more.
+  // The probability that the state in `source` does not survive the loss of `lost` random nodes. `source` is memory or
+  // replica. For storage, the result is always 1. It is also 1 if `lost` is loss_odds_count or more.
   static constexpr std::uint32_t loss_odds_count = 7;
   double loss_odds(Source source, std::uint32_t lost) const;
 
-  // The probability that memory or live replicas do not survive the loss of a failure domain, or of a failure domain
-  // and a node. The latter probability is estimated from random trials.
+  // The probability that the state in `source` (memory or live replicas) does not survive a loss. domain_loss(): of one
+  // failure domain. domain_and_node_loss(): of one failure domain and one other node, estimated by random trials.
   double domain_loss(Source source) const { return domain_loss_[index(source)]; }
   double domain_and_node_loss(Source source) const { return domain_and_node_loss_[index(source)]; }
 

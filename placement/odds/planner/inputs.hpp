@@ -12,18 +12,18 @@ struct Cluster {
   std::uint32_t gpus_per_node = 8;
   double memory_bytes_per_node = 512.0 * (1ull << 30);  // memory that checkpoints may take
   double pcie_bytes_per_s = 25e9;                       // from one GPU to host memory
-  double network_bytes_per_s = 50e9;                    // that one node can send
-  double storage_bytes_per_s = 20e9;                    // that all nodes together can write to storage
+  double network_bytes_per_s = 50e9;                    // how fast one node can send
+  double storage_bytes_per_s = 20e9;                    // how fast all nodes together can write to storage
   std::uint32_t standby_nodes = 0;                      // 0: a new node replaces each lost one within replace_s
-  double replace_s = 330;                               // from ordering a new node until it runs; without standby nodes
-  double repair_s = 24 * 3600;                          // from a node's loss until it can serve as a standby node
+  double replace_s = 330;       // from ordering a new node until it runs; only used without standby nodes
+  double repair_s = 24 * 3600;  // from a node's loss until it can serve as a standby node
 
   std::uint32_t nodes() const { return (gpus + gpus_per_node - 1) / gpus_per_node; }
 };
 
 struct Failures {
-  double gpu_mtbf_s = 0;           // mean time between failures of one GPU that stop the job
-  double node_share = 0.78;        // share of failures that lose a node's memory; the others end only a process
+  double gpu_mtbf_s = 0;           // mean time between two failures of the same GPU; each stops the job
+  double node_share = 0.78;        // share of failures that lose a node's memory; the other failures end only a process
   std::uint32_t domain_nodes = 0;  // how many nodes a failure domain has; 0: there are no failure domains
   double domain_share = 0;         // share of the losses of memory in which a whole failure domain is lost
   bool domains_named = true;       // true if the option `domain` is set on the nodes
@@ -62,16 +62,16 @@ struct PublishedRate {
   double node_share = 0;
   std::string_view source;  // the publication and its figures, for people
 };
-// Throws std::invalid_argument if there is no such rate. The text lists the names.
+// Returns the published rate of this name. Throws std::invalid_argument, which lists the names, if there is none.
 const PublishedRate& published_rate(std::string_view name);
 
-// Throws std::invalid_argument with a sentence that names the first input out of its range.
+// Checks the inputs. Throws std::invalid_argument, which names the first input that is out of its range.
 void check(const Inputs& inputs);
 
 // Figures that follow from the inputs.
 double node_failures_per_s(const Inputs& inputs);     // losses of a single node, in the whole cluster
 double domain_failures_per_s(const Inputs& inputs);   // losses of a failure domain, in the whole cluster
-double process_failures_per_s(const Inputs& inputs);  // ends of a process, in the whole job
+double process_failures_per_s(const Inputs& inputs);  // failures that end only a process, in the whole job
 double node_state_bytes(const Inputs& inputs);        // the state on the GPUs of one node
 
 // How many standby nodes are enough for 99.9 % of the time, if the repair of a lost node takes repair_s. Nodes of a

@@ -1,5 +1,6 @@
-// Compares what three papers print about wasted time with their own formulas and with ours. Numbers of a paper's text
-// or tables are exact to their last digit. Numbers read off a figure or a phrase have a stated reading error. Pure.
+// Compares the numbers that three papers print about wasted time with the papers' formulas and with ours. A number from
+// a paper's text or table is exact to its last digit. A number read off a figure or taken from a phrase has a reading
+// error, which is stated. Pure.
 #pragma once
 
 #include <limits>

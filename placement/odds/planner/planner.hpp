@@ -18,14 +18,14 @@ struct Candidate {
   Behavior behavior;
   Rates rates = {};
   Appraisal appraisal;
-  std::string why_not;  // says in a sentence why this cluster cannot have the setting; "" if it can
+  std::string why_not;  // a sentence that says why this cluster cannot use the setting; "" if it can
   bool fits() const { return why_not.empty(); }
   bool has_figures() const { return setting.own_slots != 0; }  // false if the scheme cannot run on this cluster at all
 };
 
 struct Plan {
   std::vector<Candidate> rows;             // each scheme with its best setting
-  std::optional<std::size_t> recommended;  // number of a row; none if no scheme that can be set today fits
+  std::optional<std::size_t> recommended;  // index into `rows`; none if no scheme fits that the options can set
 };
 
 // One change to the inputs, and the effective time of the best setting after this change: the share of the elapsed time
@@ -43,15 +43,17 @@ class Planner {
   explicit Planner(const Inputs& inputs, std::vector<Scheme> schemes = all_schemes());
 
   Plan plan() const { return plan(inputs_); }
-  // Plans with other rates, times or memory. Nodes, failure domains and replicas must be those of the constructor.
+  // Makes a plan for inputs with other rates, times or memory. Nodes, failure domains and replicas must be those of the
+  // constructor's inputs.
   Plan plan(const Inputs& inputs) const;
 
-  // Evaluates this setting, without looking for a better one.
+  // Returns the figures of this setting, without looking for a better one.
   Candidate candidate(const Inputs& inputs, const Setting& setting) const;
-  // Throws std::invalid_argument if the scheme cannot run on this cluster.
+  // Returns what the scheme's checkpoints survive. Throws std::invalid_argument if the scheme cannot run on this
+  // cluster.
   const Holdings& holdings(const Scheme& scheme) const;
 
-  // Changes to the inputs that might raise the effective time, the best first.
+  // Returns changes to the inputs that might raise the effective time, the best first.
   std::vector<Lever> levers() const;
 
  private:

@@ -56,7 +56,7 @@ struct Setting {
   Scheme scheme;
   double iterations = 1;             // iterations from one capture to the next
   double storage_every_s = never_s;  // seconds of training from one checkpoint on storage to the next
-  std::uint32_t own_slots = 2;       // the option own_slots; 0: the scheme cannot run, and the rest means nothing
+  std::uint32_t own_slots = 2;       // the option own_slots; 0: the scheme cannot run here, so ignore all other fields
 };
 
 }  // namespace ckpt::planner

@@ -15,7 +15,7 @@ namespace ckpt::planner {
 
 struct Simulated {
   double elapsed_s = 0;
-  double effective_time = 0;  // share of the elapsed time that trained
+  double effective_time = 0;  // share of the elapsed time that was not wasted
   Split split;
   std::uint64_t failures = 0;
   std::uint64_t storage_losses = 0;  // recoveries in which the state came from storage

@@ -13,8 +13,9 @@ class StandbyPool {
   explicit StandbyPool(std::uint32_t nodes) : available_(nodes), has_nodes_(nodes > 0) {}
 
   // Takes `count` standby nodes for nodes lost at `now_s`. The lost nodes are repaired at `repaired_at_s`, and are then
-  // standby nodes. Returns the time at which all `count` nodes are available. Returns `now_s` for a pool that was made
-  // with 0 nodes: there, new nodes are ordered, and Cluster::replace_s has the time for that.
+  // standby nodes. Returns the time at which all `count` nodes are available. If the pool was made with 0 nodes,
+  // returns `now_s`: lost nodes are then replaced by new ones, and Behavior::restart_s includes the time for that
+  // (Cluster::replace_s).
   double take(std::size_t count, double now_s, double repaired_at_s) {
     if (!has_nodes_) return now_s;
     for (std::size_t i = 0; i < count; ++i) returns_s_.push(repaired_at_s);

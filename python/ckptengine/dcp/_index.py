@@ -295,8 +295,8 @@ def _own_first(versions: dict[Any, Version], own: RankState | None) -> list[Vers
 def _places(split: Split, shard: str, tensor: Stored) -> list[Place]:
     if split.local_shape() != tensor.shape:
         raise ValueError(
-            f"tensor '{tensor.name}' of shard '{shard}' has the shape {tensor.shape}, but its split says "
-            f"{split.local_shape()}; load another checkpoint"
+            f"the checkpoint contradicts itself: tensor '{tensor.name}' of shard '{shard}' has the shape "
+            f"{tensor.shape}, and its split gives {split.local_shape()}; load another checkpoint"
         )
     return [Place(box, shard, tensor, Box(local, box.size)) for box, local in pieces(split.at)]
 

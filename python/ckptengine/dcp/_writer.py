@@ -39,8 +39,7 @@ class Writer(StorageWriter):
                 You can also name it in `checkpoint_id` of dcp.save(): the last number in that text is the iteration.
     timeout_ms  How long a save waits until its checkpoint is committed: all copies and parity exist.
 
-    Before the first save the engine restores. After that save the program can no longer load what was in memory. So
-    load first.
+    Before the first save the engine restores. The first save frees what was restored, so load before it.
     """
 
     def __init__(self, engine: Engine, iteration: int | None = None, *, timeout_ms: int = 60_000) -> None:

@@ -48,7 +48,7 @@ class Checkpointer:
                 captured, too.
     more        Options, and arguments of ckptengine.torch.Checkpointer.
 
-    If your own code changes weights in another way than by optimizer.step(), call before_update() before each change.
+    If your own code changes weights without optimizer.step(), call before_update() before each change.
     """
 
     def __init__(

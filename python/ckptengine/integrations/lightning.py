@@ -257,7 +257,8 @@ class _Position:
             _put_metric(metric, state["metrics"].get(name))
 
     def _put_results(self, saved: dict[str, dict[str, Any]]) -> None:
-        """Restores the sums of logged values, each when it is first logged: Lightning makes its object then."""
+        """Restores the sums of logged values. Restores each one when it is first logged, because only then Lightning
+        makes its object."""
         results = self.epoch_loop._results
 
         def update(original: Any, key: str, value: Any, batch_size: int) -> None:

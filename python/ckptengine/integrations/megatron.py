@@ -165,7 +165,9 @@ class LocalCheckpointManager(BaseCheckpointManager):
         for shown, tensor in zip(all_shown, tensors, strict=True):
             if shown.memory.dtype != tensor.dtype:
                 raise Error(
-                    Status.INVALID, f"tensor {shown.name} has the type {tensor.dtype}, which the engine cannot capture"
+                    Status.INVALID,
+                    f"tensor {shown.name} has the type {tensor.dtype}, which the engine cannot capture; convert it, or "
+                    "use NVRx's own LocalCheckpointManager",
                 )
         wanted = {shown.name: shown for shown in all_shown}
         for name, old in list(self._shown.items()):
@@ -222,5 +224,6 @@ def _finish(ticket: Ticket, timeout_ms: int) -> None:
 def _await_commit(ticket: Ticket, timeout_ms: int) -> None:
     if not ticket.wait(Stage.COMMITTED, timeout_ms):
         raise CheckpointingException(
-            f"the save of iteration {ticket.iteration} is not committed: {ticket.message or 'the commit took too long'}"
+            f"the save of iteration {ticket.iteration} is not committed: "
+            f"{ticket.message or 'the commit took too long'}. Earlier checkpoints are kept"
         )

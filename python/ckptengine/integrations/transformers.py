@@ -188,8 +188,8 @@ def _refuse(trainer: transformers.Trainer) -> None:
 
 
 class _FirstEpoch:
-    """Behaves like the number of the first epoch. The Trainer gets this object before restore(), and reads the number
-    after it. `without`: the number if nothing is restored."""
+    """Stands for the number of the first epoch. The Trainer gets this object before restore(), and reads the number
+    after restore(). `without`: the number if nothing is restored."""
 
     def __init__(self, position: _Position, without: int) -> None:
         self._position, self._without = position, without

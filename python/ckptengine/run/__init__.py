@@ -1,4 +1,4 @@
-"""`ckptrun`, a launcher that starts only those ranks anew that have died. docs/launcher.md explains it.
+"""`ckptrun`, a launcher that restarts only the ranks that have died. docs/launcher.md explains it.
 
 One launcher runs on each node: `ckptrun --nproc-per-node 8 train.py`, or `python -m ckptengine.run`. It needs no torch.
 """

@@ -1,4 +1,4 @@
-"""Finds ranks that hold a halted job up. It asks the node's agent (`ckptctl status --json`), at least every second."""
+"""Finds ranks that hold a halted job up, by asking the node's agent (`ckptctl status --json`) at least every second."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PERIOD_S = 1.0
 TROUBLE_PERIOD_S = 0.2  # while ranks are suspected, halted or behind
 ANSWER_WAIT_S = 5.0
 ANSWER_BYTES_MAX = 64 << 20
-UNKNOWN_MAX = 120  # some two minutes: a script may take that long until it restores
+UNKNOWN_MAX = 120  # about two minutes: a script may take that long before it restores
 
-Agent = dict[str, Any]  # what the agent says of itself (docs/jit.md has `halt`)
+Agent = dict[str, Any]  # an agent's status (docs/jit.md explains its field `halt`)
 Processes = dict[int, int]  # rank: process
 
 
@@ -65,30 +65,30 @@ class Question:
 
 
 def agents_of(agents: list[Agent], ours: Processes) -> list[Agent]:
-    """Those to which ranks of this launcher belong: one, unless ranks on a machine are nodes of their own."""
+    """Returns the agents of this launcher's ranks. That is one agent, unless several nodes run on this machine."""
     pids = set(ours.values())
     return [agent for agent in agents if any(rank["pid"] in pids for rank in agent["ranks"])]
 
 
 @dataclass
 class Halts:
-    """Judges which ranks stay behind when the others go on, after a halt above all. Pure."""
+    """Judges which ranks stay behind when the other ranks go on, mainly after a halt. Pure."""
 
     grace_s: float
-    _behind: dict[int, float] = field(default_factory=dict)  # processes, and since when
+    _behind: dict[int, float] = field(default_factory=dict)  # by process: since when it is behind
     _named: set[int] = field(default_factory=set)
 
     @property
     def waits(self) -> bool:
-        """There are ranks whose grace has not passed."""
+        """True if a rank is behind and its grace time has not passed yet."""
         return bool(self._behind)
 
     def left_behind(
         self, agents: list[Agent], ours: Processes, is_stopped: Callable[[int], bool], now_s: float
     ) -> dict[int, str]:
-        """Ranks to be killed, and why, each process once. Those that are stopped are named at once, others after
-        `grace_s`. A rank is behind if its halt is over, or if the job is in a later incarnation already: survivors may
-        rejoin before anybody asks."""
+        """Returns the ranks to kill, each with the reason. Names each process once: at once if it is stopped, otherwise
+        after it was behind for `grace_s`. A rank is behind if its halt is over, or if the job is already in a later
+        incarnation."""
         is_behind = {rank["pid"]: _is_behind(rank, agent) for agent in agents for rank in agent["ranks"]}
         for pid in set(ours.values()) & set(is_behind):
             if not is_behind[pid]:
@@ -116,7 +116,7 @@ def _is_behind(rank: dict[str, Any], agent: Agent) -> bool:
 
 
 def halts_are_on() -> bool:
-    """As far as the environment tells."""
+    """Whether the option on_suspicion is halt. Knows only the environment, not options that a script sets."""
     return os.environ.get("CKPTENGINE_ON_SUSPICION") == "halt"
 
 
@@ -129,7 +129,7 @@ def is_stopped(pid: int) -> bool:
 
 
 class HaltWatch:
-    """Asks the agent, as long as a rank runs. Calls `kill(rank, why)` for ranks that are left behind."""
+    """Asks the agent again and again while ranks run. Calls `kill(rank, why)` for each rank that stays behind."""
 
     def __init__(
         self,
@@ -151,7 +151,8 @@ class HaltWatch:
             say(f"ckptctl is not found, so ranks that hang in a halted job are not ended; {REMEDY}")
 
     def ask(self, then: Callable[[list[Agent]], None]) -> None:
-        """Calls `then` within 5 s with what the agents of this launcher's ranks say now: nothing if none answers."""
+        """Asks the agents of this launcher's ranks, and calls `then(agents)` within 5 s. The list is empty if none
+        answers."""
         if self._ckptctl is None:
             then([])
         else:
@@ -182,12 +183,13 @@ class HaltWatch:
 
 
 def reached_iteration(agents: list[Agent]) -> int | None:
-    """The newest iteration that is committed, or that a rank of these agents has ended. None if there is none."""
+    """Returns the newest iteration that the job has committed or a rank of these agents has ended. None if there is
+    none."""
     committed = [agent["committed"]["iteration"] for agent in agents if agent["committed"]]
     ended = [rank["attempted"] for agent in agents for rank in agent["ranks"] if rank["attempted"] >= 0]
     return max(committed + ended, default=None)
 
 
 def halt_of(agents: list[Agent]) -> dict[str, Any] | None:
-    """The halt of the job, as any of its agents says it."""
+    """Returns the job's halt from the first of these agents that reports one. None if no agent does."""
     return next((agent["halt"] for agent in agents if agent["halt"]), None)

@@ -1,4 +1,4 @@
-"""What the launcher of node 0 decides for all nodes: who starts, who starts anew, and when the job ends."""
+"""What the launcher of node 0 decides for all nodes: which ranks start and restart, and when the job ends."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Member:
 
     peer: Peer
     name: str  # host and process, for people
-    done: bool = False  # all ranks of the node have ended with 0
-    gone: bool = False  # it has ended after that
+    done: bool = False  # all ranks of the node have ended with status 0
+    gone: bool = False  # the launcher has ended after that
 
 
 class Job:
-    """Takes what launchers tell (`heard`, `lost`), and tells them what to do:
+    """Takes the launchers' messages (`heard`, `lost`), and sends them orders:
 
-    `start` (all ranks of a node), `restart` (one rank), `clear` (end all ranks of a node, to start them anew), `told`
-    (a sentence), `end`, `finished`, `refused`. `prepare(then)` makes a new store, and calls `then` with variables for
-    all ranks that name it.
+    `start` (all ranks of a node), `restart` (one rank), `clear` (end all ranks of a node, so that all can restart),
+    `told` (a sentence to print), `end`, `finished`, `refused`. `prepare(then)` makes a new store, and calls `then` with
+    the environment variables by which ranks find it.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Job:
         self._common: dict[str, str] = {}
         self._members: dict[int, Member] = {}
         self._standbys: list[Member] = []
-        self._vacant: dict[int, Timer] = {}  # nodes whose launcher was lost, with the time by which there must be one
-        self._held: list[int] = []  # ranks that have failed meanwhile, for want of the others
+        self._vacant: dict[int, Timer] = {}  # by node without a launcher: ends the job if none comes in time
+        self._held: list[int] = []  # ranks that failed meanwhile, because others were missing
         self._restarts = Restarts(settings.max_restarts, settings.restart_window_s)
         self._counts: dict[int, int] = {}
-        self._uncleared: set[int] | None = None  # nodes whose ranks are being ended, to start all anew
+        self._uncleared: set[int] | None = None  # nodes whose ranks are being ended, so that all ranks can restart
         self._restarts_of_all = 0
         self._start_not_before_s = 0.0
         self._preparing = False
@@ -69,7 +69,7 @@ class Job:
             return
         number = self._number_of(peer)
         if number is None or self._ended:
-            return  # of a launcher whose node another one serves by now
+            return  # from a launcher whose node another launcher serves now
         if what == "failed":
             failure = Failure(**message["failure"])
             if failure.rank in self._ranks_of(number):
@@ -91,7 +91,7 @@ class Job:
         if number is None or self._ended:
             return
         member = self._members[number]
-        if member.done:  # nothing of it is missing, unless all ranks start anew
+        if member.done:  # its node is not missed, unless all ranks restart
             member.gone = True
             return
         del self._members[number]
@@ -185,7 +185,10 @@ class Job:
     def _all_have_joined_or_end(self) -> None:
         if not self._started:
             missing = ", ".join(str(each) for each in range(self._settings.nodes) if each not in self._members)
-            self.end(f"no launcher of node {missing} has joined within {self._settings.join_timeout_s:g} s")
+            self.end(
+                f"no launcher of node {missing} has joined within {self._settings.join_timeout_s:g} s. Start all "
+                "launchers again, or allow more time with --join-timeout"
+            )
 
     # ---- ranks ----
 

@@ -27,21 +27,23 @@ DIAL_AGAIN_S = 0.3
 
 
 def secret_of(run_id: str) -> bytes:
-    """The job's token if CKPTENGINE_TOKEN_FILE names one. Else only the job's name, which keeps jobs apart."""
+    """Returns a secret made from the job's name and its token. Without CKPTENGINE_TOKEN_FILE, from the name alone: then
+    it only keeps jobs apart."""
     file = os.environ.get("CKPTENGINE_TOKEN_FILE")
     secret = Path(file).read_bytes().strip() if file else b""
     return hashlib.sha256(b"ckptrun\0" + run_id.encode() + b"\0" + secret).digest()
 
 
 class Link:
-    """One connection. Calls `on_open()` once both ends have proven the secret, then `on_message(message)`, and
-    `on_lost(why)` once: when the other end closes, breaks the rules, or is silent for `timeout_s`."""
+    """One connection. Calls `on_open()` once both ends have proven that they have the secret, and `on_message(message)`
+    for each message after that. Calls `on_lost(why)` once: when the other end closes, breaks the rules, or is silent
+    for `timeout_s`."""
 
     def __init__(self, loop: Loop, connection: socket.socket, secret: bytes, timeout_s: float, *, dialed: bool) -> None:
         self.on_open: Callable[[], None] = lambda: None
         self.on_message: Callable[[Message], None] = lambda message: None
         self.on_lost: Callable[[str], None] = lambda why: None
-        self.farewell: Message = {}  # for an end that has been silent for too long, if it ever reads it
+        self.farewell: Message = {}  # sent before the link is given up because the other end was silent
         self.is_open = False
         self._loop, self._socket, self._secret, self._timeout_s = loop, connection, secret, timeout_s
         self._in, self._out = b"", b""
@@ -66,7 +68,7 @@ class Link:
         return 0 if self._closed else len(self._out)
 
     def close(self) -> None:
-        """Without a call of on_lost()."""
+        """Closes the connection, and does not call on_lost()."""
         if not self._closed:
             self._closed, self.is_open = True, False
             self._loop.forget(self._socket)
@@ -79,7 +81,7 @@ class Link:
             return
         self._out += json.dumps(message).encode() + b"\n"
         if len(self._out) > WAITING_BYTES_MAX:
-            self._lose("does not take what it is sent")
+            self._lose("does not read what is sent to it")
         else:
             self._flush()
 
@@ -115,7 +117,7 @@ class Link:
             line, self._in = self._in.split(b"\n", 1)
             self._take(line)
         if len(self._in) > (LINE_BYTES_MAX if self.is_open else GREETING_BYTES_MAX):
-            self._lose("sends more than a message may have")
+            self._lose("sent a message that is too long")
 
     def _take(self, line: bytes) -> None:
         try:
@@ -126,7 +128,7 @@ class Link:
                 self._greet(message)
                 return
         except (ValueError, KeyError):
-            self._lose("sends what is no message of ckptrun")
+            self._lose("sent something that is not a message of ckptrun")
             return
         if message:  # an empty one only says that the other end lives
             self.on_message(message)
@@ -158,7 +160,9 @@ class Link:
 
     def _check_server(self, message: Message) -> None:
         if "refused" in message or not hmac.compare_digest(str(message["proof"]), self._expected):
-            self._lose("is of another job: --rdzv-id (or CKPTENGINE_JOB) and CKPTENGINE_TOKEN_FILE must be the same")
+            self._lose(
+                "belongs to another job: --rdzv-id (or CKPTENGINE_JOB) and CKPTENGINE_TOKEN_FILE must be the same"
+            )
         else:
             self._opened()
 
@@ -189,7 +193,8 @@ class Link:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """At the address of `host`, or at all addresses of this machine if that is none of its own."""
+    """Returns a socket that listens at the address of `host`. If this machine does not have that address, at all of its
+    addresses."""
     try:
         for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             try:
@@ -216,7 +221,7 @@ def _listen_at(family: int, address: Any) -> socket.socket:
 
 
 class Listener:
-    """Accepts launchers, and calls `on_link(link)` for each, which then proves itself."""
+    """Accepts connections of launchers, and calls `on_link(link)` for each. The secret is proven only after that."""
 
     def __init__(
         self, loop: Loop, listener: socket.socket, secret: bytes, timeout_s: float, on_link: Callable[[Link], None]
@@ -248,7 +253,8 @@ def dial(
     loop: Loop, host: str, port: int, secret: bytes, timeout_s: float, until_s: float,
     on_link: Callable[[Link], None], on_failure: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Connects, again and again until `until_s` of time.monotonic()."""
+    """Connects, and then calls `on_link(link)`. Tries again until time.monotonic() is `until_s`, and then calls
+    `on_failure(why)`."""
     try:
         connection = socket.create_connection((host, port), timeout=1.0)  # no rank runs yet that would wait
     except OSError as error:

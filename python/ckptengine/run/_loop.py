@@ -21,7 +21,7 @@ class Timer:
 
 
 class Loop:
-    """Calls what was asked for, in one thread. A call must not block."""
+    """Makes the calls that watch(), after() and every() ask for, in one thread. A call must not block."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()

@@ -29,7 +29,7 @@ HALT_WAIT_S = 75.0  # as long as before_update() waits in a halted job
 
 
 class OwnPeer:
-    """This launcher, as the job on it sees it."""
+    """The Peer of node 0's own launcher: gives messages to it without a connection."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
@@ -39,7 +39,7 @@ class OwnPeer:
 
 
 class Launcher:
-    """Everything that one ckptrun does. Made once in a process; run() returns its exit status."""
+    """One ckptrun, with its node and, on node 0, the job. Made once in a process. run() returns the exit status."""
 
     def __init__(self, settings: Settings) -> None:
         self.loop = Loop()
@@ -48,7 +48,7 @@ class Launcher:
         self._say = self._output.say
         self._node = Node(self.loop, self._output, settings, self._failed, lambda: self._report({"say": "done"}))
         self._halts = HaltWatch(self.loop, settings.halt_grace_s, self._processes, self._kill, self._say)
-        self._status: int | None = None  # once it is known how the job ends
+        self._status: int | None = None  # exit status; None until it is known how the job ends
         self._give_up_s: float | None = None
         self._flush_until_s: float | None = None
         self._job: Job | None = None
@@ -177,7 +177,10 @@ class Launcher:
                 "Start all launchers again: checkpoints stay in the agents' memory")  # fmt: skip
 
         def failed(why: str) -> None:
-            text = f"no launcher of node 0 answers at {where} within {settings.join_timeout_s:g} s: {why}"
+            text = (
+                f"no launcher of node 0 answers at {where} within {settings.join_timeout_s:g} s: {why}. Start it, or "
+                "correct --rdzv-endpoint"
+            )
             self._end(1, text=text)
 
         dial(self.loop, settings.host, settings.port, secret, settings.node_timeout_s, until_s, connected, failed)
@@ -195,7 +198,7 @@ class Launcher:
             self._upstream.send(message)
 
     def told(self, message: dict[str, Any]) -> None:
-        """What the job asks of this launcher."""
+        """Does what the job asks of this launcher (see Job)."""
         what = message["do"]
         if what == "told":
             self._say(str(message["text"]))
@@ -237,7 +240,8 @@ class Launcher:
         self._node.kill(rank)
 
     def _when_captured(self, then: Callable[[], None]) -> None:
-        """Calls `then()` once the halt that a failure causes is over. A late capture needs its process until then."""
+        """Waits until the halt that a failure causes is over, and then calls `then()`. Processes must live until then,
+        because the halt captures their state."""
         begun_s = time.monotonic()
 
         def look(agents: list[Agent]) -> None:
@@ -254,7 +258,7 @@ class Launcher:
 
     def _failed(self, failure: Failure) -> None:
         self._say(f"rank {failure.rank} {failure.how} ({failure.where})")
-        if failure.has_place:  # whether it repeats depends on the job's progress
+        if failure.has_place:  # the job's progress shows whether the failure repeats
             self._halts.ask(lambda agents: self._tell_failure(failure, reached_iteration(agents)))
         else:
             self._tell_failure(failure, None)

@@ -20,7 +20,8 @@ KILL_WAIT_S = 10.0
 
 @dataclass
 class Rank:
-    """One rank of this node. `process` is None before it starts, while it waits to start anew, and when it is done."""
+    """One rank of this node. `process` is None before it starts, while it waits to be restarted, and when it is
+    done."""
 
     number: int
     local: int
@@ -29,7 +30,8 @@ class Rank:
 
 
 class Node:
-    """Starts the node's ranks, and tells how each ended: `on_failure(failure)`, `on_done()` once all ended with 0."""
+    """Starts the node's ranks. Calls `on_failure(failure)` for each that fails, and `on_done()` once all have ended
+    with status 0."""
 
     def __init__(
         self,
@@ -55,7 +57,8 @@ class Node:
     # ---- ranks ----
 
     def start(self, node_rank: int, common: dict[str, str], restarts: dict[int, int]) -> None:
-        """Starts all ranks. `common` are variables of all, `restarts` how often each has started anew."""
+        """Starts all ranks. `common`: environment variables of all ranks. `restarts`: how often each rank was
+        restarted."""
         if self._ending:
             return
         self._node_rank, self._common, self._when_cleared = node_rank, common, None
@@ -70,7 +73,7 @@ class Node:
         self._loop.after(delay_s, lambda: self._begin(rank, restarts))
 
     def clear(self, then: Callable[[], None]) -> None:
-        """Ends all ranks, so that all can start anew together. Calls `then()` once they have ended."""
+        """Ends all ranks, so that all can restart together. Calls `then()` once they have ended."""
         self._when_cleared = then
         self._ask_to_end(signal.SIGTERM)
 
@@ -89,7 +92,7 @@ class Node:
 
     def _ask_to_end(self, number: signal.Signals) -> None:
         self.pass_on(number)
-        self.pass_on(signal.SIGCONT)  # those that are stopped
+        self.pass_on(signal.SIGCONT)  # so that stopped processes get the signal, too
 
     def pass_on(self, number: signal.Signals) -> None:
         for rank in self.ranks.values():
@@ -97,7 +100,7 @@ class Node:
                 rank.process.signal(number)
 
     def kill(self, number: int) -> None:
-        """The rank that is then started anew like any that dies."""
+        """Kills the rank's process. The rank is then restarted like any other that dies."""
         if (process := self.ranks[number].process) is not None:
             process.signal(signal.SIGKILL)
 

@@ -1,4 +1,5 @@
-"""What ranks write: each line gets the rank's number in front, and goes to the launcher's own output."""
+"""Passes on what ranks write: puts the rank's number in front of each line, and writes it to the launcher's own
+output."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ RETRY_S = 0.05
 
 
 class Output:
-    """Writes to the launcher's standard output and error, from a thread of its own: whoever reads them may be slow.
+    """Writes to the launcher's standard output and error, on a thread of its own, because their readers may be slow.
 
-    At most `limit` pieces wait. Then streams are not read any more, and the ranks wait when they write.
+    At most `limit` pieces wait to be written. While so many wait, no output of ranks is read, so ranks that write wait.
     """
 
     def __init__(self, limit: int = 1000) -> None:
@@ -35,11 +36,11 @@ class Output:
         self._pieces.put((fd, data))
 
     def say(self, text: str) -> None:
-        """A line of the launcher itself."""
+        """Writes lines of the launcher itself."""
         self.put(2, "".join(f"ckptrun: {line}\n" for line in text.splitlines()).encode(errors="replace"))
 
     def close(self, wait_limit_s: float) -> None:
-        """Waits until everything is written, or nobody has read it for `wait_limit_s`."""
+        """Waits until everything is written, at most `wait_limit_s`."""
         self._pieces.put(None)
         self._thread.join(wait_limit_s)
 
@@ -57,7 +58,7 @@ class Output:
 
 
 class Stream:
-    """One pipe from a process. `end` is the last that came through it. Closes the pipe."""
+    """One pipe from a process. `end` has the last bytes that came through it. This object closes the pipe."""
 
     def __init__(self, loop: Loop, output: Output, pipe: int, fd: int, prefix: Callable[[], str]) -> None:
         self._loop, self._output, self._pipe, self._fd, self._prefix = loop, output, pipe, fd, prefix

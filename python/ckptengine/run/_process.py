@@ -23,7 +23,7 @@ def worker_words(kind: str, words: Sequence[str], preload: str = "-") -> list[st
 
 
 def how_it_ended(status: int) -> str:
-    """Of a status as subprocess gives it: negative for a signal."""
+    """Returns how a process ended, for people. `status` is as subprocess gives it: negative for a signal."""
     if status >= 0:
         return f"ended with status {status}"
     try:
@@ -35,8 +35,8 @@ def how_it_ended(status: int) -> str:
 class Process:
     """A process in a session of its own. It calls `on_end(status)` once it has ended and its output has been taken.
 
-    `name` goes in front of its lines; it may change. When the process ends, so does its process group: what it has
-    started, other than daemons such as the agent, does not outlive it.
+    `name` goes in front of each line that the process writes, and may change. When the process has ended, its process
+    group is killed. So no process that it started outlives it, except daemons such as the agent.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class Process:
         return self._pidfd >= 0
 
     def tell(self, line: bytes) -> None:
-        """Writes a line to its standard input, and closes that."""
-        with contextlib.suppress(BrokenPipeError):  # it has ended, as on_end() will say
+        """Writes a line to the process's standard input, and closes that input."""
+        with contextlib.suppress(BrokenPipeError):  # the process has ended; on_end() will be called
             os.write(self._popen.stdin.fileno(), line)
         self._popen.stdin.close()
 
@@ -87,7 +87,7 @@ class Process:
                 signal.pidfd_send_signal(self._pidfd, number)
 
     def error_text(self) -> str:
-        """The end of what it wrote to standard error."""
+        """Returns the end of what the process wrote to standard error."""
         return self._streams[1].end.decode(errors="replace")
 
     def _ended(self) -> None:
@@ -95,7 +95,7 @@ class Process:
         os.close(self._pidfd)
         self._pidfd = -1
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)  # before it is reaped, so that the number is still its own
+            os.killpg(self.pid, signal.SIGKILL)  # before wait(), because after it another process may get this number
         status = self._popen.wait()
         if self._popen.stdin and not self._popen.stdin.closed:
             self._popen.stdin.close()

@@ -1,4 +1,4 @@
-"""Decides whether a rank that has failed starts anew, and when. Pure: no processes, no clock."""
+"""Decides whether a rank that has failed is restarted, and when. Pure: no processes, no clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# Signals that a process gets from its own faults. Others come from outside, and say nothing of the place.
+# Signals that a process gets because of its own faults. Other signals come from outside.
 OWN_SIGNALS = {-int(each) for each in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)}
 BACKOFF_MAX_S = 30.0
 BACKOFF_WINDOW_S = 120.0
@@ -31,7 +31,7 @@ class Failure:
 
     @property
     def has_place(self) -> bool:
-        """The process failed by itself, so that it may fail at the same place again."""
+        """True if the process failed by itself, so it may fail at the same place of the program again."""
         return self.status > 0 or self.status in OWN_SIGNALS
 
     def is_same_place(self, other: Failure) -> bool:
@@ -54,7 +54,7 @@ def _last_line(trace: str) -> str:
 
 
 def end_of_trace(text: str) -> str:
-    """Of what a process wrote: from the last chain of tracebacks on, at most 60 lines."""
+    """Returns the end of what a process wrote, from its last chain of tracebacks on: at most 60 lines."""
     lines = text.rstrip().splitlines()[-TRACE_LINES_MAX:]
     begins = [i for i, line in enumerate(lines) if line.startswith("Traceback ")]
     if not begins:
@@ -114,11 +114,11 @@ class Restarts:
         return Restart(_backoff_s(sum(now_s - at <= BACKOFF_WINDOW_S for at in rank.failed_at_s)))
 
     def _others_since(self, since_s: float, rank: int) -> str:
-        """The failures of other ranks, which may be the cause."""
+        """Names failures of other ranks since then, because one of them may be the cause. "" if there are none."""
         found = [f"rank {one.rank} {one.how}" for at, one in self._recent if at >= since_s and one.rank != rank]
         return f" (meanwhile {', '.join(found[:OTHERS_MAX])})" if found else ""
 
 
 def _backoff_s(failures: int) -> float:
-    """The first restart comes at once."""
+    """How long to wait before a restart. The first restart comes at once."""
     return 0.0 if failures <= 1 else min(BACKOFF_MAX_S, 2.0 ** (failures - 2))

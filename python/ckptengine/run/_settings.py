@@ -146,7 +146,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
     if given.endpoint is None and (given.nnodes > 1 or given.standby):
         parser.error("with several nodes, give --rdzv-endpoint HOST:PORT, with the host of node 0")
     if not given.module and shutil.which(given.script) is None and not os.path.exists(given.script):
-        parser.error(f"there is no {given.script}")
+        parser.error(f"{given.script} is neither a file nor a program; give the path of the training script")
     host, port = _host_and_port(parser, given.endpoint) if given.endpoint else ("127.0.0.1", 0)
     return Settings(
         nodes=given.nnodes,

@@ -12,7 +12,8 @@ from ._process import Process, how_it_ended, worker_words
 
 
 class Store:
-    """Listens at once. The process begins, and imports torch, when the first rank connects: some jobs need no store."""
+    """The socket listens at once. The process starts, and imports torch, when the first rank connects, because some
+    jobs need no store."""
 
     def __init__(self, loop: Loop, output: Output, listener: socket.socket, on_failure: Callable[[str], None]) -> None:
         host, self.port = listener.getsockname()[:2]

@@ -1,4 +1,4 @@
-"""A process that ckptrun starts. It ends with its launcher, whatever happens to that one.
+"""A process that ckptrun starts. It ends with its launcher, even if the launcher is killed.
 
     _worker.py LAUNCHER PRELOAD KIND WORDS...
 
@@ -23,9 +23,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with(launcher: int) -> None:
-    """The kernel ends this process when its launcher ends."""
+    """Makes the kernel kill this process when its launcher ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != launcher:  # it ended before
+    if os.getppid() != launcher:  # the launcher has ended already
         os._exit(1)
 
 
@@ -39,7 +39,8 @@ def preload(names: str) -> None:
 
 
 def take_environment() -> None:
-    """Waits for the rank that this process is to be. Without one, when the launcher ends, so does the process."""
+    """Waits for the environment of the rank that this process becomes. Ends the process if the launcher sends none and
+    ends."""
     line = b""
     while not line.endswith(b"\n"):
         data = os.read(0, 65536)
@@ -53,7 +54,7 @@ def take_environment() -> None:
 
 
 def show_without_worker(kind, error, trace) -> None:
-    """A sys.excepthook: the traceback of a training script does not begin with this file's frames."""
+    """For sys.excepthook: prints the traceback of a training script without the frames of this file."""
     shown = trace
     while shown is not None and shown.tb_frame.f_code.co_filename == __file__:
         shown = shown.tb_next

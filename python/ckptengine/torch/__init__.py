@@ -1,6 +1,6 @@
 """ckptengine for PyTorch. `Checkpointer` captures the model, optimizer, schedulers, random number generators and the
-position in the data in every iteration, and restores all of them from one checkpoint. run() lets a process go on after
-another one has failed."""
+position in the data in every iteration, and restores all of them from one checkpoint. With run(), a process continues
+after another process has failed."""
 
 import torch.distributed as _distributed
 

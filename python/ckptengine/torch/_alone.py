@@ -1,4 +1,4 @@
-"""What a closed group answers: the same as if all ranks had sent what this rank sends."""
+"""Answers communications in closed groups, as if all ranks had sent what this rank sends."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def answer(name: str, arguments: tuple, options: dict[str, Any], rank: int, size: int) -> bool:
-    """Answers the method `name` of a ProcessGroup: writes its outputs. Returns False if only another rank has the
-    answer: then received tensors become zero."""
+    """Answers a call of the ProcessGroup method `name`, by writing its outputs. Returns False if only another rank
+    knows the answer. Received tensors are then zero."""
     values = list(arguments)
     how = options.get("opts", values[-1] if values else None)
     root = getattr(how, "rootRank", options.get("root", rank))
@@ -62,7 +62,8 @@ def _reduce(tensor: Tensor, how: Any, size: int) -> None:
 
 
 def _gather(outputs: Any, inputs: Any, *, by_rank: bool) -> None:
-    """`outputs`: for each input a list with a tensor per rank. With `by_rank`, for each rank a list like the inputs."""
+    """Copies the inputs to the outputs of all ranks. `outputs` has a list for each input, with a tensor per rank. With
+    `by_rank`, it has a list for each rank, with a tensor per input."""
     for i, output in enumerate(outputs):
         for j, tensor in enumerate(output):
             tensor.copy_(inputs[j if by_rank else i])

@@ -7,7 +7,8 @@ as JSON. Other types become an object {"~": kind, ...}: tuples, sets, dicts with
 complex numbers, bytes, tensors, numpy arrays and scalars, dtypes, devices. For everything else encode() raises
 Unrepresentable, and names its path.
 
-join() makes one dict of parts that were encoded before. So who encodes often need not encode anew what stayed as it is.
+join() makes one dict of parts that were encoded before. So a caller that encodes often need not encode unchanged parts
+again.
 
 Reading a GPU's tensor waits for the GPU. With `on_gpu`, encode() leaves such tensors where they are. Their bytes belong
 into a buffer on the GPU, which decode() gets as `gpu_bytes`.

@@ -226,8 +226,8 @@ class Communication:
         if not why_not:
             return
         log.warning(
-            "the engine does not see when a DistributedDataParallel model reduces gradients, unless that goes through "
-            "torch.distributed and communication='patch' is given: %s; call Engine.comm_begin() and comm_end() around "
-            "the reduction, or accept that checkpoint traffic runs at the same time",
+            "the engine cannot see when a DistributedDataParallel model reduces gradients (%s), so checkpoint traffic "
+            "may run at the same time. To avoid that, call Engine.comm_begin() and comm_end() around the reduction, or "
+            "give communication='patch' if the reduction goes through torch.distributed",
             why_not,
         )

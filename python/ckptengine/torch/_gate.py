@@ -1,4 +1,4 @@
-"""What run() asks before an update and before a snapshot."""
+"""The checks that run() makes before an update and before a snapshot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 class Gate(Protocol):
     def before_update(self) -> None:
-        """Raises if no update may begin: the gradients may be garbage."""
+        """Raises if no update may begin, because the gradients may be wrong."""
 
     def before_snapshot(self) -> None:
-        """Raises if the update may have used garbage."""
+        """Raises if the update may have used wrong gradients."""

@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 
 class _Of:
-    """The model in which a hook was placed. A copy of the model has no hook, so there this holds None."""
+    """Refers to the model in which a hook was placed. In a copy of the model, None takes the place of this object,
+    because the copy has no hook."""
 
     def __init__(self, model: Any) -> None:
         self.model = weakref.ref(model)
@@ -59,8 +60,10 @@ def reduce_gradients(state: _Of, bucket: dist.GradBucket) -> torch.futures.Futur
     model = state.model()
     if model._join_config.enable and not model._divide_by_initial_world_size:
         raise RuntimeError(
-            "join(divide_by_initial_world_size=False) divides gradients by a number that communication hooks are not "
-            "told; give the Checkpointer communication=None"
+            "the Checkpointer watches this model by a communication hook, and torch does not tell such a hook by which "
+            "number join(divide_by_initial_world_size=False) divides gradients. Leave out "
+            "divide_by_initial_world_size=False. Or give the Checkpointer communication=None: then checkpoint traffic "
+            "may run while the model communicates"
         )
     gradients, ranks = bucket.buffer(), model.process_group.size()
     if gradients.is_sparse or getattr(model, "batched_grad_copy", False):

@@ -27,10 +27,10 @@ _STEP = timedelta(milliseconds=100)
 
 
 class _Work(dist.Work):
-    """A communication. If it fails while groups are guarded, its future is done with garbage.
+    """A communication. If it fails while groups are guarded, its future is done, with a result that means nothing.
 
-    `polls`: an interruption ends wait() also if the communication goes on. gloo sometimes does not notice that a send
-    has failed because its connection was shut: then it waits until the group's timeout."""
+    `polls`: an interruption ends wait() even if the communication does not end. That is for gloo: sometimes it does not
+    notice that a connection was shut during a send, and waits until the group's timeout."""
 
     def __init__(self, inner: Any, outputs: list[torch.Tensor], *, polls: bool = False) -> None:
         super().__init__()
@@ -63,8 +63,8 @@ class _Work(dist.Work):
         return True
 
     def _wait_in_thread(self) -> bool:
-        """For what gloo makes of several works, and for sends and receives: their wait() has no timeout, or one that
-        closes the connections."""
+        """Waits on a thread, for communications whose wait() has no timeout, or has one that closes the connections:
+        gloo's sends and receives, and those that consist of several works."""
         result: list[Any] = []
         is_done = threading.Event()
 
@@ -112,7 +112,8 @@ class _Work(dist.Work):
             self.settle()
 
     def _take(self, inner: Any) -> None:
-        """Runs on a thread of the communication library. DDP does not survive futures that fail."""
+        """Takes the result from the library's future. Runs on a thread of the library. Never lets our future fail,
+        because DDP does not survive that."""
         try:
             value = inner.value()
         except Exception as error:
@@ -121,7 +122,7 @@ class _Work(dist.Work):
         self.settle(value)
 
     def settle(self, value: Any = None) -> None:
-        """Gives the future its result, once. Without a value it is garbage. Any thread may call it."""
+        """Gives the future its result, once. Without a value, the result means nothing. Any thread may call it."""
         with self._lock:
             if self._is_settled:
                 return
@@ -156,7 +157,7 @@ class _Work(dist.Work):
 
 
 class Group(dist.ProcessGroup):
-    """A replaceable group. torch makes it, by the names of its backends."""
+    """A replaceable group. torch makes it for the backends ckpt:gloo and ckpt:nccl."""
 
     def __init__(self, kind: str, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:
         super().__init__(rank, size)
@@ -186,7 +187,8 @@ class Group(dist.ProcessGroup):
         self._inner = inner
 
     def _meet(self, store: Any, key: str, value: bytes) -> dict[int, bytes]:
-        """Tells all ranks of the group `value`, and returns theirs. Ends when the groups are interrupted."""
+        """Sends `value` to all ranks of the group through the store, and returns all ranks' values. Waits for all
+        ranks, at most the group's timeout. Raises Interrupted if the groups are interrupted."""
         keys = [f"{key}/{rank}" for rank in range(self._size)]
         store.set(keys[self._rank], value)
         begun_s = time.monotonic()
@@ -198,8 +200,8 @@ class Group(dist.ProcessGroup):
                 absent = [rank for rank in range(self._size) if not store.check([keys[rank]])]
                 raise Error(
                     Status.TIMEOUT,
-                    f"ranks {absent} of process group '{self._name}' have not come within {waited_s:.0f} s; see what "
-                    "holds them up",
+                    f"ranks {absent} have not connected to process group '{self._name}' within {waited_s:.0f} s; see "
+                    "whether these ranks run, and what they wait for",
                 )
             time.sleep(min(_POLL_MAX_S, waited_s / 10))
         return dict(enumerate(store.multi_get(keys)))
@@ -249,7 +251,7 @@ class Group(dist.ProcessGroup):
 
     def _get_backend(self, device: torch.device) -> Any:
         if self._inner is None:
-            raise RuntimeError(f"process group '{self._name}' is closed: it has no backend now")
+            raise RuntimeError(f"process group '{self._name}' is closed and has no backend; call reopen() first")
         return self._inner._get_backend(device)
 
     @property
@@ -300,7 +302,7 @@ class Group(dist.ProcessGroup):
         self._interrupt()
 
     def shutdown(self) -> None:
-        """torch calls it in destroy_process_group()."""
+        """torch calls this in destroy_process_group()."""
         state.forget(self)
 
     def __repr__(self) -> str:
@@ -323,12 +325,12 @@ def _outputs(arguments: tuple) -> list[torch.Tensor]:
     return list(_alone.tensors_in(arguments[0])) if arguments else []
 
 
-# Modules between whoever communicates and a group.
+# Modules whose frames lie between the caller of a communication and a group.
 _BETWEEN = ("ckptengine.", "torch.distributed.distributed_c10d", "torch.distributed.c10d_logger")
 
 
 def _is_of_torch() -> bool:
-    """Whether a communication was begun by a part of torch (a model, a device mesh), and not by the program itself."""
+    """Whether a part of torch (a model, a device mesh) began this communication, not the program itself."""
     frame = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
@@ -342,18 +344,18 @@ _noted: list[str] = []  # the first communication of which _note() has warned
 
 
 def _note(name: str) -> None:
-    """Warns once of what a process that joins later cannot do."""
+    """Warns once if the program communicates outside of run(), because a process that joins later cannot do that."""
     if not state.guarded and not _noted and name != "barrier" and not _is_of_torch():
         _noted.append(name)
         log.warning(
-            "the program communicates (%s) outside of ckptengine.torch.run(): a process that takes the place of this "
-            "one gets no answer there; communicate within the training function",
+            "the program communicates (%s) outside of ckptengine.torch.run(). After a failure, a process that replaces "
+            "this one gets no answer there. Communicate within the training function",
             name,
         )
 
 
 def make(kind: str, options: Any) -> Group:
-    """For torch: `options` are its _DistributedBackendOptions."""
+    """Makes a group of this kind for torch. `options`: torch's _DistributedBackendOptions."""
     group = Group(kind, options.store, options.group_rank, options.group_size, options.timeout, options.group_id)
     if not options.global_ranks_in_group:  # the default group
         state.begin(group, options.store)

@@ -1,4 +1,4 @@
-"""The state that all replaceable groups of a process have in common (groups.py)."""
+"""The state that all replaceable groups of a process share (groups.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import _internals
 
 log = logging.getLogger("ckptengine")
 
-_CLOSING_S = 1.0  # for communications to end whose connections are shut
+_CLOSING_S = 1.0  # how long communications may take to end after their connections were shut
 _START = "start"  # the prefix under which groups are opened first
 
 
@@ -27,8 +27,8 @@ class Interrupted(Halted):
 
 
 class State:
-    """Of all replaceable groups of this process. Any thread may call interrupt() and fail(), the others belong to the
-    training thread."""
+    """The state of all replaceable groups of this process. Any thread may call interrupt() and fail(). Only the
+    training thread may call the other methods."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class State:
         self._reason = ""  # why they were interrupted
         self._failure = ""  # the first communication that failed
         self.failures = 0
-        self.works: weakref.WeakSet[Any] = weakref.WeakSet()  # communications whose futures somebody has
+        self.works: weakref.WeakSet[Any] = weakref.WeakSet()  # communications whose futures somebody may wait for
         self.is_closed = False
         self.is_open = True  # neither closed, nor failed, nor interrupted
         self.guarded = False
@@ -48,8 +48,8 @@ class State:
     # ---- the groups ----
 
     def begin(self, group: Any, store: Any) -> None:
-        """`group` is the default group, with its store. A rank that starts again finds the number of its first process.
-        The others may be training, so it begins closed."""
+        """Call this for the default group, with its store. The store counts how often this rank has started. If it has
+        started before, the other ranks may be training, so this process begins with closed groups."""
         self._groups.clear()
         self.is_closed = store.add(f"starts/{group.rank()}", 1) > 1
         self._store, self._ranks = store, group.size()
@@ -106,18 +106,20 @@ class State:
             raise Interrupted(self._reason)
 
     def raise_if_started_anew(self) -> None:
-        """Groups that are opened for the first time wait for ranks that may have begun already, and have ended."""
+        """Raises Error if a rank has ended and was started again while groups open for the first time. Its first
+        process was waited for, and never connects."""
         if self._prefix == _START:
             again = [rank for rank in range(self._ranks) if self._store.add(f"starts/{rank}", 0) > 1]
             if again:
                 raise Error(
                     Status.SUPERSEDED,
-                    f"ranks {again} have started anew before all ranks had begun; end this process, so that all begin "
-                    "anew",
+                    f"ranks {again} ended and were started again before all ranks had connected; end this process, so "
+                    "that the launcher starts all ranks again",
                 )
 
     def raise_or_go_on(self, error: BaseException | None) -> None:
-        """A communication did not succeed. Returns if it may have garbage for a result."""
+        """Call this if a communication did not succeed. Returns in a guarded backward pass, where the result may be
+        meaningless. Otherwise raises `error` or Interrupted."""
         if not self.guarded and error is not None and not self._reason:
             raise error
         if not (self.guarded and _internals.in_backward()):
@@ -143,14 +145,14 @@ class State:
 
 
 def _first_sentence(error: BaseException) -> str:
-    """Without the place in the source, with which gloo begins, and without its advice."""
+    """Returns the first sentence of an error, without gloo's place in the source, and without gloo's advice."""
     text = re.sub(r"^\[[^]]*\.(cc|h|cpp):\d+\] *", "", str(error).strip()) or type(error).__name__
     return text.splitlines()[0].split(". ")[0]
 
 
 def drop(inner: list[Any | None]) -> None:
-    """Ends connections and threads of groups. Their communications end, because no byte comes in any more. gloo may not
-    notice that a send has failed. Then its thread goes on to wait, until the group's timeout."""
+    """Ends the connections and threads of these groups. Their communications end, because no byte comes in any more.
+    But gloo may not notice that a send has failed. Then gloo's thread waits until the group's timeout."""
     threads = []
     while inner:
         one = [inner.pop()]  # the only reference, so that the thread runs the destructor, which waits

@@ -1,5 +1,5 @@
-"""What replaceable groups and run() need of torch's insides, beyond what torch documents. All of it is here, because it
-depends on torch's version. require() says what this torch lacks. Tested with torch 2.13."""
+"""The undocumented parts of torch that replaceable groups and run() use. All such uses are in this file, because they
+depend on torch's version. require() says what this torch lacks. Tested with torch 2.13."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def make_gloo(store: Any, rank: int, size: int, timeout: timedelta, name: str) -
 
 
 def make_nccl(store: Any, rank: int, size: int, timeout: timedelta, name: str) -> dist.ProcessGroup:
-    """A group over NCCL. It connects at its first communication."""
+    """Makes a group over NCCL. It connects at its first communication."""
     if not dist.is_nccl_available():
         raise Error(Status.INVALID, "this torch has no NCCL; use the backend 'ckpt:gloo'")
     options = dist.ProcessGroupNCCL.Options()
@@ -106,14 +106,14 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta:
 
 
 def made_groups() -> tuple[set[Any], int]:
-    """The process groups of this process, and the number from which torch names the next one."""
+    """Returns the process groups of this process, and the number from which torch names the next one."""
     world = dist.distributed_c10d._world
     return set(world.pg_map), world.group_count
 
 
 def forget_groups_since(before: tuple[set[Any], int]) -> None:
-    """Destroys groups that were made since, and lets torch name the next one as if they had never been. All ranks must
-    give a group the same name, also those that have just begun."""
+    """Destroys groups that were made since made_groups() returned `before`. torch then names the next group as if they
+    had never existed. So all ranks give it the same name, also ranks that have just started."""
     world = dist.distributed_c10d._world
     known, count = before
     for group in [group for group in world.pg_map if group not in known]:
@@ -146,7 +146,7 @@ def needs_warm_up(models: Iterable[nn.Module]) -> bool:
 
 def reset_models(models: Iterable[nn.Module]) -> None:
     """Lets the next forward pass succeed, wherever the last pass was interrupted. Drops all gradients. All ranks must
-    call it at the same iteration, because DDP then agrees on its buckets anew."""
+    call it at the same iteration, because the ranks' DDP models then agree on their buckets again."""
     fsdp_roots = []
     for model in models:
         for module in model.modules():
@@ -168,7 +168,7 @@ def _has_final_buckets(module: DistributedDataParallel) -> bool:
 
 
 def send_states(models: Iterable[nn.Module]) -> None:
-    """Gives all ranks of a DDP model rank 0's parameters and buffers, as its constructor does."""
+    """Sends rank 0's parameters and buffers of DDP models to all ranks. DDP's constructor does this, too."""
     for module in _each(models):
         if isinstance(module, DistributedDataParallel):
             _sync_module_states(
@@ -181,7 +181,7 @@ def send_states(models: Iterable[nn.Module]) -> None:
 
 
 def reset_scaler(scaler: Any) -> None:
-    """Forgets that gradients of the interrupted iteration were unscaled already."""
+    """Makes a GradScaler forget that it has unscaled gradients of the interrupted iteration."""
     states = getattr(scaler, "_per_optimizer_states", None)
     if states is not None:
         states.clear()

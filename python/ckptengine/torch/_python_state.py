@@ -77,7 +77,7 @@ class PythonState:
         self._put(_codec.decode(self._blob, gpu_bytes), adopted)
 
     def read(self) -> bytes:
-        """Returns the state of now, for write(). Waits for a GPU that has part of it. Raises Error."""
+        """Returns the present state, for write(). Waits for the GPU if a part of the state is there. Raises Error."""
         return self._encode({}, None)
 
     def write(self, data: bytes) -> None:

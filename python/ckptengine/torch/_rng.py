@@ -18,7 +18,7 @@ from . import _codec
 
 
 class Generators:
-    """Reads the states as bytes. Encodes only those states anew that have changed."""
+    """Reads the states as bytes. Encodes only states that have changed since the last call."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""run(): a training function that is called again after a failure, in a process that goes on."""
+"""run() calls a training function again after a failure, in a process that stays."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(train: Callable[[Checkpointer], Result], checkpointer: Checkpointer) -> 
     Needs groups "ckpt:gloo" or "ckpt:nccl", and the option on_suspicion=halt. run() restores: do not call restore().
 
     `train`:
-      - It begins at `checkpointer.next_iteration`. Its local variables begin anew with each call. What must go on
+      - It begins at `checkpointer.next_iteration`. Its local variables are lost with each call. State that must survive
         belongs to the checkpointer, e.g. as `extra`.
       - It changes the model within `checkpointer.update(k)` only, or after before_update(). Both raise Interrupted, as
         do communications. It lets Interrupted through. Before that, a backward pass may have given garbage.
@@ -172,13 +172,14 @@ class _Run:
         if not restored.found and not is_first:
             raise Error(
                 Status.LOST,
-                "training was interrupted before anything was stored; end this process, so that all begin anew",
+                "training was interrupted before anything was stored, so there is nothing to restore; end this "
+                "process, so that the launcher starts all ranks again",
             )
         if not restored.found and groups.unanswered():
             raise Error(
                 Status.LOST,
-                f"nothing is stored, and this process could not build its model alone: {groups.unanswered()} needs the "
-                "others; build the model without it (for DTensor: src_data_rank=None)",
+                f"nothing is stored, and this process cannot build its model alone: {groups.unanswered()} needs the "
+                "other ranks; build the model without this communication (for DTensor: src_data_rank=None)",
             )
         groups.reopen(f"incarnation{restored.incarnation}")
         _internals.reset_models(self._models)
@@ -186,7 +187,8 @@ class _Run:
             _internals.send_states(self._models)  # closed groups could not
 
     def _warm_up(self) -> None:
-        """DDP has its final buckets in the second pass. Whoever joins others must have the same as they."""
+        """Calls `train` twice with closed groups, because DDP makes its final buckets in the second pass. A process
+        that joins others must have the same buckets as they."""
         before = _Before(self._checkpointer)
         self._checkpointer._gate, self._checkpointer.is_warming_up = _WarmUpGate(), True
         try:
@@ -211,7 +213,8 @@ class _Run:
     # ---- the end of one ----
 
     def _meet(self) -> None:
-        """Waits for all ranks. If one of them fails in its last iterations, the others are still there to go on."""
+        """Waits until all ranks have finished training. If a rank fails in its last iterations, the other ranks are
+        still there and can go on."""
         with self._checkpointer.pause("the end of training"):
             torch.distributed.barrier()
 
@@ -226,7 +229,7 @@ class _Run:
                 self._engine.report_trouble(f"{why or error}")
             halt = self._engine.wait_halt(HALT_WAIT_S)
         if halt is None:
-            log.error("no halt has followed within %.0f s: %s", HALT_WAIT_S, why)
+            log.error("a communication has failed, and no halt followed within %.0f s: %s", HALT_WAIT_S, why)
         return halt
 
     def _go_on(self, halt: Halt) -> None:

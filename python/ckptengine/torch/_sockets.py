@@ -1,5 +1,5 @@
-"""Finds the TCP connections of a communication library in this process, and shuts them, so that whoever waits on them
-goes on with an error. Never touches the listening sockets: gloo ends the process if one of them fails."""
+"""Finds the TCP connections of a communication library in this process, and shuts them. Threads that wait for these
+connections then get an error. Never touches the listening sockets: gloo ends the process if one of them fails."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Process groups of torch whose connections can be made anew, while the groups, and all that holds them (models, device
-meshes), stay as they are. Backends "ckpt:gloo" and "ckpt:nccl":
+"""Process groups of torch whose connections can be replaced. The groups themselves stay, and so do models and device
+meshes that hold them. Backends "ckpt:gloo" and "ckpt:nccl":
 
     torch.distributed.init_process_group("ckpt:gloo")
 
@@ -10,7 +10,7 @@ All groups of a process are in the same state:
 
     open         They communicate.
     failed       A communication has failed, e.g. because a peer has gone.
-    interrupted  interrupt() was called: whoever waits for a communication goes on.
+    interrupted  interrupt() was called: threads that wait for a communication go on.
     closed       They answer themselves, as if all ranks had sent what this rank sends. So a rank that takes the place
                  of another can build its model and warm up.
 
@@ -33,7 +33,8 @@ from ._group_state import Interrupted, state
 
 
 def interrupt(reason: str) -> None:
-    """Lets whoever waits for a communication go on, within milliseconds. Any thread may call it."""
+    """Interrupts all groups: threads that wait for a communication go on within milliseconds. Any thread may call
+    it."""
     state.interrupt(reason)
 
 
@@ -43,9 +44,9 @@ def close() -> None:
 
 
 def reopen(prefix: str) -> None:
-    """Connects all groups anew, in the order in which they were made. All ranks must give the same `prefix`, which must
-    be new. Waits for the other ranks, at most for the timeout of a group. Raises Interrupted if interrupt() is called
-    meanwhile, and Error."""
+    """Connects all groups again, in the order in which they were made. All ranks must give the same `prefix`, which
+    must be new. Waits for the other ranks, at most for the timeout of a group. Raises Interrupted if interrupt() is
+    called meanwhile, and Error."""
     state.reopen(prefix)
 
 
@@ -57,7 +58,7 @@ def check() -> None:
 
 
 def why_not() -> str:
-    """Why check() raises. "" if it does not."""
+    """Returns why check() would raise. "" if it would not."""
     return state.why_not()
 
 
@@ -76,13 +77,13 @@ def require_replaceable() -> None:
 
 
 def failures() -> int:
-    """How many communications have failed since the groups were opened."""
+    """Returns how many communications have failed since the groups were opened."""
     return state.failures
 
 
 def unanswered() -> str:
-    """The communication in closed groups, while nothing was guarded, that only another rank could have answered. "" if
-    there is none."""
+    """Returns the name of a communication that only another rank could have answered. It was made in closed groups,
+    outside of guard(). "" if there was none."""
     return state.unanswered
 
 
@@ -92,8 +93,8 @@ def is_closed() -> bool:
 
 @contextlib.contextmanager
 def guard() -> Iterator[None]:
-    """Context for training that calls check() before it uses results. Meanwhile failed communications have garbage for
-    a result in a backward pass, and raise Interrupted otherwise."""
+    """Context for training that calls check() before it uses results. Within it, a communication that fails in a
+    backward pass returns a meaningless result. Any other that fails raises Interrupted."""
     before, state.guarded = state.guarded, True
     try:
         yield

@@ -24,8 +24,8 @@ std::string encode(const KeptManifests& kept);
 // Throws Failure (CKPT_ERR_CORRUPT) unless encode() wrote `text` for a valid group.
 KeptManifests decode_kept_manifests(std::string_view text);
 
-// Returns the parity manifest for these manifests. encoded_bytes() returns how long the text of encode() is for a group
-// with this parity manifest.
+// Returns the parity manifest for these manifests. encoded_bytes() returns the length of the text that encode() gives
+// for a group with this parity manifest.
 core::ParityManifest parity_manifest_of(const KeptManifests& kept);
 std::uint64_t encoded_bytes(const core::ParityManifest& parity_manifest);
 

@@ -56,10 +56,10 @@ class Segments {
   // Null if there is no such segment.
   std::shared_ptr<arena::Segment> find(const SegmentKey& key) const;
 
-  // Makes or enlarges segments until all needs are met. It makes all new segments or none. It adds slots to a segment
-  // in place. For larger slots it makes a new segment in place of the old one. If it makes anything, it fails unless
-  // `extra_bytes` of memory are left afterwards. Calls `done` on the core thread, at once or later: with nothing, or
-  // with the reason of a failure.
+  // Makes or enlarges segments until all needs are met. A segment that needs more slots grows. A segment that needs
+  // larger slots is replaced by a new one, into which its pieces are copied. Makes all new segments or none. Fails if
+  // there is not enough memory for that and `extra_bytes` more. Calls `done` on the core thread, at once or later: with
+  // nothing, or with the reason of a failure.
   using Done = std::function<void(std::optional<Failure>)>;
   void ensure(const std::vector<std::pair<SegmentKey, SlotNeed>>& needs, std::uint64_t extra_bytes, Done done);
 

@@ -1,7 +1,7 @@
 // RankPort is the agent's side of one trainer: the control page, the grant, and a thread that waits for the doorbell.
 //
-// Only the agent's core thread uses it. When the trainer rings the doorbell, the waiting thread lets a task be posted.
-// In this task the core thread reads the control page. Until that task runs, further rings cause no second task. So a
+// Only the agent's core thread uses it. When the trainer rings the doorbell, the waiting thread has a task posted to
+// the core thread, which then reads the control page. Until that task runs, further rings cause no second task. So a
 // trainer that rings all the time costs little.
 #pragma once
 
@@ -34,16 +34,17 @@ std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, c
 // Pieces in granted slots, with the slots.
 using LeftPieces = std::vector<std::pair<core::SlotRef, arena::Manifest>>;
 
-// A trainer has ended that never came back to this agent. What it sealed in the slots of the grant that an earlier
-// agent had given it: its newest iteration, and nothing older that was in these slots before.
+// Returns the sealed pieces that a dead trainer left in the slots of `grant`. Use it for a trainer that had the grant
+// from an earlier agent and ended without connecting to this one. Returns only pieces of the iteration that it captured
+// last, not older ones in these slots.
 LeftPieces left_by_orphan(const std::string& directory, core::Rank rank, const OpenGrant& grant,
                           const Segments& segments);
 
 class RankPort {
  public:
   // `outstanding`: a grant of an earlier agent that the trainer may still be using. When the trainer rings the
-  // doorbell, the port's own thread calls `look`. It must post a task to the core thread that calls looked() and then
-  // look().
+  // doorbell, the port's own thread calls the argument `look`. That function must post a task to the core thread, and
+  // the task must call looked() and then look() of this port.
   RankPort(core::TrainerHello hello, arena::Control control, std::optional<OpenGrant> outstanding,
            std::function<void()> look);
   ~RankPort();  // joins the thread, which ends at once
@@ -81,8 +82,8 @@ class RankPort {
   // Reads what the trainer wrote to the control page. If the trainer reports a capture and one of its slots is not
   // whole, grants the same slots again.
   ControlChanges look(const Segments& segments);
-  // The trainer has ended, and look() has taken what it captured. The sealed pieces of a later iteration that it left
-  // in the slots of its grant.
+  // Call this when the trainer has ended, after a last look(). Returns the pieces of a newer iteration that the trainer
+  // sealed in the slots of its grant, but did not report as captured.
   LeftPieces left_behind(const Segments& segments) const;
   // Call this before look(). A ring from now on causes another task.
   void looked() { pending_.store(false, std::memory_order_release); }

@@ -1,8 +1,8 @@
 // RankReader reads the ranks of this node from outside their processes: the marks of their hooks, their pauses, and the
-// state of their processes. core::RankWatch judges what it reads. It ends nothing.
+// state of their processes. Its core::RankWatch judges what was read. RankReader only reads: it ends no process.
 //
-// It needs no thread of a trainer, so it also sees ranks that are stopped or hold Python's interpreter lock. Belongs to
-// the core thread.
+// It needs no help from the trainer, so it also sees ranks that are stopped or hold Python's interpreter lock. Only the
+// core thread uses it.
 #pragma once
 
 #include <map>
@@ -22,7 +22,8 @@ class RankReader {
  public:
   explicit RankReader(const core::RankWatch::Limits& limits) : watch_(limits) {}
 
-  // These do what the functions of the same names do in core::RankWatch.
+  // Tell the core::RankWatch of this object what happened to a rank: it has a new trainer, it restores (incarnation 0)
+  // or has restored, it gets larger slots, its engine was closed, or its process has died.
   void add(core::Rank rank, std::int64_t pid, std::shared_ptr<const arena::Control> control, std::uint64_t incarnation);
   void joined(core::Rank rank, std::uint64_t incarnation) { watch_.joined(rank, incarnation); }
   void interrupted(core::Rank rank, Clock::time_point now);

@@ -36,7 +36,8 @@ std::string text(const json& request, const char* key) {
 std::string sentence(const json& request, const char* key) {
   std::string sentence = request.contains(key) ? text(request, key) : "";
   if (sentence.size() > sentence_max_bytes)
-    refuse_request(std::string("the request's field \"") + key + "\" is too long");
+    refuse_request(std::string("the request's field \"") + key +
+                   "\" is longer than this agent accepts; run ckptd and libckptengine of one version");
   return sentence;
 }
 

@@ -22,7 +22,7 @@ struct HelloRequest {
 };
 
 std::string request_type(const nlohmann::json& request);
-std::string hello_job(const nlohmann::json& request);  // also throws for an engine of another version
+std::string hello_job(const nlohmann::json& request);  // also throws if the engine has another version
 HelloRequest hello_request(const nlohmann::json& request);
 Asker bye_request(const nlohmann::json& request);  // only for an engine that has not claimed a rank on this connection
 RestoreRequest restore_request(const nlohmann::json& request);

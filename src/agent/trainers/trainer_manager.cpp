@@ -147,7 +147,9 @@ void TrainerManager::corrupt(Asker asker, const CorruptRequest& request, std::in
   if (refuse_unknown(asker, respond)) return;
   const SlotRef* slot = served_slot(asker.rank, request.shard);
   if (slot == nullptr)
-    return respond(refusal(CKPT_ERR_INVALID, "this rank did not get shard " + request.shard + " to restore"));
+    return respond(refusal(CKPT_ERR_INVALID,
+                           "this agent did not give this rank shard " + request.shard +
+                               " to restore, perhaps because the agent has restarted since; start the ranks again"));
   deps_.event_log.note("rank " + std::to_string(asker.rank) + " found shard " + request.shard + " damaged");
   // When the damaged piece is dropped, the core waits until another source has brought it back.
   deps_.pieces.verify(*slot, [this, asker, timeout_ms, respond] {
@@ -365,7 +367,8 @@ Reply TrainerManager::restore_reply(const core::RestoreReady& ready) {
   const auto add = [&](const core::RestoreSource& source) {
     const Pin piece = deps_.index.find(source.slot);
     if (piece == nullptr)
-      throw Failure(CKPT_ERR_INTERNAL, "a piece to restore is not in the slot that the core names; please report this");
+      throw Failure(CKPT_ERR_INTERNAL,
+                    "a piece to restore is not in the slot that the core names; please report this bug");
     const json entry = {{"fd", reply.fds.size()},
                         {"slot", source.slot.slot},
                         {"tier", static_cast<int>(source.tier)},

@@ -69,8 +69,8 @@ class TrainerManager {
 
   // Call this regularly. Reads the events of the communication hooks, and looks whether the trainers make progress.
   void tick();
-  // Whether the deadline of a restore has passed. end_overdue_restores() answers all of these with a timeout. `why`
-  // tells people what they waited for.
+  // has_overdue_restore(): whether the deadline of a restore has passed. end_overdue_restores() answers all such
+  // restores with a timeout. `why` tells people what they waited for.
   bool has_overdue_restore() const;
   void end_overdue_restores(const std::string& why);
 

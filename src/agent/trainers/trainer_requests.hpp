@@ -74,7 +74,7 @@ class TrainerRequests {
   virtual void restored(Asker asker, std::string no_replication, Respond respond) = 0;
   virtual void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) = 0;
   virtual void reserve(Asker asker, const ReserveRequest& request, Respond respond) = 0;
-  // A communication of the trainer has failed by itself. `text`: how, for people.
+  // A communication of the trainer has failed, and no halt interrupted it. `text`: how, for people.
   virtual void trouble(Asker asker, std::string text, Respond respond) = 0;
   virtual void status(Respond respond) = 0;
   virtual void health(Respond respond) = 0;

@@ -254,7 +254,9 @@ void TrainerServer::on_trainer_request(Connection& connection, const std::string
     claims_.closed(gone.rank, gone.instance, connection.socket.peer().pid);
     return answer(connection, {});
   }
-  if (!connection.asker) refuse_request("a connection begins with \"hello\", not with \"" + type + "\"");
+  if (!connection.asker)
+    refuse_request("a connection begins with \"hello\", not with \"" + type +
+                   "\"; run ckptd and libckptengine of one version");
   const Asker asker = *connection.asker;
   if (type == "restore") {
     requests_.restore(asker, restore_request(request), respond_to(connection));
@@ -268,7 +270,8 @@ void TrainerServer::on_trainer_request(Connection& connection, const std::string
   } else if (type == "trouble") {
     requests_.trouble(asker, trouble_request(request), respond_to(connection));
   } else {
-    refuse_request("the request \"" + type + "\" is unknown");
+    refuse_request("the request \"" + type +
+                   "\" is unknown to this agent; run ckptd, ckptctl and libckptengine of one version");
   }
 }
 

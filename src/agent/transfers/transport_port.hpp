@@ -18,8 +18,8 @@ class TransportPort {
   // `transport` must live until close() has returned.
   explicit TransportPort(net::Transport& transport) : transport_(transport) {}
 
-  // Like net::Transport::fetch(), which does not block. After close(), the fetch ends within this call: `sink` gets
-  // FetchEnd::peer_failed, and the transport is not touched.
+  // Starts a fetch by net::Transport::fetch(), and does not block. After close(), the fetch ends within this call:
+  // `sink` gets FetchEnd::peer_failed, and the transport is not touched.
   void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
              std::int64_t timeout_ms) {
     if (!enter()) return sink->ended(net::FetchEnd::peer_failed);

@@ -15,7 +15,7 @@ constexpr double most_failures = 2e6;  // about a second of simulation for each 
 double elapsed_s(const PlanOptions& options, const std::optional<PlanTrace>& trace, const planner::Inputs& in) {
   const double days = options.simulated_days == 0 && trace ? trace->trace.span_days : options.simulated_days;
   if (!(days >= 0 && days <= 1e6))
-    throw std::invalid_argument("simulate must be from 0 to 1000000 days, not " + std::to_string(days));
+    throw std::invalid_argument("--simulate must be from 0 to 1000000 days, not " + std::to_string(days));
   const double failures = days * seconds_per_day * in.cluster.gpus / in.failures.gpu_mtbf_s;
   if (failures > most_failures)
     throw std::invalid_argument("the simulation would take " + std::to_string(static_cast<long long>(failures)) +

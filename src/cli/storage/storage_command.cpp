@@ -102,7 +102,9 @@ Result StorageCommands::run() const {
   Progress progress(progress_form(), stderr);
   if (ls_->parsed()) {
     if (!stored_checkpoints().empty())
-      throw Failure(CKPT_ERR_INVALID, "\"" + stored_checkpoints().front() + "\" is not an option; ls takes --job");
+      throw Failure(CKPT_ERR_INVALID, "ls lists all checkpoints of a job and takes no \"" +
+                                          stored_checkpoints().front() +
+                                          "\"; give --job, or name one checkpoint to ckptctl inspect");
     return ls(where);
   }
   if (inspect_->parsed()) return inspect(where, one_checkpoint(), shard_);

@@ -151,7 +151,7 @@ fs::path parent_of(const std::string& path) {
 // Checks whatever can be checked before anything is read.
 void check_targets(const ExportOptions& options) {
   const int targets = !options.file.empty() + !options.dcp.empty() + !options.raw.empty();
-  if (targets != 1) refuse("name one target: --to FILE, --dcp DIRECTORY or --raw DIRECTORY");
+  if (targets != 1) refuse("name exactly one target: --to FILE, --dcp DIRECTORY or --raw DIRECTORY");
   if (!options.raw.empty() && !options.shard.empty()) refuse("--raw copies whole checkpoints; leave out --shard");
   if (!options.file.empty() && fs::exists(options.file))
     refuse(options.file + " already exists; remove it, or name another file");

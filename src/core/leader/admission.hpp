@@ -15,15 +15,16 @@ namespace ckpt::core {
 
 class AdmissionControl {
  public:
-  // It alone changes `bindings`, a field of the view.
+  // Only AdmissionControl changes `bindings`, a field of the view.
   AdmissionControl(const JobView& view, std::map<Rank, Binding>& bindings, std::string& alarm,
                    RecordWriter& record_writer, const JobStorage& storage)
       : view_(view), bindings_(bindings), alarm_(alarm), record_writer_(record_writer), storage_(storage) {}
 
   void on_new_incarnation();
-  // Before a new trainer ends an incarnation, `halts` has a say.
+  // Admits new trainers, and begins the next incarnation if they need one. `halts` can delay that until the ranks of
+  // the present incarnation are captured. `has_listened`: see Losses.
   void reconcile(const Halts& halts, bool has_listened, TimeMs now, Effects& effects);
-  // A new trainer waits for the incarnation to end.
+  // True while a new trainer waits for the present incarnation to end.
   bool is_held_back() const { return is_held_back_; }
 
   // Opens the next incarnation, with a number above all known ones.
@@ -36,7 +37,7 @@ class AdmissionControl {
   // The newest incarnation that may have captured anything. Asks all sources, not the store alone: if the store lost
   // its records, the next incarnation could get a number that was used before.
   std::uint64_t newest_written() const;
-  // Why this trainer takes no part in the incarnation. None if it takes part or may still do so.
+  // Returns why this trainer takes no part in the incarnation. Nothing if it takes part or may still do so.
   std::optional<Refusal> refusal_of(NodeId node, const RankReport& rank) const;
 
  private:

@@ -20,7 +20,10 @@ class Commits {
   void on_new_incarnation();
   void on_record();  // the view has a new record
 
-  // The leader calls these in this order. Each reconciles one thing.
+  // The leader calls these in this order. leave_out_outsiders() ignores pieces of nodes outside the incarnation that
+  // contradict its members. record_first_commit() writes into the incarnation's record that the incarnation has a
+  // commit. abandon_disagreeing() abandons checkpoints whose ranks captured different bytes. reconcile() commits and
+  // abandons.
   void leave_out_outsiders();
   void record_first_commit(TimeMs now, Effects& effects);
   void abandon_disagreeing();

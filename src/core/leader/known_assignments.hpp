@@ -22,7 +22,7 @@ class KnownAssignments {
   bool reconcile(TimeMs now, Effects& effects);
   // Prepares the assignments of the next incarnation, which this leader is about to write.
   const AssignmentTable& draft(std::uint64_t incarnation, std::vector<RankAssignment> assignments);
-  // The nodes that stopped being members since the last call.
+  // Returns the nodes that have stopped being members since the last call.
   std::vector<NodeId> take_released();
 
  private:

@@ -50,14 +50,14 @@ class Leader {
   void on(const IncarnationRecordRead& read, bool is_in_store = true);  // see RecordWriter::accept()
   void on(const AssignmentsRead& read) { assignments_.on(read); }
   void on(NodeId from, const Report& report, TimeMs now);  // `from`: the node itself, or its relay
-  // `other` still believes that it leads.
+  // Node `other` has sent a directive, so it still believes that it leads.
   void on_directive_of(NodeId other, TimeMs now) { losses_.on_directive_of(other, now); }
   void on(const StorageListed& listed, TimeMs now) { storage_.on(listed, now); }
   void on(const FinalizeEnded& ended, TimeMs now) { storage_.on(ended, now); }
   // This node did nothing between `before` and `now`. Silence in that time counts against nobody, and every wait starts
   // again.
   void on_pause(TimeMs before, TimeMs now);
-  // These nodes' listeners refused this node's token.
+  // Call this when the nodes whose listeners refuse this node's token have changed. Replaces the earlier list.
   void distrust(const std::vector<NodeId>& nodes) { distrusted_ = nodes; }
 
   // Compares the reports with what should be. Adds the writes to the store and the directives that are due. With many
@@ -125,7 +125,7 @@ class Leader {
   DecisionMaker decision_{
       view_, view_.inventory, view_.alarm, {record_writer_, assignments_, admission_, losses_, storage_}};
   RestoreProgress restore_progress_{view_, record_writer_, storage_};
-  std::optional<TimeMs> led_since_;  // when it could send its first directive
+  std::optional<TimeMs> led_since_;  // when this leader could send its first directive
 
   std::size_t pieces_received_ = 0;  // of all peers
   std::map<CheckpointId, std::map<std::string, CodedPiece>>

@@ -21,7 +21,7 @@ class Losses {
       : view_(view), record_writer_(record_writer), predecessor_(predecessor) {}
 
   void on_report_of(NodeId node);
-  void on_directive_of(NodeId other, TimeMs now);  // `other` still believes that it leads
+  void on_directive_of(NodeId other, TimeMs now);  // `other` sent a directive: it believes that it leads
   void on_pause(TimeMs now);                       // the pause ends now
   void begin_to_listen(TimeMs now) { listening_since_ = followed_at_ = now; }
   void release(const std::vector<NodeId>& former_members);

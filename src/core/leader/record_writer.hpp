@@ -14,8 +14,8 @@ class RecordWriter {
   explicit RecordWriter(const JobView& view) : view_(view) {}
 
   // Returns false if the record that was read is older than the view's record. The view's record then stays.
-  // `is_in_store`: the store has this record. False: the store has an older one of the revision that was read, and this
-  // node remembers a newer one.
+  // `is_in_store`: true if the store has this record. False if the store has an older record: then `read` is a newer
+  // record that this node remembers, with the revision of the older one.
   bool accept(const IncarnationRecordRead& read, bool is_in_store);
 
   bool in_charge() const { return view_.record && view_.record->epoch == view_.epoch; }

@@ -44,7 +44,7 @@ std::optional<Disagreement> find_contradicting_parity(const Pieces& pieces);
 std::optional<Disagreement> leave_out_contradicting(Pieces& pieces, const std::set<NodeId>& outsiders);
 // Removes the shards that differ between nodes, and parity computed from them. Returns one disagreement.
 std::optional<Disagreement> leave_out_disputed(Pieces& pieces);
-// For people.
+// Returns a sentence for people: silent data corruption, with the shard and the two nodes that contradict each other.
 std::string explain(const Disagreement& disagreement, CheckpointId checkpoint);
 
 struct RecoveryQuestion {
@@ -84,7 +84,8 @@ inline RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
   return plan_recovery(question, take_inventory(question.reports));
 }
 
-// For people: the checkpoint was decided, but the last source of some shards was lost before every rank had them.
+// Returns a sentence for people: the checkpoint was decided, but the last source of `shards` was lost before every rank
+// had them. `missing`: the nodes that do not answer.
 std::string explain_stranded(CheckpointId checkpoint, const std::set<std::string>& shards,
                              const std::vector<NodeId>& missing);
 

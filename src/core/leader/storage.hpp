@@ -2,8 +2,8 @@
 // chooses the next one to write. One checkpoint is written at a time. When that is complete or has failed, the newest
 // commit is next. So slow storage skips commits and still gets the newest one.
 //
-// A new leader takes nothing over: it lists storage and starts again. Nodes then write an unfinished checkpoint anew. A
-// restore never uses an unfinished one.
+// A new leader takes nothing over: it lists storage and starts again. Nodes then write an unfinished checkpoint again.
+// A restore never uses an unfinished one.
 #pragma once
 
 #include <map>
@@ -24,7 +24,8 @@ class JobStorage {
 
   void on(const StorageListed& listed, TimeMs now);
   void on(const FinalizeEnded& ended, TimeMs now);
-  // From any node, present or not.
+  // Takes from a report what the node has written, and what it found damaged on storage. Pass in reports of all nodes,
+  // present or not.
   void on(const Report& report);
   // The decision of the new incarnation asks storage again. Writing a checkpoint of the previous incarnation stops. But
   // if that checkpoint is already being completed, this goes on, and nothing else is written until it has ended.

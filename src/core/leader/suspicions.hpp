@@ -1,4 +1,5 @@
-// Suspicions are what the leader concludes from all agents' reports: who holds training up (core/suspicions.hpp). Pure.
+// Suspicions is the part of the leader that finds the ranks that hold training up, from all agents' reports
+// (core/suspicions.hpp). Pure.
 #pragma once
 
 #include "core/leader/job_view.hpp"
@@ -8,10 +9,10 @@ namespace ckpt::core {
 
 class Suspicions {
  public:
-  // Draws the conclusion anew. Agents notice one after the other, so a conclusion counts once it has stayed the same
-  // for a moment. A death counts at once, and so does the end of a suspicion. `may_miss_nodes`: whether members that
-  // are not present count as silent. False while a new leader has not heard all of them yet. `gap_ms`: how long the
-  // leader delays its own work.
+  // Judges again. Agents notice trouble one after the other, so current() changes only once the new suspicion has
+  // stayed the same for a moment. A death counts at once, and so does the end of a suspicion. `may_miss_nodes`: whether
+  // members that are not present count as silent. False while a new leader has not heard all of them yet. `gap_ms`: how
+  // long the leader delays its own work.
   void reconcile(const JobView& view, bool may_miss_nodes, TimeMs gap_ms, TimeMs now);
   const Suspicion& current() const { return current_; }
 

@@ -49,7 +49,8 @@ class Worker {
     notified_commit_ = std::max(notified_commit_, commit);
   }  // read in the incarnation's record
 
-  // This node did nothing for a while. A directive that acknowledges only earlier reports may be as old as that pause.
+  // This node was stopped for a while. A directive may have been sent before that pause ended, unless it acknowledges a
+  // report that this node sent afterwards. hears_of_now(): the newest directive acknowledges such a report.
   void on_pause() { fresh_from_ = report_sequence_ + 1; }
   bool hears_of_now() const {
     return fresh_from_ == 0 ||
