@@ -347,10 +347,11 @@ CKPT_API ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration, void*
  * all ranks skip this snapshot.
  *
  * If any tensor is in GPU memory, the host does not wait, except with on_suspicion=halt: then it waits until the GPU
- * has done what is on these streams now, at most an hour (CKPT_ERR_TIMEOUT: call it again). The `count` streams in
- * `streams` wait instead, on the GPU. Name every stream that changes the tensors. The agent learns of the snapshot when
- * its copy has ended. Until then ckpt_snapshot() returns CKPT_SKIPPED. If the copy fails after this call, ckpt_wait()
- * and ckpt_stats() show it. After an error that ends the CUDA context, every later snapshot returns CKPT_ERR_SYSTEM. */
+ * has done what is on these streams now, at most an hour (CKPT_ERR_TIMEOUT: do not update, call it again). The `count`
+ * streams in `streams` wait instead, on the GPU. Name every stream that changes the tensors. The agent learns of the
+ * snapshot when its copy has ended. Until then ckpt_snapshot() returns CKPT_SKIPPED. If the copy fails after this call,
+ * ckpt_wait() and ckpt_stats() show it. After an error that ends the CUDA context, every later snapshot returns
+ * CKPT_ERR_SYSTEM. */
 CKPT_API ckpt_status ckpt_before_update(ckpt_engine* engine, void* const* streams, size_t count);
 
 /* Discards the pending capture: one that ckpt_snapshot() began and ckpt_before_update() has not finished. Use it when
