@@ -110,3 +110,40 @@ def test_a_rank_that_does_not_join_a_communication_is_named_although_training_ma
     assert "has not joined communication" in status["halt"]["text"], status["halt"]["text"]
     job.trainers[1].kill()
     job.go_on()
+
+
+def in_python(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], env=os.environ | environment, check=True,
+                          capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+ATTACH = """
+import ctypes, sys
+attach = ctypes.CDLL(sys.argv[1]).ckpt_interpose_attach
+attach.restype = ctypes.c_char_p
+engine = (ctypes.c_void_p * 5)(40, 1)
+print(attach(engine))
+"""
+
+
+def test_a_library_that_was_not_preloaded_says_so():
+    library = build_file_of("libckptinterpose.so")
+    said = in_python(ATTACH, library).stdout
+    assert "was loaded too late" in said
+    assert f"Set LD_PRELOAD to its path before training starts: {library}" in said
+    assert in_python(ATTACH, library, LD_PRELOAD=str(library)).stdout == "None\n"
+
+
+def test_a_call_that_no_nccl_answers_fails_and_says_so_once():
+    library = build_file_of("libckptinterpose.so")
+    code = "import ctypes, sys; count = ctypes.CDLL(sys.argv[1]).ncclCommCount; print(count(0, 0), count(0, 0))"
+    done = in_python(code, library)
+    assert done.stdout == "3 3\n"
+    assert done.stderr.count("NCCL has no function ncclCommCount") == 1
+
+
+def test_a_command_prints_where_the_library_is():
+    printed = subprocess.run([sys.executable, "-m", "ckptengine.interpose"], check=True, capture_output=True, text=True,
+                             env=os.environ | {"PYTHONPATH": str(ROOT / "python")}, timeout=DEADLINE_S).stdout.strip()
+    assert Path(printed).is_file()
+    assert Path(printed).name == "libckptinterpose.so"
