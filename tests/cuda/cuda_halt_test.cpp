@@ -1,5 +1,8 @@
 // Halts with tensors on a GPU: what the host waits for, what is captured late, and what a rank keeps that rejoins.
 #include <future>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "../client/halt_fixture.hpp"
 #include "cuda_engine_fixture.hpp"
@@ -42,6 +45,8 @@ class GpuHaltTest : public Halting<HeldCudaEngineTest> {
                                            std::make_unique<device::AutoDevice>(1u, staging_bytes), limits);
     add(*engine, "weights", *weights_, CKPT_OVERLAPPED);
     add(*engine, "statistics", *statistics_, CKPT_SYNCHRONOUS);
+    for (std::size_t i = 0; i < biases_.size(); ++i)
+      add(*engine, ("bias" + std::to_string(i)).c_str(), *biases_[i], CKPT_OVERLAPPED);
     engine->restore(stream());
     return engine;
   }
@@ -82,6 +87,8 @@ class GpuHaltTest : public Halting<HeldCudaEngineTest> {
     EXPECT_EQ(stored("weights", CheckpointId(1, k)), weights(k));
     EXPECT_EQ(stored("statistics", CheckpointId(1, k)), std::vector(1000, std::byte{value(k)}));
   }
+
+  std::vector<std::unique_ptr<GpuBytes>> biases_;  // more tensors, if a test wants them
 };
 
 TEST_F(GpuHaltTest, BetweenDueIterationsThePrivateShardIsKept) {
@@ -180,6 +187,7 @@ TEST_F(GpuHaltTest, AnAbortThatHangsWhileTheGateIsClosedDelaysNoCapture) {
 }
 
 TEST_F(GpuHaltTest, ALateCaptureAllocatesNothingAndWaitsForNoDefaultStream) {
+  for (int i = 0; i < 100; ++i) biases_.push_back(std::make_unique<GpuBytes>(i + 1));
   const auto engine = halting_engine();
   train(*engine, 1, 4);  // no capture of a main shard before
   HungCommunication communication(nullptr);
