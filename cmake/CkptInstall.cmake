@@ -9,9 +9,10 @@ set(CKPT_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/ckptengine)
 add_custom_target(product)
 
 if(TARGET ckptengine)
-  add_dependencies(product ckptengine)
+  add_dependencies(product ckptengine ckptinterpose)
   target_include_directories(ckptengine INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   install(TARGETS ckptengine EXPORT ckptengineTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS ckptinterpose LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ckptengine DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
   install(EXPORT ckptengineTargets NAMESPACE ckptengine:: DESTINATION ${CKPT_PACKAGE_DIR})

@@ -13,7 +13,7 @@ from pathlib import Path
 
 FOLDERS = ["include", "kernels", "placement", "schedule", "src"]
 ALLOWED = Path("scripts/uncalled_allowed.txt")  # "name  reason" per line
-SOURCE = re.compile(r"\.(h|hpp|cpp|cu|cuh|inl)$")
+SOURCE = re.compile(r"\.(h|hpp|c|cpp|cu|cuh|inl)$")
 WORD = re.compile(r"[A-Za-z_]\w*")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"')

@@ -83,7 +83,7 @@ def may_include(table, folder, path):
 
 def main():
     tracked = subprocess.run(["git", "ls-files", *FOLDERS], check=True, capture_output=True, text=True).stdout.split()
-    files = [path for path in tracked if re.search(r"\.(h|hpp|cpp|cu|cuh|inl)$", path) and Path(path).exists()]
+    files = [path for path in tracked if re.search(r"\.(h|hpp|c|cpp|cu|cuh|inl)$", path) and Path(path).exists()]
     found = list(violations(read_table(TABLE.read_text()), files))
     for sentence in found:
         print(sentence, file=sys.stderr)

@@ -22,6 +22,7 @@ from pathlib import Path
 GLIBC = re.compile(r"(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util|anl|nsl|nss_[a-z]+))\.so[.0-9]*$")
 FROM_THE_SYSTEM = re.compile(r"(libstdc\+\+|libgcc_s)\.so[.0-9]*$")
 LIMIT_BYTES = 40 << 20
+INTERPOSE = "libckptinterpose.so"
 
 
 def output_of(*command) -> str:
@@ -64,7 +65,7 @@ def make_relative(package: Path) -> None:
             if not file.is_file():
                 continue
             subprocess.run(["strip", "--strip-unneeded", file], check=True)
-            if file.name.startswith("libckptengine.so"):
+            if file.name.startswith("libckptengine.so") or file.name == INTERPOSE:
                 subprocess.run(["patchelf", "--remove-rpath", file], check=True)
                 foreign = [one.name for one in needed_libraries(file) if not FROM_THE_SYSTEM.search(one.name)]
                 if foreign:
@@ -111,6 +112,7 @@ def main() -> None:
     engine = (installed / "lib" / "libckptengine.so").resolve(strict=True)
     (package / "lib").mkdir()
     shutil.copyfile(engine, package / "lib" / "libckptengine.so.0")
+    shutil.copyfile(installed / "lib" / INTERPOSE, package / "lib" / INTERPOSE)
     add_libraries(programs, package / "lib")
     make_relative(package)
     tag = platform_tag(package)

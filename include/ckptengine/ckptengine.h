@@ -232,7 +232,7 @@ typedef enum ckpt_warning {
   CKPT_WARNING_FORGOTTEN_UPDATE = 3, /* snapshot discarded: ckpt_before_update() was not called after it */
   CKPT_WARNING_REPLICATION = 4,      /* checkpoints go from host to host, although GPU to GPU was asked for */
   CKPT_WARNING_TENSORS_CHANGED = 5,  /* after a rejoin, a tensor did not hold what was captured, and was loaded */
-  CKPT_WARNING_CAPTURE = 6           /* capture=jit, but this rank cannot be captured after a failure */
+  CKPT_WARNING_INTERPOSE = 6         /* libckptinterpose.so does not see NCCL's calls */
 } ckpt_warning;
 
 /* Receives a warning on the training thread, within the call that noticed the cause. It must not call the engine.
@@ -331,7 +331,9 @@ CKPT_API ckpt_status ckpt_restore(ckpt_engine* engine, void* stream, ckpt_restor
  *
  * `stream` is as in ckpt_restore(). The snapshot has the state after the work that is on `stream` now. If other streams
  * update tensors, let `stream` wait for them. Work put on `stream` afterwards may change CKPT_SYNCHRONOUS tensors in
- * GPU memory. If any tensor is in GPU memory, tensors in host memory are captured before the call returns. */
+ * GPU memory. If any tensor is in GPU memory, tensors in host memory are captured before the call returns. With
+ * on_suspicion=halt, the call then also waits until the GPU has done what is on `stream` now, at most an hour
+ * (CKPT_ERR_TIMEOUT: call it again). */
 CKPT_API ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration, void* stream);
 
 /* Finishes the pending capture. Call it before CKPT_OVERLAPPED tensors change again. Only then does the agent learn of
@@ -345,10 +347,12 @@ CKPT_API ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration, void*
  * CKPT_DISCARDED: the capture failed or took too long. CKPT_SKIPPED: no slot has become free since ckpt_snapshot(), so
  * all ranks skip this snapshot.
  *
- * If any tensor is in GPU memory, the host does not wait. The `count` streams in `streams` wait instead, on the GPU.
- * Name every stream that changes the tensors. The agent learns of the snapshot when its copy has ended. Until then
- * ckpt_snapshot() returns CKPT_SKIPPED. If the copy fails after this call, ckpt_wait() and ckpt_stats() show it. After
- * an error that ends the CUDA context, every later snapshot returns CKPT_ERR_SYSTEM. */
+ * If any tensor is in GPU memory, the host does not wait, except with on_suspicion=halt: then it waits until the GPU
+ * has done what is on these streams now, at most an hour (CKPT_ERR_TIMEOUT: do not update, call it again). The `count`
+ * streams in `streams` wait instead, on the GPU. Name every stream that changes the tensors. The agent learns of the
+ * snapshot when its copy has ended. Until then ckpt_snapshot() returns CKPT_SKIPPED. If the copy fails after this call,
+ * ckpt_wait() and ckpt_stats() show it. After an error that ends the CUDA context, every later snapshot returns
+ * CKPT_ERR_SYSTEM. */
 CKPT_API ckpt_status ckpt_before_update(ckpt_engine* engine, void* const* streams, size_t count);
 
 /* Discards the pending capture: one that ckpt_snapshot() began and ckpt_before_update() has not finished. Use it when
@@ -404,9 +408,9 @@ CKPT_API ckpt_status ckpt_report_trouble(ckpt_engine* engine, const char* text);
  * option claim_timeout_ms says. Only ckpt_restore() waits for other ranks. A ckpt_wait() for a snapshot of the halted
  * incarnation returns CKPT_ERR_SUPERSEDED.
  *
- * CKPT_ERR_INVALID: the rank is not halted, or a tensor is in GPU memory. Nothing changes then. After any other error
- * the job is still halted: call it again, or close the engine and restart the rank. Common ones: CKPT_ERR_NO_AGENT,
- * CKPT_ERR_CLAIMED (another process has taken over the rank), CKPT_ERR_TIMEOUT. */
+ * CKPT_ERR_INVALID: the rank is not halted, or uses the option replication=gpu. Nothing changes then. After any other
+ * error the job is still halted: call it again, or close the engine and restart the rank. Common ones:
+ * CKPT_ERR_NO_AGENT, CKPT_ERR_CLAIMED (another process has taken over the rank), CKPT_ERR_TIMEOUT. */
 CKPT_API ckpt_status ckpt_rejoin(ckpt_engine* engine);
 
 /* Marks the begin and end of one communication of training: a collective, a send or a receive. The engine then keeps

@@ -306,15 +306,20 @@ def _places() -> Iterator[Path]:
     yield root / "build" / "release" / "lib"
 
 
+def find_library(*names: str) -> Path | None:
+    """Finds the first of these files in the package, in the bundle around the package, or in the release build of the
+    source tree. Returns None if none of these places has one."""
+    return next((place / name for place in _places() for name in names if (place / name).exists()), None)
+
+
 def load_library(path: str | os.PathLike | None = None) -> Library:
     """Loads the library at `path`. Without `path`, tries in this order: the package, the bundle around the package, the
     release build of the source tree, the system's loader. Raises OSError if the library is in none of these places."""
     if path is not None:
         return _load(os.fspath(path))
-    for place in _places():
-        for name in (FILE_NAME, f"{FILE_NAME}.{SO_VERSION}"):
-            if (place / name).exists():
-                return _load(str(place / name))
+    found = find_library(FILE_NAME, f"{FILE_NAME}.{SO_VERSION}")
+    if found is not None:
+        return _load(str(found))
     try:
         return _load(f"{FILE_NAME}.{SO_VERSION}")
     except OSError as error:

@@ -217,6 +217,7 @@ class Engine:
     the engine is closed.
 
     Errors: every method raises Error if it fails. snapshot() and before_update() raise only for wrong use, and Halted.
+    before_update() also raises if the GPU does not get to the update.
 
     Protection: with `require_protected`, snapshot() raises NotProtected while health() says that the job is not
     protected. It does not raise within `allowed_ms` of health() after restore(), so that the job has time for its first
@@ -397,15 +398,16 @@ class Engine:
     def before_update(self, streams: Sequence[int] = ()) -> bool:
         """Finishes the pending capture. Call it before the overlapped tensors change again. Blocks until they are
         captured. For tensors in GPU memory it does not block, but lets `streams` wait: name every stream that changes
-        them. Returns False if the capture failed, or was skipped because no slot became free. The snapshot's ticket
-        then says so. Raises Error (INVALID) for wrong use, and Halted if the job was halted: then do not change the
-        tensors."""
+        them. With on_suspicion=halt it also waits until the GPU has done what is on these streams, at most an hour.
+        Returns False if the capture failed, or was skipped because no slot became free. The snapshot's ticket then says
+        so. Raises Error (INVALID) for wrong use. Raises Error (TIMEOUT) if the GPU takes longer, and Halted if the job
+        was halted: then do not change the tensors."""
         handles = (ctypes.c_void_p * len(streams))(*streams)
         status = Status(self._library.ckpt_before_update(self._open(), handles, len(streams)))
         if status is Status.OK:
             return True
         message = self._library.last_error()
-        if status in (Status.INVALID, Status.HALTED):
+        if status in (Status.INVALID, Status.HALTED, Status.TIMEOUT):
             raise _error_of(status, message)
         self._report(status, message)
         if self._newest is not None and (ticket := self._newest()) is not None:

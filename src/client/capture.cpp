@@ -7,6 +7,8 @@
 namespace ckpt::client {
 namespace {
 
+constexpr std::int64_t private_timeout_ms = 60'000;  // far longer than any copy of a private shard
+
 std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot, const PieceState& piece) {
   const ShardState& shard = *piece.shard;
   if (slot.fits(piece.length_bytes(), shard.layout_text.size())) return std::nullopt;
@@ -36,18 +38,19 @@ void Capture::attach(AgentSession session) {
     late_.reset();
     own_.reset();
   }
-  if (session.slots && session.slots == session_.slots && !device_.wants_ranges()) {
+  if (session.slots && session.slots == attached_ && !device_.wants_ranges()) {
     session_ = std::move(session);
     return;
   }
   // Without slots there is nothing to forget but what the device has prepared for them.
-  if (session.slots || session_.slots)
+  if (session.slots || attached_)
     device_.attach(session.slots ? ranges_of(*session.slots) : std::vector<device::Range>(), session.slots);
+  attached_ = session.slots;
   session_ = std::move(session);
 }
 
 void Capture::renew() {
-  detach();
+  session_ = {};
   late_.reset();
   own_.reset();
   own_is_steady_ = false;
@@ -93,7 +96,8 @@ void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const Ra
   late_.reset();
   Slots& slots = *session_.slots;
   const std::size_t parts = slots.size() - 1;  // and the private shard
-  const bool is_own_kept = seals_own_early_ && device_.can_start_late() && keep_own(checkpoint, state, private_plan);
+  const bool is_own_kept =
+      seals_own_early_ && device_.can_start_late() && keep_own(checkpoint, state, stream, private_plan);
   std::array<device::Device::Copy, core::captures_max> copies;
   for (std::size_t i = 0; i < slots.size() - (is_own_kept ? 1 : 0); ++i) {
     auto slot = slots[i].writable_slot(grant.slots[i]);
@@ -110,6 +114,17 @@ void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const Ra
   active_ = {grant, checkpoint, &state, is_own_kept ? own_->slot : grant.slots[parts], is_own_kept};
   if (!is_own_kept) own_.reset();
   device_.start(std::span(copies).first(parts), copies[parts], stream);
+  // A GPU copies the private shard with the rest.
+  if (!is_own_kept && seals_own_early_ && device_.captures_late() && device_.wait_for_synchronous(private_timeout_ms))
+    seal_active_own();
+}
+
+void Capture::seal_active_own() {
+  const PieceState& piece = active_->state->captured.back();
+  own_ = Own{active_->own_slot, active_->checkpoint, piece.length_bytes(), piece.shard->layout_hash};
+  seal_own(*active_->state);
+  own_->is_kept = true;
+  active_->is_own_sealed = own_->is_sealed;
 }
 
 // After a capture, one slot of its grant remains for this rank.
@@ -127,15 +142,22 @@ Capture::OwnSlots Capture::own_slots() {
   return own;
 }
 
-void Capture::write_own(std::uint8_t slot, CheckpointId checkpoint, const RankState& state,
+// Returns false if the device did not end the copy.
+bool Capture::write_own(std::uint8_t slot, CheckpointId checkpoint, const RankState& state, device::Stream stream,
                         const device::Plan* private_plan, bool is_to_be_sealed) {
   const PieceState& piece = state.captured.back();
   auto to = session_.slots->back().writable_slot(slot);
   to.begin();
   own_ = Own{slot, checkpoint, piece.length_bytes(), piece.shard->layout_hash};
   const device::Plan& plan = private_plan != nullptr ? *private_plan : piece.plan;
-  device_.start({}, {&plan, {to.data(), to.digests()}}, nullptr);
+  device_.start({}, {&plan, {to.data(), to.digests()}}, stream);
+  if (!device_.wait_for_synchronous(private_timeout_ms)) {
+    device_.cancel();
+    own_.reset();
+    return false;
+  }
   if (is_to_be_sealed) seal_own(state);
+  return true;
 }
 
 void Capture::seal_own(const RankState& state) {
@@ -147,7 +169,8 @@ void Capture::seal_own(const RankState& state) {
   }
 }
 
-bool Capture::keep_own(CheckpointId checkpoint, const RankState& state, const device::Plan* private_plan) {
+bool Capture::keep_own(CheckpointId checkpoint, const RankState& state, device::Stream stream,
+                       const device::Plan* private_plan) {
   check(!active_, "a private shard is sealed while a capture runs");
   const OwnSlots own = own_slots();
   if (own.count == 0) return false;
@@ -157,14 +180,15 @@ bool Capture::keep_own(CheckpointId checkpoint, const RankState& state, const de
   bool is_same = false;
   if (is_there && own_->length_bytes == piece.length_bytes() && own_->layout_hash == piece.shard->layout_hash) {
     auto written = session_.slots->back().writable_slot(own_->slot);
-    is_same = !device_.verify(private_plan != nullptr ? *private_plan : piece.plan, written.digests());
+    is_same = !device_.verify(private_plan != nullptr ? *private_plan : piece.plan, written.digests(), stream);
     own_is_steady_ = is_same;
   }
   const std::uint8_t other = own_ && own.slots[0] == own_->slot ? own.slots[own.count - 1] : own.slots[0];
-  if (!is_same)
-    write_own(is_there ? own_->slot : other, checkpoint, state, private_plan, true);
-  else if (!own_->is_sealed)
+  if (!is_same) {
+    if (!write_own(is_there ? own_->slot : other, checkpoint, state, stream, private_plan, true)) return false;
+  } else if (!own_->is_sealed) {
     seal_own(state);
+  }
   own_->is_kept = true;
   return own_->is_sealed;
 }
@@ -174,9 +198,17 @@ void Capture::prepare_own(CheckpointId checkpoint, const RankState& state) {
   const OwnSlots own = own_slots();
   for (std::size_t i = 0; i < own.count; ++i) {
     if (own_ && own.slots[i] == own_->slot) continue;
-    write_own(own.slots[i], checkpoint, state, nullptr, own_is_steady_);
+    write_own(own.slots[i], checkpoint, state, nullptr, nullptr, own_is_steady_);
     return;
   }
+}
+
+void Capture::expect_late(CheckpointId checkpoint, const RankState& state) {
+  late_ = Late{checkpoint, &state};
+  const std::size_t parts = session_.slots->size() - 1;
+  std::array<device::Device::Copy, core::captures_max> pieces;
+  for (std::size_t i = 0; i < parts; ++i) pieces[i] = {&state.captured[i].plan, {}};
+  device_.reserve_late(std::span(pieces).first(parts));
 }
 
 bool Capture::begin_late(const arena::Grant& grant) {
@@ -192,7 +224,7 @@ bool Capture::begin_late(const arena::Grant& grant) {
   }
   active_ = Active{grant, late_->checkpoint, late_->state, own_->slot, true};
   late_.reset();
-  device_.start(std::span(copies).first(parts), {&nothing_, {}}, nullptr);
+  device_.start_late(std::span(copies).first(parts));
   return true;
 }
 

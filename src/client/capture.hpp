@@ -39,9 +39,12 @@ class Capture {
 
   // Captures into these slots from now on. Not allowed while active().
   void attach(AgentSession session);
+  // While there is no session yet: what the snapshot stores goes to this control page.
+  void use(std::shared_ptr<arena::Control> control) { session_.control = std::move(control); }
   // Gives up the slots.
   void detach() { attach({}); }
-  // Another incarnation begins, whose session is not known yet. Not allowed while active().
+  // Another incarnation begins, whose session is not known yet. The slots stay attached to the device: the next session
+  // usually has the same. Not allowed while active().
   void renew();
   const AgentSession& session() const { return session_; }
 
@@ -55,16 +58,19 @@ class Capture {
   void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
              const device::Plan* private_plan = nullptr);
 
-  // For state in host memory. Sees to it that the private shard of `checkpoint` is sealed in a slot of this rank. Keeps
-  // the one that prepare_own() wrote, if the tensors are still the same. Returns false if there is no slot, or the
-  // piece cannot be sealed now. The grant, if there is one, stays unused.
-  bool keep_own(CheckpointId checkpoint, const RankState& state, const device::Plan* private_plan = nullptr);
-  // As keep_own(), before the update of `checkpoint`, and beside the piece that keep_own() has kept. Does nothing
-  // without a second slot. Seals the piece only if the last keep_own() has found what was prepared for it.
+  // Sees to it that the private shard of `checkpoint` is sealed in a slot of this rank. Keeps the one that
+  // prepare_own() wrote, if the tensors are still the same. Waits for the copy, on a GPU after the work that was
+  // enqueued on `stream`. Returns false if there is no slot, the copy did not end, or the piece cannot be sealed now.
+  // The grant, if there is one, stays unused. Throws Failure.
+  bool keep_own(CheckpointId checkpoint, const RankState& state, device::Stream stream,
+                const device::Plan* private_plan = nullptr);
+  // For state in host memory. As keep_own(), before the update of `checkpoint`, and beside the piece that keep_own()
+  // has kept. Does nothing without a second slot. Seals the piece only if the last keep_own() has found what was
+  // prepared for it.
   void prepare_own(CheckpointId checkpoint, const RankState& state);
 
-  // After keep_own(): the main shard may follow.
-  void expect_late(CheckpointId checkpoint, const RankState& state) { late_ = Late{checkpoint, &state}; }
+  // After keep_own(): the main shard may follow. Allocates what begin_late() needs.
+  void expect_late(CheckpointId checkpoint, const RankState& state);
   bool may_begin_late() const { return late_.has_value(); }
   // As begin(), for the main shard of that checkpoint. Returns false if the grant does not include the slot with its
   // private shard. Allocates nothing.
@@ -125,9 +131,10 @@ class Capture {
   void follow_growth(arena::Segment& segment);
   void check_slot(std::size_t segment, std::uint8_t slot);
   OwnSlots own_slots();
-  void write_own(std::uint8_t slot, CheckpointId checkpoint, const RankState& state, const device::Plan* private_plan,
-                 bool is_to_be_sealed);
+  bool write_own(std::uint8_t slot, CheckpointId checkpoint, const RankState& state, device::Stream stream,
+                 const device::Plan* private_plan, bool is_to_be_sealed);
   void seal_own(const RankState& state);
+  void seal_active_own();
   void over(bool whole);
   bool seal();
   void publish(std::size_t segment, std::uint8_t slot, CheckpointId checkpoint, const PieceState& piece);
@@ -138,6 +145,7 @@ class Capture {
   std::atomic<bool> is_torn_{false};
   const device::Plan nothing_{{}};
   AgentSession session_;
+  std::shared_ptr<Slots> attached_;  // the slots that the device has
   std::optional<Active> active_;
   std::optional<Late> late_;
   std::optional<Own> own_;

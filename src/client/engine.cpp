@@ -10,8 +10,9 @@ constexpr std::int64_t late_slot_timeout_ms = 10'000;  // an agent that is gone 
 
 }  // namespace
 
-Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
+Engine::Engine(const Options& options, std::unique_ptr<device::Device> device, const Limits& limits)
     : options_(options),
+      limits_(limits),
       device_(std::move(device)),
       registry_(options.shard, options.private_shard()),
       capture_(*device_, options.world_size, options.on_suspicion == OnSuspicion::halt),
@@ -23,6 +24,7 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
                   {[this] { return link_.control(); },
                    [this] { return capture_late(Deadline::in_ms(late_slot_timeout_ms), false); }}) {
   for (const std::string& warning : options_.warnings) warnings_.add(CKPT_WARNING_ENVIRONMENT, warning);
+  if (const auto problem = interposed_.attach(as_interposed())) warnings_.add(CKPT_WARNING_INTERPOSE, *problem);
 }
 
 // No commit is near.
@@ -44,11 +46,11 @@ void Engine::await_last_commit() {
 }
 
 Engine::~Engine() {
+  interposed_.detach();
   halt_watch_.stop();
   reserving_.end();
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
-  gpu_hooks_.store(nullptr, std::memory_order_release);
-  gpu_comm_.reset();
+  use_gpu_comm(nullptr);
   if (has_late_captures())
     capture_at_close();
   else if (open_capture() && !give_up_deferred(CKPT_SKIPPED))
@@ -124,6 +126,7 @@ Outcome end_outcome(bool has_ended) {
 
 void Engine::comm_begin(std::uint32_t channel) const {
   check_channel(channel);
+  interposed_.own_marks();
   link_.comm().begin(channel);
 }
 
@@ -134,15 +137,58 @@ Outcome Engine::comm_end(std::uint32_t channel) const {
 
 void Engine::comm_begin(std::uint32_t channel, device::Stream on) const {
   check_channel(channel);
-  GpuComm* const gpu = gpu_hooks_.load(std::memory_order_acquire);
-  if (gpu == nullptr) return link_.comm().begin(channel);
+  interposed_.own_marks();
+  mark_begin(channel, on);
+}
+
+void Engine::mark_begin(std::uint32_t channel, device::Stream on) const {
+  const auto gpu = gpu_comm();
+  if (!gpu) return link_.comm().begin(channel);
   gpu->begin(channel, on);
 }
 
 Outcome Engine::comm_end(std::uint32_t channel, device::Stream on) const {
   check_channel(channel);
-  GpuComm* const gpu = gpu_hooks_.load(std::memory_order_acquire);
-  return end_outcome(gpu == nullptr ? link_.comm().end(channel) : gpu->end(channel, on));
+  return mark_end(channel, on);
+}
+
+Outcome Engine::mark_end(std::uint32_t channel, device::Stream on) const {
+  const auto gpu = gpu_comm();
+  return end_outcome(!gpu ? link_.comm().end(channel) : gpu->end(channel, on));
+}
+
+// No exception may pass through libckptinterpose, which is C.
+ckpt_interposed_engine Engine::as_interposed() {
+  const auto begin = [](void* self, std::uint32_t channel, void* stream) {
+    auto& engine = *static_cast<Engine*>(self);
+    if (engine.interposed_.has_own_marks()) return 0;
+    try {
+      engine.mark_begin(channel, stream);
+      return 1;
+    } catch (const std::exception&) {
+      return 0;
+    }
+  };
+  const auto end = [](void* self, std::uint32_t channel, void* stream) {
+    try {
+      static_cast<Engine*>(self)->mark_end(channel, stream);
+    } catch (const std::exception&) {
+      // The agent sees a communication that does not end.
+    }
+  };
+  const auto wait_halt = [](void* self, std::int64_t timeout_ms, std::uint64_t* incarnation) {
+    ckpt_halt_t halt = CKPT_HALT_INIT;
+    try {
+      if (static_cast<Engine*>(self)->wait_halt(timeout_ms, halt).status != CKPT_OK) return 0;
+    } catch (const std::exception&) {
+      return 0;
+    }
+    *incarnation = halt.incarnation;
+    return 1;
+  };
+  ckpt_interposed_engine engine = {sizeof engine, this, begin, end, nullptr};
+  if (options_.on_suspicion == OnSuspicion::halt) engine.wait_halt = wait_halt;
+  return engine;
 }
 
 Outcome Engine::resume() const {

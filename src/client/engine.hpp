@@ -20,6 +20,7 @@
 #include "client/gpu_comm.hpp"
 #include "client/halt_watch.hpp"
 #include "client/health_watch.hpp"
+#include "client/interposed.hpp"
 #include "client/reserving.hpp"
 #include "client/stored.hpp"
 #include "client/tensor_registry.hpp"
@@ -42,7 +43,14 @@ struct Outcome {
 
 class Engine {
  public:
-  Engine(const Options& options, std::unique_ptr<device::Device> device);
+  // How long it waits for a GPU.
+  struct Limits {
+    std::int64_t gpu_work_ms = 3'600'000;   // that training has enqueued: far longer than any iteration
+    std::int64_t late_capture_ms = 45'000;  // the slot, the copy and the seal together; on the host, too
+    std::int64_t abort_ms = 10'000;         // of NCCL's communicators, by libckptinterpose
+  };
+  Engine(const Options& options, std::unique_ptr<device::Device> device, const Limits& limits);
+  Engine(const Options& options, std::unique_ptr<device::Device> device) : Engine(options, std::move(device), {}) {}
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -68,7 +76,8 @@ class Engine {
   // True if there are GPU tensors, so that streams matter.
   bool has_gpu_tensors() const { return registry_.has_gpu_tensors(); }
 
-  // Call these around each communication of training. They check `channel`.
+  // Call these around each communication of training. They check `channel`. From the first one on, libckptinterpose
+  // marks none.
   void comm_begin(std::uint32_t channel) const;
   Outcome comm_end(std::uint32_t channel) const;
   // The same, but the communication begins or ends when the GPU gets there on stream `on`.
@@ -134,17 +143,34 @@ class Engine {
   void discard_forgotten();
   void pass_on_news();
   bool is_due(std::int64_t iteration) const;
-  void warn_of_capture();
-  Outcome snapshot_own(std::int64_t iteration, Clock::time_point called_at, const RankState& state);
-  bool keep_own(CheckpointId checkpoint, const RankState& state);
   Outcome end_capture(std::span<const device::Stream> streams);
-  void prepare_own();
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
   // True if a capture was begun or deferred, and not released.
   bool open_capture() const { return !sealing_.under_way() && (deferred_.is_open() || capture_.active()); }
   bool release(std::span<const device::Stream> streams, std::int64_t timeout_ms);
   void sealed(bool whole);
   void check_no_capture(const char* call) const;
+
+  // own_state.cpp
+  static constexpr auto not_due =
+      "only the private shard of this iteration is kept, as the option capture_every says; training is not affected";
+  Outcome snapshot_own(std::int64_t iteration, Clock::time_point called_at, const RankState& state,
+                       device::Stream stream);
+  Outcome snapshot_own_on_gpu(CheckpointId checkpoint, const RankState& state, device::Stream stream);
+  bool keeps_own() const;
+  bool keep_own(CheckpointId checkpoint, const RankState& state, device::Stream stream);
+  void prepare_own();
+
+  // gpu_gate.cpp
+  bool waits_for_gpu() const;
+  void await_gpu(const char* call, std::span<const device::Stream> streams);
+  std::shared_ptr<GpuComm> gpu_comm() const;
+  void use_gpu_comm(std::shared_ptr<GpuComm> comm);
+
+  // For libckptinterpose.
+  ckpt_interposed_engine as_interposed();
+  void mark_begin(std::uint32_t channel, device::Stream on) const;
+  Outcome mark_end(std::uint32_t channel, device::Stream on) const;
 
   // late_capture.cpp
   bool pass_gate();
@@ -156,6 +182,7 @@ class Engine {
   void change_registered(const char* call, const std::function<void()>& change);
   Outcome halted();
   bool has_late_captures() const { return options_.on_suspicion == OnSuspicion::halt || options_.capture_every > 1; }
+  bool is_captured(std::int64_t iteration) const;
   bool capture_late(Deadline slot_deadline, bool is_closing);
   bool await_slot(Deadline deadline, bool is_closing);
   bool capture_at_close();
@@ -166,6 +193,7 @@ class Engine {
   void forget_incarnation();
 
   const Options options_;
+  const Limits limits_;
   Warnings warnings_;
   std::unique_ptr<device::Device> device_;
   TensorRegistry registry_;
@@ -180,6 +208,7 @@ class Engine {
     std::span<const std::byte> main;  // the main piece, for GPU replication; `slots` keeps it there
     std::shared_ptr<Slots> slots;
   } released_{};
+  std::atomic<std::int64_t> newest_sealed_{-1};  // in this incarnation
   Sealing sealing_;
   // What the tensors should hold between rejoin() and restore(); no checkpoint: none that can be stored. None
   // otherwise.
@@ -194,7 +223,6 @@ class Engine {
   UpdateGate gate_;
   UpdateHabit habit_;
   bool is_replicated_ = false;  // in this incarnation, ranks on two nodes or more have each main shard
-  bool has_warned_of_capture_ = false;
   bool captures_next_ = false;
   bool own_is_ready_ = true;     // see own_not_ready()
   bool is_consecutive_ = false;  // the newest snapshot's iteration is the one after the last
@@ -215,10 +243,11 @@ class Engine {
   std::shared_ptr<arena::Control> replication_control_;        // of the arena that it receives into
   AgentLink link_;                                             // after the tickets, which its watcher uses
   HealthWatch health_;                                         // after the link, which it asks
-  std::unique_ptr<GpuComm> gpu_comm_;
-  std::atomic<GpuComm*> gpu_hooks_{nullptr};  // the same, for any thread
-  Reserving reserving_;                       // after the link, which it asks
-  HaltWatch halt_watch_;                      // last: it uses all of them
+  mutable std::mutex gpu_comm_mutex_;
+  std::shared_ptr<GpuComm> gpu_comm_;  // null: communications are marked when the host calls
+  Reserving reserving_;                // after the link, which it asks
+  HaltWatch halt_watch_;               // it uses all of them
+  mutable Interposed interposed_;      // last: it calls from other threads
 };
 
 }  // namespace ckpt::client

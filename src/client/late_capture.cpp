@@ -2,7 +2,7 @@
 // were granted before it. So does closing the engine: whatever is at rest then is captured.
 //
 // capture_late() runs on the thread that froze the gate: HaltWatch's, or the training thread while it closes the
-// engine. For state in host memory it allocates nothing, opens nothing and asks nobody.
+// engine. It allocates nothing, opens nothing and asks nobody.
 
 #include <algorithm>
 
@@ -11,16 +11,14 @@
 namespace ckpt::client {
 namespace {
 
-// Each of these ends before the next does (docs/jit.md): HaltWatch's wait for the decision and the late capture before
-// the gate's, and both before the leader's halt.
-constexpr std::int64_t late_capture_timeout_ms = 45'000;  // the slot, the copy and the seal together
+// HaltWatch's wait for the decision and the late capture end before this, and this before the leader's halt
+// (docs/jit.md).
 constexpr std::int64_t gate_timeout_ms = 60'000;
 constexpr std::int64_t session_timeout_ms = 1'000;  // while the link is busy with a request
 constexpr std::int64_t slot_look_ms = 50;           // only bounds the wait: the doorbell wakes it
 
 constexpr auto not_asked_for = "training has not called before_update() before each change of its tensors";
 constexpr auto no_slot = "no slot was free, because earlier snapshots do not have all their copies yet";
-constexpr auto too_long = "its capture did not end within 45 s";
 
 }  // namespace
 
@@ -122,18 +120,24 @@ std::optional<arena::Grant> Engine::await_grant(Deadline deadline, bool is_closi
   return std::nullopt;
 }
 
+// A thread of the device tells of the seal first, and then the ticket.
+bool Engine::is_captured(std::int64_t iteration) const {
+  return newest_sealed_.load() == iteration || tickets_.newest_captured() == iteration;
+}
+
 // Makes the state of the gate's iteration whole in its slots. Returns false if that is impossible; late_failure_ then
 // says why.
 bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
   late_failure_.clear();
-  const Deadline deadline = Deadline::in_ms(late_capture_timeout_ms);
+  const Deadline deadline = Deadline::in_ms(limits_.late_capture_ms);
+  const std::string too_long = "its capture did not end within " + std::to_string(limits_.late_capture_ms) + " ms";
   const auto fail = [this](const std::string& why) {
     late_failure_ = why;
     return false;
   };
   // On a GPU the snapshot before may still be copied.
   if (!sealing_.wait(deadline)) return fail(too_long);
-  if (tickets_.newest_captured() == gate_.iteration()) return true;
+  if (is_captured(gate_.iteration())) return true;
   if (deferred_.is_open() && !await_slot(slot_deadline, is_closing)) return fail(no_slot);
   // Closing finishes a snapshot that was taken, as it always did.
   const bool finishes = is_closing && !capture_.may_begin_late() && !habit_.has_forgotten_after_taken();
@@ -143,10 +147,7 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
   }
   if (!capture_.active()) {
     if (!follow_session(Deadline::in_ms(session_timeout_ms))) return fail("the node's agent does not answer");
-    if (!capture_.may_begin_late())
-      return fail(registry_.has_gpu_tensors()
-                      ? "tensors are in GPU memory, and the option capture_every leaves this iteration out"
-                      : "its snapshot was skipped or failed");
+    if (!capture_.may_begin_late()) return fail("its snapshot was skipped or failed");
     const auto grant = await_grant(slot_deadline, is_closing);
     if (!grant || !capture_.begin_late(*grant)) return fail(no_slot);
   }
@@ -156,7 +157,7 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
     return fail(why.empty() ? too_long : why);
   }
   if (!sealing_.wait(deadline)) return fail(too_long);
-  if (tickets_.newest_captured() == gate_.iteration()) return true;
+  if (is_captured(gate_.iteration())) return true;
   return fail(capture_.failure().empty() ? not_asked_for : capture_.failure());
 }
 

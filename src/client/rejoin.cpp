@@ -61,9 +61,9 @@ void Engine::report_trouble(const std::string& text) {
 
 // Throws unless the halt is over for this rank.
 void Engine::await_end_of_halt() const {
-  if (registry_.has_gpu_tensors() || gpu_replication_)
+  if (gpu_replication_)
     throw Failure(CKPT_ERR_INVALID,
-                  "rejoin() does not support tensors in GPU memory yet; end this process and restart the rank");
+                  "rejoin() does not support the option replication=gpu; end this process and restart the rank");
   if (!gate_.is_closed())
     throw Failure(CKPT_ERR_INVALID,
                   "rejoin() was called, but this rank is not halted; call wait_halt() first. If no halt comes, end "
@@ -80,11 +80,13 @@ void Engine::await_end_of_halt() const {
 
 void Engine::rejoin() {
   await_end_of_halt();
+  interposed_.abort_communicators(incarnation_.load(), limits_.abort_ms);
   halt_watch_.stop();
   reserving_.end();
   deferred_.take_back();
   capture_.cancel();
   capture_.renew();
+  use_gpu_comm(nullptr);
   link_.rejoin(Deadline::in_ms(options_.claim_timeout_ms));
   forget_incarnation();
   halt_watch_.start();
@@ -101,6 +103,7 @@ void Engine::forget_incarnation() {
   live_ = live_checkpoint();
   is_registered_anew_ = false;
   tickets_.forget();
+  newest_sealed_.store(-1);
   stored_.reset();
   stored_layout_.clear();
   restored_word_.store(0);

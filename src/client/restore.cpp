@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "arena/comm_log.hpp"
 #include "base/error.hpp"
 #include "client/engine.hpp"
 #include "client/training_watch.hpp"
+#include "kernels/digest.hpp"
 
 namespace ckpt::client {
 namespace {
@@ -33,7 +33,8 @@ std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState&
 }
 
 // The name of a tensor that differs from the stored piece in this leaf. "" if none does: then the piece is damaged.
-std::string changed_tensor(const ShardState& shard, const StoredPiece& stored, std::size_t leaf) {
+std::string changed_tensor(device::Device& device, const ShardState& shard, const StoredPiece& stored, std::size_t leaf,
+                           device::Stream stream) {
   const auto range = arena::range_of(core::parse_part(stored.manifest.shard), shard.length_bytes());
   const std::uint64_t begin = range.first_byte + leaf * kernels::leaf_size_bytes;
   const std::uint64_t end = begin + kernels::leaf_length(range.size_bytes, leaf);
@@ -42,12 +43,8 @@ std::string changed_tensor(const ShardState& shard, const StoredPiece& stored, s
     const std::uint64_t from = std::max(begin, entry.offset_bytes);
     const std::uint64_t to = std::min(end, entry.offset_bytes + entry.size_bytes);
     if (from >= to) continue;
-    const device::Plan bytes = shard.plan.slice(from, to - from);
-    const std::byte* at = stored.slot.data() + (from - range.first_byte);
-    for (const kernels::Source& source : bytes.sources()) {
-      if (std::memcmp(source.data, at, source.size_bytes) != 0) return entry.name;
-      at += source.size_bytes;
-    }
+    const std::uint64_t captured = kernels::leaf_digest(stored.slot.data() + (from - range.first_byte), to - from);
+    if (device.verify(shard.plan.slice(from, to - from), &captured, stream)) return entry.name;
   }
   return {};
 }
@@ -116,12 +113,13 @@ const std::string& Engine::stored_layout() {
 std::optional<CorruptPiece> Engine::load_or_keep(const ShardState& shard, StoredPiece& stored, bool is_expected,
                                                  device::Stream stream) {
   if (live_ == stored.manifest.checkpoint) {
-    const auto leaf = device_->verify(plan_of(shard, stored), stored.manifest.leaves.data());
+    const auto leaf = device_->verify(plan_of(shard, stored), stored.manifest.leaves.data(), stream);
     if (!leaf) {
       stored.tier = CKPT_TIER_LIVE;
       return std::nullopt;
     }
-    if (const std::string name = is_expected ? changed_tensor(shard, stored, *leaf) : ""; !name.empty())
+    if (const std::string name = is_expected ? changed_tensor(*device_, shard, stored, *leaf, stream) : "";
+        !name.empty())
       warnings_.add(CKPT_WARNING_TENSORS_CHANGED,
                     "tensor " + name + " is not what was captured at iteration " + std::to_string(live_->iteration()) +
                         "; its stored value is loaded. Find out whether the program changed the tensor in the halted "
@@ -186,8 +184,7 @@ ckpt_restored Engine::restore(device::Stream stream) {
   const auto load_begin = Clock::now();
   while (const auto corrupt = load(stream)) ask_for_stored(report_of(*corrupt), deadline);
   const double load_ms = milliseconds_between(load_begin, Clock::now());
-  gpu_comm_ = GpuComm::open(*device_, link_.session().control);
-  gpu_hooks_.store(gpu_comm_.get(), std::memory_order_release);
+  use_gpu_comm(GpuComm::open(*device_, link_.session().control));
   link_.joined(stored_->incarnation);
   nlohmann::json restored = {{"type", "restored"}};
   if (!stored_->no_receive_buffer.empty()) restored["no_replication"] = stored_->no_receive_buffer;

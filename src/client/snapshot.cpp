@@ -25,8 +25,9 @@ constexpr std::chrono::milliseconds link_poll{1};
 constexpr std::chrono::microseconds lead_poll{50};  // the longest that a GPU waits for the host
 constexpr std::chrono::seconds reserve_pause{5};    // between two attempts after a refused reservation
 
-constexpr auto not_due =
-    "only the private shard of this iteration is kept, as the option capture_every says; training is not affected";
+constexpr auto still_copied =
+    "all ranks skip the snapshot of this iteration, because the previous one is still being copied from the GPU; "
+    "training is not affected";
 constexpr auto not_reserved =
     "this iteration's snapshot is skipped on all ranks, because memory for checkpoints is still being reserved in the "
     "background; training is not affected";
@@ -194,17 +195,13 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   is_consecutive_ = iteration == last_iteration_ + 1;
   last_iteration_ = iteration;
   const bool has_overtaken_copy = sealing_.under_way();
-  if (has_overtaken_copy && !is_due(iteration)) return {CKPT_SKIPPED, not_due};
-  if (has_overtaken_copy && !wait_for_seal(stream))
-    return {
-        CKPT_SKIPPED,
-        "all ranks skip the snapshot of this iteration, because the previous one is still being copied from the GPU; "
-        "training is not affected"};
+  if (has_overtaken_copy && !is_due(iteration) && !keeps_own()) return {CKPT_SKIPPED, not_due};
+  if (has_overtaken_copy && !wait_for_seal(stream)) return {CKPT_SKIPPED, is_due(iteration) ? still_copied : not_due};
   const RankState& state = registry_.state();
   const Deadline deadline = Deadline::in_ms(is_small(state) ? small_reserve_wait_ms : 0);
   reserving_.wait(deadline);
   const bool is_followed = follow_session(deadline);
-  if (!capture_.session().control) capture_.attach({link_.control(), nullptr});
+  if (!capture_.session().control) capture_.use(link_.control());
   check_fence(*capture_.session().control);
   if (!link_.connected()) {
     const Failure why = link_.why_disconnected();
@@ -215,11 +212,11 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   check_device(iteration);
 
   if (iteration < capture_.session().control->resume_at()) return {CKPT_SKIPPED, waits_for_copies};
-  if (!is_due(iteration)) return snapshot_own(iteration, called_at, state);
+  if (!is_due(iteration)) return snapshot_own(iteration, called_at, state, stream);
   captures_next_ = false;
   auto grant = unused_grant();
   if (!grant && device_->can_start_late() && DeferredCapture::fits(state)) {
-    keep_own(CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state);
+    keep_own(CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, nullptr);
     defer(iteration, called_at, state);
     return {};
   }
@@ -251,41 +248,8 @@ void Engine::check_device(std::int64_t iteration) const {
 // All ranks must decide alike: the option and the placement of the job are the same for them, and so is the kind of
 // memory.
 bool Engine::is_due(std::int64_t iteration) const {
-  const bool is_in_each = options_.capture == CaptureMode::automatic && (!is_replicated_ || !device_->can_start_late());
+  const bool is_in_each = options_.capture == CaptureMode::automatic && (!is_replicated_ || !keeps_own());
   return captures_next_ || is_in_each || iteration % static_cast<std::int64_t>(options_.capture_every) == 0;
-}
-
-void Engine::warn_of_capture() {
-  if (options_.capture != CaptureMode::jit || std::exchange(has_warned_of_capture_, true)) return;
-  warnings_.add(CKPT_WARNING_CAPTURE,
-                "capture is jit, but tensors are in GPU memory, so this rank is not captured after a failure, which "
-                "costs up to " +
-                    std::to_string(options_.capture_every) + " iterations; give capture=auto or every");
-}
-
-// Seals the private shard now, if the agent's slots are those that this process has mapped.
-bool Engine::keep_own(CheckpointId checkpoint, const RankState& state) {
-  return has_late_captures() && link_.connected() && link_.session_number() == session_number_ &&
-         capture_.keep_own(checkpoint, state);
-}
-
-// Keeps the private shard: a rank that dies before the next snapshot leaves it, and its peers can still capture the
-// main shard. To the agent the iteration is being captured, because it may still become whole.
-Outcome Engine::snapshot_own(std::int64_t iteration, Clock::time_point called_at, const RankState& state) {
-  const CheckpointId checkpoint(incarnation_.load(std::memory_order_relaxed), iteration);
-  if (!device_->can_start_late()) {
-    warn_of_capture();
-    return {CKPT_SKIPPED, not_due};
-  }
-  // In the order of Capture::begin(): the iteration becomes the one that was attempted when this call ends.
-  capture_.session().control->capturing(checkpoint);
-  if (keep_own(checkpoint, state)) {
-    capture_.expect_late(checkpoint, state);
-  } else if (DeferredCapture::fits(state)) {
-    deferred_.offer({checkpoint, &state, called_at, true});
-    deferred_.try_begin([this] { return begin_deferred(); });
-  }
-  return {CKPT_SKIPPED, not_due};
 }
 
 // For training that runs ahead of the GPU: at snapshot(k) the GPU may still be in iteration k, and copies snapshot k
@@ -344,7 +308,7 @@ bool Engine::begin_deferred() try {
   const auto grant = unused_grant();
   if (!grant) return false;
   if (is_own_only) {
-    if (!capture_.keep_own(checkpoint, *state, &deferred_.private_plan())) return false;
+    if (!capture_.keep_own(checkpoint, *state, nullptr, &deferred_.private_plan())) return false;
     capture_.expect_late(checkpoint, *state);
     return true;
   }
@@ -388,8 +352,8 @@ void Engine::not_taken(std::int64_t iteration, ckpt_status why) {
 
 // If communications are marked on the GPU's timeline, iterations are, too.
 void Engine::mark_iteration(Clock::time_point now, device::Stream stream) const {
-  if (gpu_comm_ && gpu_comm_->is_used())
-    gpu_comm_->iteration(stream);
+  if (const auto gpu = gpu_comm(); gpu && gpu->is_used())
+    gpu->iteration(stream);
   else
     link_.comm().iteration(now);
 }
@@ -409,12 +373,16 @@ void Engine::rest(std::int64_t iteration, bool is_taken) {
 Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
   const auto called_at = Clock::now();
   check_order(iteration);
+  if (waits_for_gpu()) device_->check_streams("snapshot()", {&stream, 1});
   if (habit_.rests() && gate_.is_closed()) capture_.tear();
   if (!pass_gate()) return halted();
+  await_gpu("snapshot()", {&stream, 1});
   if (habit_.began_snapshot(incarnation_.load(std::memory_order_relaxed)) && has_late_captures()) warn_of_habit();
   take_back_own();
   link_.comm().offered(iteration);
   mark_iteration(called_at, stream);
+  if (registry_.has_gpu_tensors() && options_.world_size > 1)
+    if (const auto news = interposed_.after_iteration()) warnings_.add(CKPT_WARNING_INTERPOSE, *news);
   snapshot_called_at_ = called_at;
   Outcome outcome;
   try {
@@ -438,6 +406,7 @@ void Engine::sealed(bool whole) {
   released_.slots.reset();
   if (whole && gpu_replication_)
     gpu_replication_->captured(CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), main, slots);
+  if (whole) newest_sealed_.store(iteration);
   sealing_.end();  // first: whoever waited for the ticket may take the next snapshot
   if (whole)
     tickets_.captured(iteration, bytes, milliseconds_between(called_at, Clock::now()));
@@ -457,25 +426,13 @@ bool Engine::release(std::span<const device::Stream> streams, std::int64_t timeo
 Outcome Engine::before_update(std::span<const device::Stream> streams) {
   device_->check_streams("before_update()", streams);
   const bool was_at_rest = gate_.state() != UpdateGate::updating;
+  await_gpu("before_update()", streams);
   if (!pass_gate()) return halted();
   habit_.asked();
   take_back_own();
   const Outcome outcome = end_capture(streams);
   if (was_at_rest) prepare_own();
   return outcome;
-}
-
-// Writes the private shard for the iteration whose update begins now. A rank that dies within that update leaves it,
-// and the others may have the main shard.
-void Engine::prepare_own() {
-  const bool is_ready = std::exchange(own_is_ready_, true);
-  if (!is_ready || !is_consecutive_ || options_.on_suspicion != OnSuspicion::halt || !device_->can_start_late()) return;
-  if (capture_.active() || !capture_.session().slots || reserving_.under_way()) return;
-  if (!link_.connected() || link_.session_number() != session_number_ || capture_.session().control->fenced() != 0)
-    return;
-  const RankState& state = registry_.state();
-  if (capture_.misfit(state)) return;
-  capture_.prepare_own(CheckpointId(incarnation_.load(std::memory_order_relaxed), last_iteration_ + 1), state);
 }
 
 Outcome Engine::end_capture(std::span<const device::Stream> streams) {

@@ -34,6 +34,10 @@ class AutoDevice : public Device {
     used_.load()->start(overlapped, synchronous, stream);
   }
   bool can_start_late() const override { return used_.load()->can_start_late(); }
+  bool wait_for_synchronous(std::int64_t timeout_ms) override { return used_.load()->wait_for_synchronous(timeout_ms); }
+  bool captures_late() const override { return used_.load()->captures_late(); }
+  void reserve_late(std::span<const Copy> pieces) override { used_.load()->reserve_late(pieces); }
+  void start_late(std::span<const Copy> overlapped) override { used_.load()->start_late(overlapped); }
   void note_lead(Stream stream) override { used_.load()->note_lead(stream); }
   bool is_ahead() const override { return used_.load()->is_ahead(); }
   bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) override {
@@ -43,8 +47,8 @@ class AutoDevice : public Device {
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override {
     return used_.load()->load(plan, from, stream);
   }
-  std::optional<std::size_t> verify(const Plan& plan, const std::uint64_t* digests) override {
-    return used_.load()->verify(plan, digests);
+  std::optional<std::size_t> verify(const Plan& plan, const std::uint64_t* digests, Stream stream) override {
+    return used_.load()->verify(plan, digests, stream);
   }
   std::unique_ptr<StreamTimestamps> timestamps(Range words, std::shared_ptr<void> owner,
                                                StreamTimestamps::Reached reached) override {

@@ -16,23 +16,13 @@ namespace {
 constexpr auto poll_pause = std::chrono::microseconds(100);
 constexpr auto late_pause = std::chrono::milliseconds(5);
 
-// What the copies of one load() read and write on the host.
-struct LoadBuffers {
-  explicit LoadBuffers(std::size_t leaves) : digests(leaves * sizeof(std::uint64_t)) {}
-  PinnedMemory digests;
-  std::optional<CudaBounce> bounce;  // where what is loaded is not pinned
-};
-
-// Resources whose release would wait for a GPU that does not answer. They are kept for good.
-struct Remains {
-  std::unique_ptr<CudaStagingPipeline> staging_pipeline;
-  std::unique_ptr<LoadBuffers> load_buffers;
-};
-void keep_for_good(Remains remains) {
+// Keeps resources whose release would wait for a GPU that does not answer.
+template <class Resource>
+void keep_for_good(std::unique_ptr<Resource> resource) {
   static std::mutex mutex;
-  static auto* const all = new std::vector<Remains>;
+  static auto* const all = new std::vector<std::unique_ptr<Resource>>;
   const std::lock_guard lock(mutex);
-  all->push_back(std::move(remains));
+  all->push_back(std::move(resource));
 }
 
 std::optional<std::size_t> first_difference(const std::uint64_t* digests, const std::uint64_t* expected,
@@ -43,6 +33,14 @@ std::optional<std::size_t> first_difference(const std::uint64_t* digests, const 
 }
 
 }  // namespace
+
+// What one load() or verify() reads and writes on the host.
+struct CudaDevice::Reading {
+  explicit Reading(std::size_t leaf_count) : leaves(leaf_count), digests(leaf_count * sizeof(std::uint64_t)) {}
+  const std::size_t leaves;
+  PinnedMemory digests;
+  std::optional<CudaBounce> bounce;  // where what is loaded is not pinned
+};
 
 int CudaDevice::ordinal_of(const void* data) {
   // Uses the context of the caller's thread. A context of our own would cost memory on some GPU.
@@ -83,7 +81,7 @@ CudaDevice::~CudaDevice() {
   const ContextScope scope(context_);
   lead_.reset();
   if (is_late_) look_for_late_copy();
-  if (may_still_write()) keep_for_good({std::move(staging_pipeline_), nullptr});
+  if (may_still_write()) keep_for_good(std::move(staging_pipeline_));
   staging_pipeline_.reset();
 }
 
@@ -135,19 +133,56 @@ void CudaDevice::fail(const std::string& sentence) {
   phase_ = Phase::failed;
 }
 
-void CudaDevice::start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) {
+template <class Enqueue>
+void CudaDevice::begin(Enqueue enqueue) {
   Lock lock(mutex_);
   changed_.wait(lock, [this] { return phase_ != Phase::ending; });  // `done` may have told the caller to go on
   const ContextScope scope(context_);
   phase_ = Phase::copying;
   try {
     if (is_late_) throw Failure(CKPT_ERR_SYSTEM, "it has not ended an earlier copy");
-    staging_pipeline_->begin(overlapped, synchronous, static_cast<CUstream>(stream));
+    enqueue(*staging_pipeline_);
   } catch (const Failure& failure) {
     fail(failure.what());
   }
   pinning_.free(staging_pipeline_->take_retired());
   changed_.notify_all();
+}
+
+void CudaDevice::start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) {
+  begin([&](CudaStagingPipeline& pipeline) { pipeline.begin(overlapped, synchronous, static_cast<CUstream>(stream)); });
+}
+
+void CudaDevice::start_late(std::span<const Copy> overlapped) {
+  begin([&](CudaStagingPipeline& pipeline) { pipeline.begin_late(overlapped); });
+}
+
+// start_late() tries again what fails here.
+void CudaDevice::reserve_late(std::span<const Copy> pieces) {
+  const Lock lock(mutex_);
+  if (may_still_write()) return;
+  const ContextScope scope(context_);
+  try {
+    staging_pipeline_->reserve_late(pieces);
+  } catch (const Failure&) {
+    return;
+  }
+  pinning_.free(staging_pipeline_->take_retired());
+}
+
+bool CudaDevice::wait_for_synchronous(std::int64_t timeout_ms) {
+  const Deadline deadline = Deadline::in_ms(timeout_ms);
+  Lock lock(mutex_);
+  const ContextScope scope(context_);
+  try {
+    while (phase_ == Phase::copying && !staging_pipeline_->synchronous_arrived()) {
+      if (deadline.passed()) return false;
+      changed_.wait_for(lock, poll_pause);
+    }
+  } catch (const Failure& failure) {
+    fail(failure.what());
+  }
+  return phase_ == Phase::copying;
 }
 
 void CudaDevice::note_lead(Stream stream) {
@@ -333,37 +368,57 @@ void CudaDevice::step(Lock& lock) {
   changed_.wait_for(lock, poll_pause);
 }
 
+// Enqueues work that ends with the digests of all leaves on the host, waits for it, and compares. Call it with the lock
+// held and the context current.
+template <class Enqueue>
+std::optional<std::size_t> CudaDevice::read(std::unique_ptr<Reading> reading, const std::uint64_t* expected,
+                                            Deadline deadline, Enqueue enqueue) {
+  auto* const digests = reading->digests.as<std::uint64_t>();
+  try {
+    enqueue(digests);
+    if (!wait_for_arrival(deadline))
+      throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not load or check the state within " +
+                                          std::to_string(limits_.load_timeout_ms) + " ms; is it hung?");
+  } catch (const Failure&) {
+    drain();
+    if (may_still_write()) keep_for_good(std::move(reading));
+    changed_.notify_all();
+    throw;
+  }
+  pinning_.free(staging_pipeline_->take_retired());
+  return first_difference(digests, expected, reading->leaves);
+}
+
 std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, Stream stream) {
   if (plan.leaves() == 0) return std::nullopt;
   const Lock lock(mutex_);
   if (may_still_write()) throw Failure(CKPT_ERR_SYSTEM, failure_);
   const ContextScope scope(context_);
-  auto buffers = std::make_unique<LoadBuffers>(plan.leaves());
+  auto reading = std::make_unique<Reading>(plan.leaves());
   if (!pinning_.covers({const_cast<std::byte*>(from.data), plan.length_bytes()}))
-    buffers->bounce.emplace(std::min<std::size_t>(plan.length_bytes(), staging_pipeline_->chunk_bytes()));
+    reading->bounce.emplace(std::min<std::size_t>(plan.length_bytes(), staging_pipeline_->chunk_bytes()));
   const Deadline deadline = Deadline::in_ms(limits_.load_timeout_ms);
-  const auto copy_in = [&](CUdeviceptr to, std::uint64_t first_byte, std::size_t size_bytes, CUstream on) {
-    if (buffers->bounce)
-      buffers->bounce->copy_to_device(to, from.data + first_byte, size_bytes, on, deadline);
+  const auto copy_in = [&, bounce = reading->bounce ? &*reading->bounce : nullptr](
+                           CUdeviceptr to, std::uint64_t first_byte, std::size_t size_bytes, CUstream on) {
+    if (bounce != nullptr)
+      bounce->copy_to_device(to, from.data + first_byte, size_bytes, on, deadline);
     else
       copy_to_device(to, from.data + first_byte, size_bytes, on);
   };
-  auto* const digests = buffers->digests.as<std::uint64_t>();
-  try {
+  const auto bad_leaf = read(std::move(reading), from.digests, deadline, [&](std::uint64_t* digests) {
     staging_pipeline_->load(plan, copy_in, digests, static_cast<CUstream>(stream));
-    if (!wait_for_arrival(deadline))
-      throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not load the state within " +
-                                          std::to_string(limits_.load_timeout_ms) +
-                                          " ms; check whether the GPU hangs (nvidia-smi)");
-  } catch (const Failure&) {
-    drain();
-    if (may_still_write()) keep_for_good({nullptr, std::move(buffers)});
-    changed_.notify_all();
-    throw;
-  }
+  });
   staging_pipeline_->land();
-  pinning_.free(staging_pipeline_->take_retired());
-  return first_difference(digests, from.digests, plan.leaves());
+  return bad_leaf;
+}
+
+std::optional<std::size_t> CudaDevice::verify(const Plan& plan, const std::uint64_t* expected, Stream stream) {
+  if (plan.leaves() == 0) return std::nullopt;
+  const Lock lock(mutex_);
+  if (may_still_write()) throw Failure(CKPT_ERR_SYSTEM, failure_);
+  const ContextScope scope(context_);
+  return read(std::make_unique<Reading>(plan.leaves()), expected, Deadline::in_ms(limits_.load_timeout_ms),
+              [&](std::uint64_t* digests) { staging_pipeline_->digest(plan, digests, static_cast<CUstream>(stream)); });
 }
 
 std::unique_ptr<StreamTimestamps> CudaDevice::timestamps(Range words, std::shared_ptr<void> owner,

@@ -56,11 +56,16 @@ class CudaDevice : public Device {
   std::uint64_t staging_bytes() const override { return staging_pipeline_->staging_bytes(); }
   std::string shortage() const override;
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override;
+  bool wait_for_synchronous(std::int64_t timeout_ms) override;
+  bool captures_late() const override { return true; }
+  void reserve_late(std::span<const Copy> pieces) override;
+  void start_late(std::span<const Copy> overlapped) override;
   void note_lead(Stream stream) override;
   bool is_ahead() const override;
   bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) override;
   void cancel() override;
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;
+  std::optional<std::size_t> verify(const Plan& plan, const std::uint64_t* digests, Stream stream) override;
   std::unique_ptr<StreamTimestamps> timestamps(Range words, std::shared_ptr<void> owner,
                                                StreamTimestamps::Reached reached) override;
   void check_replication(const char* const* environment) const override { CudaPieceReplicator::check(environment); }
@@ -75,6 +80,12 @@ class CudaDevice : public Device {
   enum class Phase { idle, copying, released, failed, ending };
   using Lock = std::unique_lock<std::mutex>;
 
+  template <class Enqueue>
+  void begin(Enqueue enqueue);
+  struct Reading;
+  template <class Enqueue>
+  std::optional<std::size_t> read(std::unique_ptr<Reading> reading, const std::uint64_t* expected, Deadline deadline,
+                                  Enqueue enqueue);
   void run();
   void step(Lock& lock);
   void feed(bool only_into_free);

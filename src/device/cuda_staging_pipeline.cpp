@@ -12,14 +12,20 @@ constexpr std::size_t leaf_bytes = kernels::leaf_size_bytes;
 
 }  // namespace
 
-void CudaStagingPipeline::begin(std::span<const Device::Copy> overlapped, const Device::Copy& synchronous,
-                                CUstream stream) {
+// Returns their plans.
+CudaStagingPipeline::Plans CudaStagingPipeline::take_overlapped(std::span<const Device::Copy> overlapped) {
   overlapped_count_ = std::min(overlapped.size(), plans_max);
-  std::array<const Plan*, plans_max + 1> plans{};
+  Plans plans{};
   for (std::size_t i = 0; i < overlapped_count_; ++i) {
     overlapped_[i] = overlapped[i];
     plans[i] = overlapped[i].plan;
   }
+  return plans;
+}
+
+void CudaStagingPipeline::begin(std::span<const Device::Copy> overlapped, const Device::Copy& synchronous,
+                                CUstream stream) {
+  Plans plans = take_overlapped(overlapped);
   plans[overlapped_count_] = synchronous.plan;
   table_.assign(std::span(plans).first(overlapped_count_ + 1), CudaTable::Images::copied, retired_);
   entered_.record(stream);
@@ -28,6 +34,22 @@ void CudaStagingPipeline::begin(std::span<const Device::Copy> overlapped, const 
   carry_at_once(synchronous, overlapped_count_, stream);
   piece_ = leaf_ = 0;
   skip_finished_pieces();
+}
+
+void CudaStagingPipeline::begin_late(std::span<const Device::Copy> overlapped) {
+  const Plans plans = take_overlapped(overlapped);
+  table_.assign(std::span(plans).first(overlapped_count_), CudaTable::Images::copied, retired_);
+  table_.upload(pack_stream_);
+  entered_.record(pack_stream_);
+  piece_ = leaf_ = 0;
+  skip_finished_pieces();
+}
+
+void CudaStagingPipeline::reserve_late(std::span<const Device::Copy> pieces) {
+  Plans plans{};
+  const std::size_t count = std::min(pieces.size(), plans_max);
+  for (std::size_t i = 0; i < count; ++i) plans[i] = pieces[i].plan;
+  table_.reserve(std::span(plans).first(count), retired_);
 }
 
 // It has its own room in device memory, for all of its size. So the next change to it waits only for packing.
@@ -46,6 +68,7 @@ void CudaStagingPipeline::carry_at_once(const Device::Copy& copy, std::size_t pl
   synchronous_digested_.hold_back(copy_stream_);
   copy_to_host(copy.to.data, data, length_bytes, copy_stream_);
   copy_to_host(copy.to.digests, digests, leaves * sizeof(std::uint64_t), copy_stream_);
+  synchronous_arrived_.record(copy_stream_);
 }
 
 void CudaStagingPipeline::skip_finished_pieces() {
@@ -96,16 +119,43 @@ void CudaStagingPipeline::abandon() {
   copied_ = number_;
 }
 
+// Calls each(first leaf, length in bytes) for each chunk of a plan.
+template <class Each>
+void CudaStagingPipeline::cut_into_chunks(const Plan& plan, Each each) const {
+  for (std::size_t leaf = 0; leaf < plan.leaves(); leaf += ring_.leaves()) {
+    const std::uint64_t rest_bytes = plan.length_bytes() - leaf * leaf_bytes;
+    each(leaf, std::min<std::uint64_t>(rest_bytes, ring_.chunk_bytes()));
+  }
+}
+
+void CudaStagingPipeline::digest(const Plan& plan, std::uint64_t* digests, CUstream stream) {
+  const Plan* const plans[] = {&plan};
+  table_.assign(plans, CudaTable::Images::copied, retired_);
+  entered_.record(stream);
+  entered_.hold_back(pack_stream_);
+  table_.upload(pack_stream_);
+  cut_into_chunks(plan, [&](std::size_t first_leaf, std::uint64_t length_bytes) {
+    const SubBuffer& buffer = ring_[number_++];
+    copied_ = number_;
+    buffer.emptied.hold_back(pack_stream_);
+    kernels_.pack(table_.job(0, first_leaf * leaf_bytes, length_bytes, buffer.data), pack_stream_);
+    kernels_.digest(buffer.data, length_bytes, buffer.digests, pack_stream_);
+    copy_to_host(digests + first_leaf, buffer.digests, kernels::leaf_count(length_bytes) * sizeof(std::uint64_t),
+                 pack_stream_);
+    buffer.emptied.record(pack_stream_);
+  });
+  arrived_.record(pack_stream_);
+}
+
 void CudaStagingPipeline::load(const Plan& plan, const CopyIn& copy_in, std::uint64_t* digests, CUstream stream) {
   const Plan* const plans[] = {&plan};
   table_.assign(plans, CudaTable::Images::blank, retired_);
   entered_.record(stream);
   entered_.hold_back(pack_stream_);
   table_.upload(pack_stream_);
-  for (std::size_t leaf = 0; leaf < plan.leaves(); leaf += ring_.leaves()) {
-    const std::uint64_t rest_bytes = plan.length_bytes() - leaf * leaf_bytes;
-    load_chunk(copy_in, leaf, std::min<std::uint64_t>(rest_bytes, ring_.chunk_bytes()), digests);
-  }
+  cut_into_chunks(plan, [&](std::size_t first_leaf, std::uint64_t length_bytes) {
+    load_chunk(copy_in, first_leaf, length_bytes, digests);
+  });
   arrived_.record(pack_stream_);
 }
 

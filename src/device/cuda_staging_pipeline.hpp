@@ -42,6 +42,12 @@ class CudaStagingPipeline {
   // Begins a capture after the work that is enqueued on `stream`. Work enqueued there later comes after `synchronous`
   // was packed. The previous capture must be over.
   void begin(std::span<const Device::Copy> overlapped, const Device::Copy& synchronous, CUstream stream);
+  // Begins a capture of tensors that no enqueued work writes. It waits for no stream of the caller's. It allocates
+  // nothing after reserve_late(), which needs that no capture runs.
+  void begin_late(std::span<const Device::Copy> overlapped);
+  void reserve_late(std::span<const Device::Copy> pieces);
+  // True if all of `synchronous` has arrived.
+  bool synchronous_arrived() const { return synchronous_arrived_.reached(); }
   // Each chunk is packed, and then copied out. is_packed(), is_copied(): no chunk is left. may_*(): the next one may be
   // enqueued without blocking. room(): a sub-buffer is free for it. *_next(): enqueues the next one.
   bool is_packed() const { return piece_ == overlapped_count_; }
@@ -59,13 +65,16 @@ class CudaStagingPipeline {
   void abandon();
   // True if the GPU has got to the capture.
   bool entered() const { return entered_.reached(); }
-  // After end() or load(): true if everything has arrived.
+  // After end(), load() or digest(): true if everything has arrived.
   bool arrived() const { return arrived_.reached(); }
 
   // Enqueues a whole restore after the work that is enqueued on `stream`. `copy_in` enqueues the copy of a chunk to the
   // GPU. Once arrived(), `digests` holds the digests of the leaves, and land() writes the tensors in host memory.
   using CopyIn = std::function<void(CUdeviceptr to, std::uint64_t first_byte, std::size_t size_bytes, CUstream stream)>;
   void load(const Plan& plan, const CopyIn& copy_in, std::uint64_t* digests, CUstream stream);
+  // Enqueues a whole check after the work that is enqueued on `stream`. Once arrived(), `digests` holds the digests of
+  // the tensors' leaves.
+  void digest(const Plan& plan, std::uint64_t* digests, CUstream stream);
   std::size_t chunk_bytes() const { return ring_.chunk_bytes(); }
   void land() const { table_.write_back(); }
 
@@ -73,6 +82,10 @@ class CudaStagingPipeline {
   RetiredMemory take_retired() { return std::exchange(retired_, {}); }
 
  private:
+  using Plans = std::array<const Plan*, plans_max + 1>;
+  Plans take_overlapped(std::span<const Device::Copy> overlapped);
+  template <class Each>
+  void cut_into_chunks(const Plan& plan, Each each) const;
   void carry_at_once(const Device::Copy& copy, std::size_t plan, CUstream stream);
   void skip_finished_pieces();
   void load_chunk(const CopyIn& copy_in, std::size_t first_leaf, std::uint64_t length_bytes, std::uint64_t* digests);
@@ -82,7 +95,7 @@ class CudaStagingPipeline {
   CudaRing ring_;
   CudaTable table_;
   DeviceMemory synchronous_;
-  Event entered_, synchronous_packed_, synchronous_digested_, packed_, arrived_;
+  Event entered_, synchronous_packed_, synchronous_digested_, synchronous_arrived_, packed_, arrived_;
 
   std::array<Device::Copy, plans_max> overlapped_{};
   std::size_t overlapped_count_ = 0;

@@ -15,6 +15,10 @@ void grow(Memory& memory, std::size_t needed_bytes, RetiredMemory& retired) {
 
 constexpr std::size_t image_alignment_bytes = 16;
 
+std::size_t image_room_bytes(std::size_t size_bytes) {
+  return (size_bytes + image_alignment_bytes - 1) / image_alignment_bytes * image_alignment_bytes;
+}
+
 }  // namespace
 
 void CudaTable::add(const Plan& plan) {
@@ -25,7 +29,7 @@ void CudaTable::add(const Plan& plan) {
     if (plan.memories()[i] == CKPT_HOST) {
       images_.push_back({data, size_bytes, image_bytes_});
       imaged_.push_back(entries_.size());
-      image_bytes_ += (size_bytes + image_alignment_bytes - 1) / image_alignment_bytes * image_alignment_bytes;
+      image_bytes_ += image_room_bytes(size_bytes);
     }
     entries_.push_back({reinterpret_cast<unsigned char*>(data), plan.offsets()[i]});
   }
@@ -58,6 +62,25 @@ void CudaTable::assign(std::span<const Plan* const> plans, Images images, Retire
   first_entries_.push_back(entries_.size());
   place_images(images, retired);
   stage(retired);
+}
+
+void CudaTable::reserve(std::span<const Plan* const> plans, RetiredMemory& retired) {
+  std::size_t entries = plans.size(), images = 0, image_bytes = 0;
+  for (const Plan* plan : plans) {
+    entries += plan->targets().size();
+    for (std::size_t i = 0; i < plan->targets().size(); ++i)
+      if (plan->memories()[i] == CKPT_HOST) {
+        ++images;
+        image_bytes += image_room_bytes(plan->targets()[i].size_bytes);
+      }
+  }
+  entries_.reserve(entries);
+  first_entries_.reserve(plans.size() + 1);
+  images_.reserve(images);
+  imaged_.reserve(images);
+  grow(image_memory_, image_bytes, retired);
+  grow(staged_, entries * sizeof(entries_[0]), retired);
+  grow(on_device_, entries * sizeof(entries_[0]), retired);
 }
 
 void CudaTable::upload(CUstream stream) const {

@@ -23,6 +23,8 @@ class CudaTable {
   // Makes the tables of these plans. The GPU must have finished with the previous tables. Allocates if these are larger
   // than all before, and adds what was too small to `retired`.
   void assign(std::span<const Plan* const> plans, Images images, RetiredMemory& retired);
+  // Allocates what assign() needs for these plans, and adds what was too small to `retired`.
+  void reserve(std::span<const Plan* const> plans, RetiredMemory& retired);
   // Copies the tables to the GPU, on this stream.
   void upload(CUstream stream) const;
   // Returns a job for `length_bytes` packed bytes of plan number `plan`, from `first_byte` on. They lie at `packed`.

@@ -151,6 +151,18 @@ class Device {
   virtual void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) = 0;
   // True if start() may come on another thread, and at any time before the overlapped tensors change.
   virtual bool can_start_late() const { return false; }
+  // Waits until what start() copies synchronously is at its destination. On the host it is there at once. Returns false
+  // if the copy failed or did not end in time. Then call cancel().
+  virtual bool wait_for_synchronous(std::int64_t /*timeout_ms*/) { return true; }
+
+  // Captures of tensors at rest: all work that has written them has ended, and none follows. True if the device can do
+  // that. Always true if can_start_late().
+  virtual bool captures_late() const { return can_start_late(); }
+  // Allocates what start_late() needs for these pieces. Training thread, while no copy runs. Does not throw.
+  virtual void reserve_late(std::span<const Copy> /*pieces*/) {}
+  // As start(), for tensors at rest, and on any thread. It waits for no stream of training. It allocates nothing after
+  // reserve_late().
+  virtual void start_late(std::span<const Copy> /*overlapped*/) {}
 
   // note_lead(): remembers how much training has enqueued on `stream` until now. is_ahead(): true while the GPU has not
   // done that yet, so the host may wait without delaying training. Always false on the host.
@@ -173,9 +185,12 @@ class Device {
   // Failure.
   virtual std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) = 0;
 
-  // If can_start_late(): compares the tensors, where they are, with the digests of a piece's leaves. Returns the number
-  // of the first leaf that differs, or nothing if the tensors hold that piece.
-  virtual std::optional<std::size_t> verify(const Plan& /*plan*/, const std::uint64_t* /*digests*/) { return 0; }
+  // If captures_late(): compares the tensors, where they are, with the digests of a piece's leaves, after the work that
+  // is enqueued on `stream`. Returns the number of the first leaf that differs, or nothing if the tensors hold that
+  // piece. Throws Failure.
+  virtual std::optional<std::size_t> verify(const Plan& /*plan*/, const std::uint64_t* /*digests*/, Stream /*stream*/) {
+    return 0;
+  }
 
   // Creates a timeline whose words are in these whole pages. They must stay mapped while anybody owns `owner`. Returns
   // null if the tensors are not on a GPU or it cannot write such words. The timeline may outlive the device.

@@ -28,6 +28,8 @@ void HostDevice::start(std::span<const Copy> copies, const Copy& synchronous, St
                          synchronous.plan->leaves(), synchronous.to.digests);
 }
 
+void HostDevice::start_late(std::span<const Copy> overlapped) { start(overlapped, {&nothing_, {}}, nullptr); }
+
 bool HostDevice::release(std::span<const Stream>, std::int64_t timeout_ms, Done done) {
   if (!pool_.wait(Deadline::in_ms(timeout_ms))) return false;
   done(true);
@@ -69,7 +71,7 @@ std::optional<std::size_t> HostDevice::load(const Plan& plan, ConstPacked from, 
   });
 }
 
-std::optional<std::size_t> HostDevice::verify(const Plan& plan, const std::uint64_t* digests) {
+std::optional<std::size_t> HostDevice::verify(const Plan& plan, const std::uint64_t* digests, Stream) {
   return find_bad(plan.leaves(), [&](std::size_t first, std::size_t last) {
     return kernels::verify_segments(plan.sources(), plan.offsets(), first, last, digests);
   });

@@ -20,16 +20,18 @@ class HostDevice : public Device {
   std::string failure() const override { return {}; }
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override;
   bool can_start_late() const override { return true; }
+  void start_late(std::span<const Copy> overlapped) override;
   bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) override;
   void cancel() override { pool_.cancel(); }
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;
-  std::optional<std::size_t> verify(const Plan& plan, const std::uint64_t* digests) override;
+  std::optional<std::size_t> verify(const Plan& plan, const std::uint64_t* digests, Stream stream) override;
 
  private:
   void copy_leaves(std::size_t first, std::size_t last) const;
   template <class FirstBad>
   std::optional<std::size_t> find_bad(std::size_t leaves, FirstBad first_bad);
 
+  const Plan nothing_{{}};
   // The copies under way. Kept here so that the pool's function holds one pointer and needs no allocation.
   std::array<Copy, plans_max> copies_{};
   std::size_t copy_count_ = 0;

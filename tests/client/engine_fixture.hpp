@@ -35,8 +35,9 @@ class LateDevice : public device::Device {
   std::optional<std::size_t> load(const device::Plan& plan, device::ConstPacked from, device::Stream stream) override {
     return host_.load(plan, from, stream);
   }
-  std::optional<std::size_t> verify(const device::Plan& plan, const std::uint64_t* digests) override {
-    return host_.verify(plan, digests);
+  std::optional<std::size_t> verify(const device::Plan& plan, const std::uint64_t* digests,
+                                    device::Stream stream) override {
+    return host_.verify(plan, digests, stream);
   }
 
  private:
@@ -105,7 +106,7 @@ class EngineTest : public testing::Test {
   Options options(const OptionPairs& more = {}) const {
     OptionPairs pairs = {{"job", "job"},
                          {"rank", "0"},
-                         {"world_size", "1"},
+                         {"world_size", world_size_},
                          {"node", "node"},
                          {"agent", "attach"},
                          {"arena_dir", directory_.path()},
@@ -140,6 +141,7 @@ class EngineTest : public testing::Test {
     return {};
   }
 
+  std::string world_size_ = "1";
   test::TemporaryDirectory directory_{test::in_memory};
   std::optional<FakeAgent> agent_;
 };

@@ -244,6 +244,49 @@ TEST_F(CudaDeviceTest, NamesALeafThatDoesNotMatch) {
   EXPECT_EQ(device->load(overlapped_plan_, slot_->const_packed(), nullptr), std::optional<std::size_t>(11));
 }
 
+TEST_F(CudaDeviceTest, ChecksTensorsWhereTheyAreAfterWhatTheStreamStillWrites) {
+  const auto device = this->device();
+  const GpuStream stream;
+  const auto bytes = overlapped_->fill(9);
+  start(*device, stream);
+  ASSERT_TRUE(release(*device, {stream}));
+  ASSERT_EQ(outcome(), 1);
+  EXPECT_EQ(device->verify(overlapped_plan_, slot_->digests(), stream), std::nullopt);
+  EXPECT_EQ(overlapped_->read(), bytes);
+  slot_->digests()[11] ^= 1;
+  EXPECT_EQ(device->verify(overlapped_plan_, slot_->digests(), stream), std::optional<std::size_t>(11));
+  slot_->digests()[11] ^= 1;
+  overlapped_->update(stream, 3);
+  EXPECT_EQ(device->verify(overlapped_plan_, slot_->digests(), stream), std::optional<std::size_t>(0));
+}
+
+TEST_F(CudaDeviceTest, ChecksAnyRangeOfTheTensors) {
+  const auto device = this->device();
+  const auto bytes = overlapped_->fill(10);
+  for (const auto& [first, size] : {std::pair<std::size_t, std::size_t>(0, 1), {1'499'999, 17}, {65'535, 65'536}}) {
+    const Plan range = overlapped_plan_.slice(first, size);
+    std::uint64_t digest = kernels::leaf_digest(bytes.data() + first, size);
+    EXPECT_EQ(device->verify(range, &digest, nullptr), std::nullopt) << first;
+    digest ^= 1;
+    EXPECT_EQ(device->verify(range, &digest, nullptr), std::optional<std::size_t>(0)) << first;
+  }
+}
+
+TEST_F(CudaDeviceTest, TensorsAtRestAreCapturedWithoutAStreamAndWithoutAllocating) {
+  const auto device = this->device();
+  const auto bytes = overlapped_->fill(11);
+  const Device::Copy copy{&overlapped_plan_, slot_->packed()};
+  device->reserve_late({&copy, 1});
+  const auto allocations = has_buttons() ? buttons().allocations() : 0;
+  device->start_late({&copy, 1});
+  ASSERT_TRUE(release(*device, {}));
+  ASSERT_EQ(outcome(), 1);
+  slot_->expect_holds(bytes);
+  if (has_buttons()) {
+    EXPECT_EQ(buttons().allocations(), allocations);
+  }
+}
+
 TEST_F(CudaDeviceTest, LeavesNothingOnTheGpu) {
   if (!has_buttons()) GTEST_SKIP();
   const auto before = buttons().allocations();

@@ -237,5 +237,30 @@ TEST_F(CudaDeviceTest, ALoadThatTheGpuDoesNotEndFailsAtItsDeadlineAndCapturesGoO
   slot_->expect_holds(bytes);
 }
 
+TEST_F(CudaDeviceTest, AGpuThatDoesNotAnswerIsNotCheckedForEver) {
+  if (!has_buttons()) GTEST_SKIP();
+  CudaDevice device(0, small_staging, {.drain_timeout_ms = 20, .load_timeout_ms = 20});
+  const std::vector<std::uint64_t> digests(overlapped_plan_.leaves());
+  buttons().hold(CKPT_DOUBLE_KERNEL, 1);
+  EXPECT_THROW(device.verify(overlapped_plan_, digests.data(), nullptr), Failure);
+  EXPECT_TRUE(device.broken());
+  EXPECT_THROW(device.verify(overlapped_plan_, digests.data(), nullptr), Failure);
+  buttons().hold(CKPT_DOUBLE_KERNEL, 0);
+  EXPECT_TRUE(eventually([&] { return !device.broken(); }));
+  EXPECT_NE(device.verify(overlapped_plan_, digests.data(), nullptr), std::nullopt);
+}
+
+TEST_F(CudaDeviceTest, ASynchronousPieceThatDoesNotArriveInTimeIsTold) {
+  if (!has_buttons()) GTEST_SKIP();
+  const auto device = this->device();
+  buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
+  device->start({}, {&synchronous_plan_, private_slot_->packed()}, nullptr);
+  EXPECT_FALSE(device->wait_for_synchronous(10));
+  buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
+  EXPECT_TRUE(device->wait_for_synchronous(50'000));
+  device->cancel();
+  EXPECT_FALSE(device->wait_for_synchronous(0)) << "nothing is captured";
+}
+
 }  // namespace
 }  // namespace ckpt::device

@@ -172,10 +172,11 @@ class Checkpointer:
 
     def before_update(self, *streams: torch.cuda.Stream) -> bool:
         """Finishes the pending capture. Call it before parameters, optimizer state or `tensors` change again. Waits
-        until they are captured. With tensors on a GPU, `streams` wait, not the host: name every stream that changes the
-        tensors. If you name none, the current stream waits. If the optimizer has hooks, its step() also calls this
-        function, for the current stream. Raises ckptengine.Halted if the job was halted: then do not update
-        (docs/jit.md). Within run() it raises Interrupted instead, also if a communication has failed."""
+        until they are captured. With tensors on a GPU, `streams` wait, and the host only with on_suspicion=halt: name
+        every stream that changes the tensors. If you name none, the current stream waits. If the optimizer has hooks,
+        its step() also calls this function, for the current stream. Raises ckptengine.Halted if the job was halted:
+        then do not update (docs/jit.md). Within run() it raises Interrupted instead, also if a communication has
+        failed."""
         if self._gate is not None:
             self._gate.before_update()
         if self._is_halting and self._is_at_rest:

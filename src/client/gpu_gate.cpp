@@ -1,0 +1,52 @@
+// The engine's part for halts with tensors on a GPU: the host waits for the GPU.
+//
+// Without halts the host runs ahead of the GPU. It would enqueue the update behind a communication that hangs. Once
+// that communication is aborted, the GPU would go on to the update with wrong gradients. So with halts
+// - before_update() returns when the GPU has done what was enqueued before it. While the GPU hangs, no update is
+//   enqueued behind.
+// - snapshot() waits until the GPU has done the update. So tensors at rest are at rest on the GPU, too, and a late
+//   capture waits for no stream of training.
+
+#include <thread>
+
+#include "client/engine.hpp"
+
+namespace ckpt::client {
+namespace {
+
+constexpr std::chrono::microseconds gpu_poll{50};
+
+}  // namespace
+
+bool Engine::waits_for_gpu() const {
+  return options_.on_suspicion == OnSuspicion::halt && registry_.has_gpu_tensors() && device_->captures_late();
+}
+
+// Returns early once this rank is halted. A rank that is held may have to do one more update, so it waits on.
+void Engine::await_gpu(const char* call, std::span<const device::Stream> streams) {
+  if (!waits_for_gpu()) return;
+  const Deadline deadline = Deadline::in_ms(limits_.gpu_work_ms);
+  for (const device::Stream stream : streams) {
+    device_->note_lead(stream);
+    while (device_->is_ahead() && gate_.state() != UpdateGate::over) {
+      if (deadline.passed())
+        throw Failure(CKPT_ERR_TIMEOUT, std::string(call) + " waited " + std::to_string(limits_.gpu_work_ms) +
+                                            " ms for the GPU to do what was enqueued before; does a communication "
+                                            "hang? Tensors are as they were, and the call may be repeated");
+      std::this_thread::sleep_for(gpu_poll);
+    }
+  }
+}
+
+std::shared_ptr<GpuComm> Engine::gpu_comm() const {
+  const std::lock_guard lock(gpu_comm_mutex_);
+  return gpu_comm_;
+}
+
+// Other threads may be within the previous one. Whoever is last ends it.
+void Engine::use_gpu_comm(std::shared_ptr<GpuComm> comm) {
+  const std::lock_guard lock(gpu_comm_mutex_);
+  gpu_comm_.swap(comm);
+}
+
+}  // namespace ckpt::client
