@@ -158,7 +158,8 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
   }
   if (!sealing_.wait(deadline)) return fail(too_long);
   if (is_captured(gate_.iteration())) return true;
-  return fail(capture_.failure().empty() ? not_asked_for : capture_.failure());
+  if (!capture_.failure().empty()) return fail(capture_.failure());
+  return fail(deadline.passed() ? too_long : not_asked_for);  // the device gives a late copy up by itself
 }
 
 // Captures what is at rest. Returns false if a capture did not end in time.

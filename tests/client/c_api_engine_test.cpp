@@ -167,7 +167,7 @@ TEST_F(CApiEngineTest, WithATensorInGpuMemoryTheStreamMustBeNamed) {
   ASSERT_EQ(ckpt_register_tensor(engine_, &empty), CKPT_OK) << ckpt_last_error();
   void* const legacy_default = nullptr;
   EXPECT_EQ(ckpt_snapshot(engine_, 0, CKPT_NO_STREAM), CKPT_ERR_INVALID);
-  EXPECT_THAT(ckpt_last_error(), testing::HasSubstr("snapshot() names no stream"));
+  EXPECT_THAT(ckpt_last_error(), testing::HasSubstr("snapshot() was called without a stream"));
   ASSERT_EQ(ckpt_snapshot(engine_, 0, legacy_default), CKPT_OK) << ckpt_last_error();
   EXPECT_EQ(ckpt_before_update(engine_, nullptr, 0), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_before_update(engine_, &legacy_default, 1), CKPT_OK) << ckpt_last_error();

@@ -185,7 +185,7 @@ TEST_F(LateCaptureTest, ALoopThatDoesNotAskBeforeUpdatesIsNotCaptured) {
   await(FreezeState::refused, 12);
   EXPECT_FALSE(is_stored("rank0", 12));
   EXPECT_THAT(engine->before_update().text,
-              HasSubstr("is not captured, because training was not seen to call before_update()"));
+              HasSubstr("is not captured, because training has not called before_update()"));
 }
 
 // It looks at its tickets, and asks only after snapshots that were taken.
