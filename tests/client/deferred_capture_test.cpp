@@ -226,7 +226,8 @@ TEST_F(Deferred, AForgottenUpdateDiscardsWhatWaitsAndIsWarnedOf) {
 TEST_F(Deferred, TensorsStayWhereTheyAreWhileASnapshotWaits) {
   snapshot_defers(1);
   auto more = test_tensor("more", CKPT_F32, {1});
-  EXPECT_THAT(caught([&] { engine_->register_tensor(more.abi()); }).sentence, HasSubstr("after snapshot(1) and before before_update()"));
+  EXPECT_THAT(caught([&] { engine_->register_tensor(more.abi()); }).sentence,
+              HasSubstr("after snapshot(1) and before before_update()"));
   EXPECT_THAT(caught([&] { engine_->move_tensor("weight", more.bytes.data()); }).sentence, HasSubstr("snapshot(1)"));
   EXPECT_THAT(caught([&] { engine_->unregister_tensor("weight"); }).sentence, HasSubstr("snapshot(1)"));
   EXPECT_EQ(engine_->before_update().status, CKPT_SKIPPED);
