@@ -114,6 +114,29 @@ TEST_F(Recovery, HolderWithoutANewerCheckpointProvesThatItWasNotCommitted) {
   EXPECT_FALSE(answer.decision.status_unknown);
 }
 
+// Rank 0 died within its update. The others may have captured its parts, too, and committed iteration 5 without them.
+TEST_F(Recovery, APartOfADeadRankDoesNotProveThatNothingNewerWasCommitted) {
+  names = {"model", private_shard(0), private_shard(1), private_shard(2)};
+  question.shards.assign(names.begin(), names.end());
+  question.main_shard = "model";
+  question.private_shards = {names[1], names[2], names[3]};
+  question.members_share = true;
+  const auto add = [&](NodeId node, const std::string& shard, std::int64_t iteration) {
+    reports[node].pieces.push_back(piece_of(shard, CheckpointId(incarnation, iteration), 3));
+  };
+  for (const auto& part : parts_of("model", 3)) add(0, part, 4);
+  for (const Rank rank : {1u, 2u}) add(1, private_shard(rank), 4);
+  reports[1].arena_id += 50;  // what it has came from elsewhere
+  add(0, private_shard(0), 4);
+  reports[0].newest_seen = CheckpointId(incarnation, 4);
+  EXPECT_FALSE(ask({0, 1}).decision.status_unknown);
+  add(0, private_shard(0), 5);
+  reports[0].newest_seen = CheckpointId(incarnation, 5);
+  const RecoveryAnswer answer = ask({0, 1});
+  EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
+  EXPECT_TRUE(answer.decision.status_unknown);
+}
+
 TEST_F(Recovery, ANewerCheckpointThatEveryHolderLeftHasMayHaveBeenCommitted) {
   for (const NodeId node : {0u, 1u}) {
     for (const Rank rank : {0u, 1u}) {

@@ -202,15 +202,20 @@ std::vector<const Report*> witnesses(const RecoveryQuestion& question) {
   return found;
 }
 
-// The newest checkpoint of any shard that the node has at `checkpoint`. A newer commit of the last incarnation would
-// have left that shard there, unless damage took it. So a node that lost anything newer to damage proves nothing.
+// True if the node has a shard at `checkpoint` and not newer. A newer commit of the last incarnation would have left
+// the newer one there. But damage may have taken it. And a part that several ranks capture is committed without a rank
+// that died: so a part proves nothing if anything else on the node is newer.
 bool holds_nothing_newer(const Report& report, CheckpointId checkpoint) {
   if (report.newest_damaged > checkpoint) return false;
-  return std::any_of(report.pieces.begin(), report.pieces.end(), [&](const PieceInfo& piece) {
+  const auto& pieces = report.pieces;
+  const auto any_newer = [&](const auto& counts) {
+    return std::any_of(pieces.begin(), pieces.end(),
+                       [&](const PieceInfo& other) { return other.checkpoint > checkpoint && counts(other); });
+  };
+  return std::any_of(pieces.begin(), pieces.end(), [&](const PieceInfo& piece) {
+    const bool is_part = parse_part(piece.shard).of > 1;
     return piece.checkpoint == checkpoint &&
-           std::none_of(report.pieces.begin(), report.pieces.end(), [&](const PieceInfo& other) {
-             return other.shard == piece.shard && other.checkpoint > checkpoint;
-           });
+           !any_newer([&](const PieceInfo& other) { return is_part || other.shard == piece.shard; });
   });
 }
 
