@@ -255,5 +255,9 @@ TEST(Seeds, ADeadRankIsNotNamedOnceAnotherProcessHasClaimedIt) {
   EXPECT_EQ(watched_violation_of(810, {6, 17, 19, 20, 21}, 0), "");
 }
 
+// One of two ranks that share a shard was corrupted. With parity, each of them captures one part, so nobody saw that
+// they disagree. What was restored was neither rank's, and the checker compared it with what one of them had.
+TEST(Seeds, ACorruptionMayChangeWhatIsRestoredUnseen) { EXPECT_EQ(watched_violation_of(1195, {14, 15}, 3), ""); }
+
 }  // namespace
 }  // namespace ckpt::sim
