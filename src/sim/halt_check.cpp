@@ -27,7 +27,15 @@ void HaltCheck::rested(const Trainer& trainer) {
   if (states.size() > remembered_iterations) states.pop_front();
 }
 
-void HaltCheck::corrupted(const Trainer& trainer) { states_.erase({trainer.incarnation(), trainer.rank}); }
+void HaltCheck::corrupted(const Trainer& trainer) {
+  states_.erase({trainer.incarnation(), trainer.rank});
+  corrupted_.insert(world_.settings.main_shard(trainer.rank));
+}
+
+// Ranks that share the shard may have captured it differently. Nobody sees that where one rank captures each part.
+bool HaltCheck::may_differ(Rank rank) const {
+  return world_.invariants.history().ranks_ever_disagreed() || corrupted_.contains(world_.settings.main_shard(rank));
+}
 
 void HaltCheck::sealed(const Trainer& trainer, const PieceInfo& piece) const {
   const State* state = find({piece.checkpoint.incarnation(), trainer.rank}, piece.checkpoint.iteration());
@@ -52,7 +60,7 @@ void HaltCheck::restored(const Trainer& trainer, CheckpointId checkpoint) {
   const bool was_late = late != captured_late_.end() && late->second == checkpoint.iteration();
   late_restores_ += was_late;
   const State* state = find(key, checkpoint.iteration());
-  if (!was_late || state == nullptr || world_.invariants.history().ranks_ever_disagreed()) return;
+  if (!was_late || state == nullptr || may_differ(trainer.rank)) return;
   if (trainer.main_state() == state->main && trainer.private_state() == state->private_) return;
   throw Violation{"I10",
                   text("rank ", trainer.rank, " froze at ", describe(checkpoint), " and restores something else")};
@@ -61,7 +69,7 @@ void HaltCheck::restored(const Trainer& trainer, CheckpointId checkpoint) {
 void HaltCheck::kept(const Trainer& trainer, CheckpointId checkpoint, std::uint64_t main) {
   ++kept_;
   const State* state = find({checkpoint.incarnation(), trainer.rank}, checkpoint.iteration());
-  if (state == nullptr || world_.invariants.history().ranks_ever_disagreed()) return;
+  if (state == nullptr || may_differ(trainer.rank)) return;
   if (main == state->main && main == trainer.main_state()) return;
   throw Violation{"I10", text("rank ", trainer.rank, " has rejoined and keeps its tensors as those of ",
                               describe(checkpoint), ", which they are not")};
@@ -106,6 +114,7 @@ void HaltCheck::told(const Machine& leader, const Directive& directive) {
 void HaltCheck::forget_everything() {
   states_.clear();
   captured_late_.clear();
+  corrupted_.clear();
   halted_ = 0;
   named_.clear();
 }

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "core/messages.hpp"
@@ -52,11 +54,13 @@ class HaltCheck {
   };
   using Key = std::pair<std::uint64_t, Rank>;  // incarnation and rank
   const State* find(Key key, std::int64_t iteration) const;
+  bool may_differ(Rank rank) const;
 
   World& world_;
   std::map<Key, std::deque<State>> states_;  // the newest of each rank
   std::map<Key, std::int64_t> captured_late_;
-  std::uint64_t halted_ = 0;  // incarnation of the newest halt
+  std::set<std::string> corrupted_;  // main shards of ranks that were corrupted
+  std::uint64_t halted_ = 0;         // incarnation of the newest halt
   TimeMs halted_at_ = 0;
   std::vector<Rank> named_;  // its culprits
   std::uint64_t halts_ = 0, late_captures_ = 0, late_restores_ = 0, kept_ = 0;

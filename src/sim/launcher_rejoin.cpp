@@ -16,6 +16,10 @@ bool Launcher::is_joining() const {
   return std::any_of(all.begin(), all.end(), [](const Trainer* each) { return each->stage() != Stage::training; });
 }
 
+bool Launcher::is_newest(std::uint64_t instance) const {
+  return std::find(instances_.begin(), instances_.end(), instance) != instances_.end();
+}
+
 void Launcher::failed(Rank rank) {
   if (!world_.settings.can_rejoin()) return restart();
   if (stopping_) return;

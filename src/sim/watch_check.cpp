@@ -199,6 +199,19 @@ bool WatchCheck::hung_in_communication(TimeMs since) const {
   });
 }
 
+// The launcher has begun to stop all ranks, and all of them still run: it left them behind. From then on, none of their
+// communications ends.
+bool WatchCheck::were_left_waiting(std::uint64_t incarnation, TimeMs since) const {
+  const Launcher& launcher = world_.launcher;
+  return std::all_of(truths_.begin(), truths_.end(), [&](const auto& entry) {
+    const Truth& truth = entry.second;
+    if (entry.first.first != incarnation) return true;
+    const bool is_over = truth.launch != launcher.launch() || launcher.is_between_launches();
+    const bool has_run = truth.died_at ? *truth.died_at >= since : world_.trainer(truth.instance) != nullptr;
+    return is_over && has_run && truth.is_communicating;
+  });
+}
+
 // Its computing in some five to eight iterations, without the longest of them, was long compared with the quickest such
 // iterations of some other rank.
 bool WatchCheck::is_slower(const Key& key) const {
@@ -258,6 +271,7 @@ std::string WatchCheck::why_innocent(const Machine& leader, const Culprit& culpr
     case RankTrouble::slow:
       return is_slower(key) ? "" : "computes no longer than the others";
     case RankTrouble::waiting:
+      if (were_left_waiting(directive.incarnation, since)) return "";
       if (directive.suspicion.is_everybody)
         return hung_in_communication(since) ? "" : "waits, and no communication hangs";
       return was_halted([](const Halt& halt) { return halt.in_communication; }) ||
@@ -332,7 +346,11 @@ void WatchCheck::after_step() {
 }
 
 void WatchCheck::check_is_named(const std::vector<const Truth*>& truths) {
-  if (world_.settings.can_rejoin() && world_.launcher.is_joining()) return;  // whoever failed has been replaced
+  // Whoever failed has been replaced. The new trainer may have died before it could join.
+  const auto is_replaced = [&](const Truth* truth) { return !world_.launcher.is_newest(truth->instance); };
+  if (world_.settings.can_rejoin() &&
+      (world_.launcher.is_joining() || std::any_of(truths.begin(), truths.end(), is_replaced)))
+    return;
   const TimeMs now = world_.event_queue.now();
   const TimeMs tick_ms = world_.settings.core.report_ms / 2;
   std::vector<Rank> gone, spinning, waiting;

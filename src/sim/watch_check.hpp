@@ -90,6 +90,7 @@ class WatchCheck {
   TimeMs allowed_ms(TimeMs longest_ms) const;
   bool hung_in_computing(const Truth& truth, TimeMs since) const;
   bool hung_in_communication(TimeMs since) const;
+  bool were_left_waiting(std::uint64_t incarnation, TimeMs since) const;
   bool is_slower(const Key& key) const;
   TimeMs believed_since(const Machine& leader, const Machine& machine) const;
 

@@ -25,6 +25,15 @@ std::string watched_violation_of(std::uint64_t seed) {
   return violation ? violation->invariant + ": " + violation->text : "";
 }
 
+// The same, as it was left by --shrink, and with halts.
+std::string watched_violation_of(std::uint64_t seed, const std::set<std::size_t>& faults, std::uint64_t shake) {
+  Settings settings = draw_settings(seed);
+  settings.only_faults = faults;
+  settings.shake = shake;
+  const auto violation = World(settings, nullptr).run().violation;
+  return violation ? violation->invariant + ": " + violation->text : "";
+}
+
 // Found before there were the harder faults.
 std::string violation_of(std::uint64_t seed) {
   Settings settings = draw_settings(seed);
@@ -235,6 +244,20 @@ TEST(Seeds, ARankThatSpinsIsNamedAgainSomeTimeAfterAStoppedOneGoesOn) { EXPECT_E
 
 // All clocks jumped, and one iteration of one rank counted as ten seconds long.
 TEST(Seeds, ARankIsNotSlowBecauseOfOneIteration) { EXPECT_EQ(watched_violation_of(900334), ""); }
+
+// A restart left all ranks behind. All waited in a communication that the model never ended, and the leader said that
+// all wait. The checker took only communications for hung that a fault had hung.
+TEST(Seeds, RanksThatARestartLeavesBehindMayAllWait) { EXPECT_EQ(watched_violation_of(781, {19}, 2), ""); }
+
+// A rank died, and so did the process that took its place, before it restored. The checker expected the leader to name
+// the rank for its first death, which the new trainer's claim had ended.
+TEST(Seeds, ADeadRankIsNotNamedOnceAnotherProcessHasClaimedIt) {
+  EXPECT_EQ(watched_violation_of(810, {6, 17, 19, 20, 21}, 0), "");
+}
+
+// One of two ranks that share a shard was corrupted. With parity, each of them captures one part, so nobody saw that
+// they disagree. What was restored was neither rank's, and the checker compared it with what one of them had.
+TEST(Seeds, ACorruptionMayChangeWhatIsRestoredUnseen) { EXPECT_EQ(watched_violation_of(1195, {14, 15}, 3), ""); }
 
 }  // namespace
 }  // namespace ckpt::sim
