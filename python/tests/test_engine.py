@@ -196,7 +196,7 @@ def test_a_closed_engine_refuses_calls_and_closes_twice(job):
     engine = Engine(**job)
     engine.close()
     engine.close()
-    assert status_of(engine.snapshot, 0) == (Status.INVALID, "the engine is closed")
+    assert status_of(engine.snapshot, 0) == (Status.INVALID, "the engine is closed; create another one")
 
 
 def test_a_snapshot_that_is_not_closed_by_before_update_is_discarded(job, caplog):
@@ -256,7 +256,7 @@ def test_wrong_communication_calls_say_so_and_write_nothing(job):
                 status, message = status_of(call, channel)
                 assert status is Status.INVALID and f"there is no channel {channel}" in message
         assert CommWords(job).written() == 0
-    assert status_of(engine.comm_begin) == (Status.INVALID, "the engine is closed")
+    assert status_of(engine.comm_begin) == (Status.INVALID, "the engine is closed; create another one")
 
 
 def test_a_pause_is_told_with_its_name_and_ends_also_with_an_error(job):

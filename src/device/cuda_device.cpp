@@ -378,7 +378,8 @@ std::optional<std::size_t> CudaDevice::read(std::unique_ptr<Reading> reading, co
     enqueue(digests);
     if (!wait_for_arrival(deadline))
       throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not load or check the state within " +
-                                          std::to_string(limits_.load_timeout_ms) + " ms; is it hung?");
+                                          std::to_string(limits_.load_timeout_ms) +
+                                          " ms; check whether the GPU hangs (nvidia-smi)");
   } catch (const Failure&) {
     drain();
     if (may_still_write()) keep_for_good(std::move(reading));

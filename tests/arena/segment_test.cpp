@@ -251,12 +251,12 @@ TEST_F(SegmentTest, UnfinishedCutOffOrForeignFilesAreRefused) {
   EXPECT_THAT(refusal_to_open(path_), HasSubstr("another version's format"));
   header->format = segment_format_version;
   header->slots_max = 3;
-  EXPECT_THAT(refusal_to_open(path_), HasSubstr("do not fit its size"));
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("do not fit the size of the file"));
   header->slots_max = 0;
   EXPECT_THAT(refusal_to_open(path_), HasSubstr("invalid"));
   header->slots_max = 4;
   header->data_capacity_bytes = std::uint64_t{1} << 63;
-  EXPECT_THAT(refusal_to_open(path_), HasSubstr("do not fit its size"));
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("do not fit the size of the file"));
   header->data_capacity_bytes = segment_.spec().data_capacity_bytes;
   std::memset(header->shard, 'x', sizeof(header->shard));
   EXPECT_THAT(refusal_to_open(path_), HasSubstr("valid name"));

@@ -142,7 +142,8 @@ TEST_F(PlacementCommand, RefusesBadInputInOneSentence) {
             "the correlation is above 0, but failure domains are not known for all 4 nodes: name them (--domains)");
   question = options(4, 2, "group", 1);
   question.trace_path = path("missing");
-  EXPECT_EQ(refusal(question), "cannot read " + path("missing"));
+  EXPECT_EQ(refusal(question),
+            "cannot read the file " + path("missing") + "; name a file that exists and that this user can read");
   question = options(4, 2, "group", 1);
   question.plot_path = path("plot.gif");
   EXPECT_EQ(refusal(question), "cannot plot to '" + path("plot.gif") + "': name a file that ends in .png or .svg");

@@ -44,7 +44,7 @@ TEST_F(CApi, NullsAreRefusedWithASentence) {
   EXPECT_EQ(ckpt_create(nullptr, 0, nullptr), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_create(nullptr, 1, nullptr), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_snapshot(nullptr, 0, CKPT_NO_STREAM), CKPT_ERR_INVALID);
-  EXPECT_THAT(ckpt_last_error(), HasSubstr("the engine is null"));
+  EXPECT_THAT(ckpt_last_error(), HasSubstr("the engine is a null pointer"));
   EXPECT_EQ(ckpt_before_update(nullptr, nullptr, 0), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_register_tensor(nullptr, nullptr), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_restore(nullptr, CKPT_NO_STREAM, nullptr), CKPT_ERR_INVALID);

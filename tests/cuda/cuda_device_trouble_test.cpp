@@ -239,7 +239,7 @@ TEST_F(CudaDeviceTest, ALoadThatTheGpuDoesNotEndFailsAtItsDeadlineAndCapturesGoO
 
 TEST_F(CudaDeviceTest, AGpuThatDoesNotAnswerIsNotCheckedForEver) {
   if (!has_buttons()) GTEST_SKIP();
-  CudaDevice device(0, small_staging, {.drain_timeout_ms = 20, .load_timeout_ms = 20});
+  CudaDevice device(0, small_staging, {.drain_timeout_ms = 20, .load_timeout_ms = 1000});
   const std::vector<std::uint64_t> digests(overlapped_plan_.leaves());
   buttons().hold(CKPT_DOUBLE_KERNEL, 1);
   EXPECT_THROW(device.verify(overlapped_plan_, digests.data(), nullptr), Failure);

@@ -224,12 +224,12 @@ TEST_F(GpuHaltTest, AGpuThatDoesNotAnswerIsToldWithinItsDeadline) {
 }
 
 TEST_F(GpuHaltTest, AGpuThatDoesNotGetToTheUpdateIsAnErrorAndTheCallCanBeRepeated) {
-  const auto engine = halting_engine("10", {.gpu_work_ms = 50});
+  const auto engine = halting_engine("10", {.gpu_work_ms = 1000});
   train(*engine, 0, 3);
   HungCommunication communication(stream());
   const Caught refused = caught([&] { before_update(*engine); });
   EXPECT_EQ(refused.status, CKPT_ERR_TIMEOUT);
-  EXPECT_THAT(refused.sentence, HasSubstr("before_update() waited 50 ms for the GPU"));
+  EXPECT_THAT(refused.sentence, HasSubstr("before_update() waited 1000 ms for the GPU"));
   communication.abort();
   ASSERT_CUDA(cuStreamSynchronize(stream()));
   iterate(*engine, 4);

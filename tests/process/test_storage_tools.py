@@ -162,7 +162,7 @@ def test_ls_says_what_is_wrong_with_a_checkpoint(storage: Path) -> None:
     checkpoints = json.loads(done("ls", "--json", "--storage", storage, "--job", "job"))["checkpoints"]
     problems = {entry["iteration"]: entry["problem"] for entry in checkpoints}
     assert "has no manifest.json" in problems[300]
-    assert "rank1.1.safetensors is" in problems[200] and "bytes long, but should be" in problems[200]
+    assert "rank1.1.safetensors is" in problems[200] and "bytes long and should be" in problems[200]
     assert problems[100] == ""
 
 
