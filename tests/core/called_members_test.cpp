@@ -28,7 +28,7 @@ std::size_t reports_to(const LoneNode& node, NodeId to) {
 }
 
 TEST(ACalledMember, ReportsToTheLeaderThatCalledIt) {
-  const Config config;
+  const Config config{};
   LoneNode node{config};
   node.follow(lone_leader, epoch_of(5, lone_leader));
   node.receive(newer_leader, call_of(newer_leader, epoch_of(6, newer_leader)));
@@ -39,7 +39,7 @@ TEST(ACalledMember, ReportsToTheLeaderThatCalledIt) {
 }
 
 TEST(ACalledMember, StopsLeadingWhereItLedUnawareOfTheNewerLeader) {
-  const Config config;
+  const Config config{};
   LoneNode node{config};
   node.lead({}, {});
   ASSERT_TRUE(node.status().is_leader);
@@ -51,7 +51,7 @@ TEST(ACalledMember, StopsLeadingWhereItLedUnawareOfTheNewerLeader) {
 }
 
 TEST(ACalledMember, FollowsNoCallerOfAnOlderTerm) {
-  const Config config;
+  const Config config{};
   LoneNode node{config};
   node.follow(lone_leader, epoch_of(5, lone_leader));
   node.receive(newer_leader, call_of(newer_leader, epoch_of(4, newer_leader)));
@@ -63,7 +63,7 @@ TEST(ACalledMember, FollowsNoCallerOfAnOlderTerm) {
 
 // A caller that fell silent may be gone, too.
 TEST(ACalledMember, FollowsTheStoreAgainOnceItsCallerIsSilentForALease) {
-  const Config config;
+  const Config config{};
   LoneNode node{config};
   node.follow(lone_leader, epoch_of(5, lone_leader));
   node.receive(newer_leader, call_of(newer_leader, epoch_of(6, newer_leader)));
@@ -97,7 +97,7 @@ class ALeaderOfAnAbsentMember : public testing::Test {
         }));
   }
 
-  const Config config;
+  const Config config{};
   LoneLeader leader{4, placement::Protection::of_copies(2)};
 };
 
@@ -117,7 +117,7 @@ TEST_F(ALeaderOfAnAbsentMember, CallsNobodyWhoFollowsIt) {
 
 // In a job of many nodes that all start together the calls are few at a time.
 TEST(ALeader, CallsManyAbsentMembersInTurnSomeAtATime) {
-  const Config config;
+  const Config config{};
   LoneLeader leader{200, placement::Protection::of_copies(2)};
   std::set<NodeId> called;
   for (int look = 0; look < 8; ++look) {
