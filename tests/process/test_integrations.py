@@ -128,7 +128,7 @@ def test_the_example_runs_and_a_finished_run_says_so(cluster, ranks, tmp_path, k
 REFUSED = {
     "accelerate": {
         "nothing prepared": "was not called with a model",
-        "no optimizer": "was not given an optimizer",
+        "no optimizer": "was not called with an optimizer",
         "no scheduler": "a scheduler that was not given to this adapter",
         "DEEPSPEED": "deepspeed.initialize() with ckptengine.integrations.deepspeed",
         "MEGATRON_LM": "Megatron-Core with ckptengine.integrations.megatron",
