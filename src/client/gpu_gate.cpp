@@ -1,11 +1,11 @@
 // The engine's part for halts with tensors on a GPU: the host waits for the GPU.
 //
-// Without halts the host runs ahead of the GPU. It would enqueue the update behind a communication that hangs. Once
-// that communication is aborted, the GPU would go on to the update with wrong gradients. So with halts
-// - before_update() returns when the GPU has done what was enqueued before it. While the GPU hangs, no update is
-//   enqueued behind.
-// - snapshot() waits until the GPU has done the update. So tensors at rest are at rest on the GPU, too, and a late
-//   capture waits for no stream of training.
+// Without halts the host runs ahead of the GPU, and enqueues the update behind a communication that may hang. If that
+// communication is aborted, the GPU goes on to the update with wrong gradients. So with halts the host waits twice:
+// - before_update() returns when the GPU has done all work that was enqueued before it. While a communication hangs, no
+//   update is enqueued.
+// - snapshot() returns when the GPU has done the update. So the tensors of a rank at rest do not change on the GPU
+//   either, and a late capture need not wait for training's streams.
 
 #include <thread>
 

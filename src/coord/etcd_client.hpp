@@ -24,7 +24,7 @@ struct EtcdAccess {
   TlsFiles tls;
   std::string user;                // empty: calls need no user
   std::string password;            // the user's password
-  std::int64_t timeout_ms = 5000;  // limit of one call, however many servers it tries
+  std::int64_t timeout_ms = 5000;  // the longest that one call may take, for all the servers that it tries
 };
 
 class EtcdClient {

@@ -139,8 +139,8 @@ struct RanksWatched {
   bool operator==(const RanksWatched&) const = default;
 };
 
-// The answer to ListStorage: the pieces of every complete checkpoint on storage. The driver only listed the pieces.
-// When they are read, they may prove damaged.
+// The answer to ListStorage: the pieces of every complete checkpoint on storage. Their bytes
+// were not read yet, so some may prove damaged.
 struct StorageListed {
   std::vector<PieceInfo> pieces;
   std::vector<std::string> unusable;     // a sentence for each checkpoint there that cannot be restored

@@ -84,7 +84,7 @@ struct Health {
 // does not change it.
 class SnapshotInterval {
  public:
-  // Call this when the rank that is furthest ahead has offered `iteration` to snapshot().
+  // Call this when the first rank of the job has called snapshot(iteration). `now`: when that was.
   void reached(std::int64_t iteration, TimeMs now);
   // 0: not known yet.
   TimeMs interval_ms() const;
