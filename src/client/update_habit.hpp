@@ -30,9 +30,9 @@ class UpdateHabit {
   // The tensors rest from now on.
   void ended_snapshot(bool is_taken) { rests_after_ = is_taken ? taken : left_out; }
 
-  // Since a snapshot, nobody has said that the tensors change.
+  // True if nothing has announced a change of the tensors since the last snapshot.
   bool rests() const { return rests_after_.has_value(); }
-  // What rests can be captured later.
+  // True if the tensors rest, and can be trusted to stay as they are until the next before_update().
   bool is_kept() const { return rests() && has_asked_after_[*rests_after_] && !has_forgotten(); }
   bool has_forgotten_after_taken() const { return has_forgotten_after_[taken]; }
 
