@@ -42,14 +42,15 @@ class CudaStagingPipeline {
   // Begins a capture after the work that is enqueued on `stream`. Work enqueued there later comes after `synchronous`
   // was packed. The previous capture must be over.
   void begin(std::span<const Device::Copy> overlapped, const Device::Copy& synchronous, CUstream stream);
-  // Begins a capture of tensors that no enqueued work writes. It waits for no stream of the caller's. It allocates
-  // nothing after reserve_late(), which needs that no capture runs.
+  // Begins a capture of tensors that no enqueued work writes. It waits for no stream of the caller. It allocates
+  // nothing if reserve_late() was called for these tensors. Call reserve_late() only while no capture runs.
   void begin_late(std::span<const Device::Copy> overlapped);
   void reserve_late(std::span<const Device::Copy> pieces);
   // True if all of `synchronous` has arrived.
   bool synchronous_arrived() const { return synchronous_arrived_.reached(); }
-  // Each chunk is packed, and then copied out. is_packed(), is_copied(): no chunk is left. may_*(): the next one may be
-  // enqueued without blocking. room(): a sub-buffer is free for it. *_next(): enqueues the next one.
+  // Each chunk is packed, and then copied out. pack_next() and copy_next() enqueue this for the next chunk. may_pack()
+  // and may_copy(): true if that call would not block. room(): true if the GPU has emptied the sub-buffer of the next
+  // chunk to pack. is_packed() and is_copied(): true once it is enqueued for all chunks.
   bool is_packed() const { return piece_ == overlapped_count_; }
   bool is_copied() const { return is_packed() && copied_ == number_; }
   bool may_pack() const { return !is_packed() && number_ - copied_ < ring_.count() && pack_backlog_.has_room(); }
@@ -59,11 +60,11 @@ class CudaStagingPipeline {
   void copy_next();
   // Call this once is_packed(). Work enqueued on `streams` from now on comes after everything is packed.
   void release(std::span<const Stream> streams);
-  // Call this once is_copied(), after release(), and nothing more for this capture.
+  // Call this after release(), once is_copied() is true. It is the last call for a capture.
   void end();
   // Drops the chunks that are left.
   void abandon();
-  // True if the GPU has got to the capture.
+  // True if the GPU has reached the beginning of the capture.
   bool entered() const { return entered_.reached(); }
   // After end(), load() or digest(): true if everything has arrived.
   bool arrived() const { return arrived_.reached(); }
