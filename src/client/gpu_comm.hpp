@@ -5,7 +5,7 @@
 // Each communication has a place of its own in the shared words, so they may begin and end in any order. If the host is
 // so far ahead that all places are taken, a communication is not recorded.
 //
-// Any thread may use it. It writes to the control file that the engine has from restore() on, also if the engine gets
+// Any thread may use it. It writes to the control file that the engine has from restore() on, even if the engine gets
 // another one later.
 #pragma once
 

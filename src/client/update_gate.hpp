@@ -62,7 +62,7 @@ class UpdateGate {
   bool hold() { return change(resting, held); }
   bool pass() { return change(held, resting); }
   bool freeze() { return change(held, frozen) || change(resting, frozen); }
-  // The thread that froze the gate. `is_captured`: true if the state of iteration() is captured and sealed.
+  // For the thread that froze the gate. `is_captured`: true if the state of iteration() is captured and sealed.
   void end(bool is_captured) {
     is_captured_.store(is_captured, std::memory_order_relaxed);
     change(frozen, over);

@@ -20,7 +20,7 @@ class UpdateHabit {
   }
   // The engine lets the tensors change for another reason, such as a registration.
   void left_rest() { rests_after_.reset(); }
-  // snapshot() was called. Returns true if it is the first that came without before_update() after the one before.
+  // snapshot() was called. Returns true for the first call that comes without a before_update() since the call before.
   bool began_snapshot(std::uint64_t incarnation) {
     const bool is_first = !has_forgotten();
     if (rests_after_ && incarnation == incarnation_) has_forgotten_after_[*rests_after_] = true;

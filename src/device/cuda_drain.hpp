@@ -24,7 +24,7 @@ class CudaDrain {
   }
 
   // Returns false if the work has not finished by the deadline. Also returns false if the context has died, because the
-  // GPU may then still have written when it died.
+  // GPU may have written until then.
   bool wait(Deadline deadline) const {
     constexpr auto pause = std::chrono::microseconds(100);
     try {

@@ -79,7 +79,8 @@ class CudaStagingPipeline {
   std::size_t chunk_bytes() const { return ring_.chunk_bytes(); }
   void land() const { table_.write_back(); }
 
-  // Memory that was too small, and that nothing uses any more once the GPU has done what is enqueued.
+  // Returns memory that larger memory has replaced. Nothing uses it any more once the GPU has done what is enqueued
+  // now.
   RetiredMemory take_retired() { return std::exchange(retired_, {}); }
 
  private:

@@ -104,8 +104,8 @@ def split_of(name: str, tensor: torch.Tensor) -> Split | None:
         raise Error(
             Status.INVALID,
             f"tensor '{name}' has a local tensor of shape {tuple(local(tensor).shape)}, but with its "
-            f"placements {placements} it must be {split.local_shape()}: make the tensor with distribute_tensor(), or give "
-            "its local tensor",
+            f"placements {placements} it must be {split.local_shape()}: make the tensor with distribute_tensor(), or "
+            "give its local tensor",
         )
     return split
 
