@@ -103,7 +103,7 @@ class CudaStagingPipeline {
   std::size_t overlapped_count_ = 0;
   std::size_t piece_ = 0, leaf_ = 0;  // the next chunk to pack
   std::uint64_t number_ = 0;          // number of chunks that were packed or loaded, ever
-  std::uint64_t copied_ = 0;          // likewise, those copied out or loaded
+  std::uint64_t copied_ = 0;          // number of chunks that were copied out or loaded, ever
   struct Chunk {
     Device::Copy copy;
     std::size_t first_leaf = 0, leaves = 0;

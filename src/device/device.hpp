@@ -117,7 +117,7 @@ class Device {
   // them. Do not call attach() while a copy runs. Does not throw: after a failure, the device is broken(), and tries
   // again by itself.
   virtual void attach(const std::vector<Range>& ranges, const Owner& owner) = 0;
-  // Adds a range. As attach() in all else.
+  // Adds a range to those of attach(). All else is as in attach().
   virtual void attach_also(const Range& range, const Owner& owner) = 0;
   // Waits until the work is done that attach() and attach_also() have begun. Returns false if the deadline passes
   // first; then do not call start() yet. attaching() says in a few words how far this work is.

@@ -149,7 +149,7 @@ class Trainer {
   bool forgetful_ = false;
   Stage stage_ = Stage::connecting;
   std::deque<std::function<void()>> postponed_;        // what it does when it wakes
-  std::deque<std::function<void()>> postponed_looks_;  // likewise, its watch's thread
+  std::deque<std::function<void()>> postponed_looks_;  // what its watch's thread does when it wakes
   std::uint64_t agent_id_ = 0;                         // the agent that it is connected to; 0: none
 
   std::uint64_t incarnation_ = 0;
