@@ -213,7 +213,7 @@ class Engine {
   // Set between rejoin() and restore(): the checkpoint that the tensors should hold. It is CheckpointId() if they hold
   // no checkpoint.
   std::optional<CheckpointId> live_;
-  bool is_registered_anew_ = false;  // true: a tensor was registered since rejoin()
+  bool is_registered_anew_ = false;  // since rejoin(), if there was one
   std::optional<Stored> stored_;     // between the agent's answer and restore()
   std::string stored_layout_;
   std::string restored_message_;

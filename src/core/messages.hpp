@@ -140,7 +140,7 @@ struct Admission {
   Rank rank = 0;
   std::uint64_t instance = 0;
   std::optional<Share> share = {};                   // once the incarnation is decided and placed
-  std::optional<ReplicationGroup> replication = {};  // the same, and only if the rank asked for GPU replication
+  std::optional<ReplicationGroup> replication = {};  // likewise, if the rank asked for it
   std::string adopts = {};  // the private shard that it restores instead of one of its own; "": its own
   // With `share`: ranks on two nodes or more name each main shard of the job. The same for all ranks.
   bool is_replicated = false;
@@ -210,7 +210,7 @@ struct Directive {
   std::vector<NodeId> missing_nodes;      // while undecided: members of the last incarnation that do not answer
   std::vector<Replacement> replacements;  // of this incarnation
   std::uint32_t copies_now = 0;           // fewest copies that any shard has at the newest known commit
-  std::uint32_t parity_now = 0;           // members that each parity group can still lose then; 0: no parity
+  std::uint32_t parity_now = 0;           // likewise: members that each parity group can still lose; 0: no parity
   std::string stranded;                   // why the decided checkpoint can no longer be restored; "" while it can
   std::string alarm;                      // silent data corruption or the like, "" if none
   std::uint64_t roll_call = 0;            // number within this epoch; the next report answers it
