@@ -199,7 +199,7 @@ class Engine {
   TensorRegistry registry_;
   Tickets tickets_;
   Capture capture_;
-  DeferredCapture deferred_;  // until it has begun or was taken back, only try_begin() uses capture_
+  DeferredCapture deferred_;  // while it is open and has not begun, only try_begin() uses capture_
   // The capture that is being sealed.
   struct Released {
     std::int64_t iteration;

@@ -31,10 +31,9 @@ enum class FreezeState : std::uint8_t { none = 0, updating = 1, held = 2, captur
 class HaltWatch {
  public:
   struct Settings {
-    bool has_thread = false;  // false: the gate never closes
-    std::int64_t hold_timeout_ms =
-        10'000;                      // how long the rank waits for the leader's decision, or may catch up with it
-    std::int64_t look_every_ms = 2;  // how often the thread looks once the incarnation is halted
+    bool has_thread = false;                // false: the gate never closes
+    std::int64_t hold_timeout_ms = 10'000;  // how long the rank waits for the decision, or may catch up with it
+    std::int64_t look_every_ms = 2;         // how often the thread looks once the incarnation is halted
   };
   // The watch's thread calls both. `capture` captures the state of the gate's iteration into the granted slots. It
   // returns false if it cannot.
