@@ -63,8 +63,9 @@ def run(train: Callable[[Checkpointer], Result], checkpointer: Checkpointer) -> 
 
 
 class NothingStored(Error):
-    """Nothing is stored that all ranks can get, so the job begins anew, and this process cannot: it has trained, or has
-    not the others' first state. All ranks have to start again together, as they do under ckptrun."""
+    """Nothing is stored that all ranks can get, so training begins from the start. This process cannot take part: it
+    has trained already, or lacks the first state of the others. All ranks have to start again together, as they do
+    under ckptrun."""
 
     ckptrun_status = BEGIN_ANEW
 
