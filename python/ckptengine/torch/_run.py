@@ -155,7 +155,7 @@ class _Run:
         self._made = _internals.made_groups()
         self._checkpointer._gate = _TrainingGate()
         try:
-            with groups.guard():
+            with groups.guard(self._watcher()):
                 while True:
                     try:
                         self._begin()
@@ -173,6 +173,11 @@ class _Run:
         finally:
             self._checkpointer._gate = None
             self._stop_watching()
+
+    def _watcher(self) -> Any:
+        """What marks the groups' communications, or None."""
+        communication = self._checkpointer._communication
+        return communication if communication is not None and communication.may_watch_groups else None
 
     # ---- the begin of an incarnation ----
 
@@ -248,6 +253,8 @@ class _Run:
         groups.close()
         _internals.forget_groups_since(self._made)
         self._forget_pass()
+        if self._checkpointer._communication is not None:
+            self._checkpointer._communication.forget()
         self._engine.rejoin()
 
     def _forget_pass(self) -> None:
