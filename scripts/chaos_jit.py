@@ -209,8 +209,8 @@ def run(arguments: argparse.Namespace, logs: Path, tally: Tally) -> None:
                     standby=False, **common) as plain:  # fmt: skip
             plain.until(lambda: all(told.of("done") for told in plain.told), "end", 60 + end)
             campaign.compare(plain)
-        progress.say(f"every loss is that of the run without faults; {tally.untold} were never told, because their rank "
-                     "failed or was interrupted between the update and telling")
+        progress.say(f"all losses are those of the run without faults; {tally.untold} were never told, because their "
+                     "rank failed or was interrupted between the update and telling")  # fmt: skip
 
 
 def interrupted(number: int, _: object) -> None:
