@@ -40,6 +40,27 @@ if(CKPT_SANITIZE)
   target_link_options(ckpt_settings INTERFACE -fsanitize=${CKPT_SANITIZE})
 endif()
 
+# ckpt_precompile(TARGET HEADER...): compiles headers once, for all targets that reuse them from TARGET. Under sanitizers
+# alone; elsewhere each source still has to include what it uses.
+function(ckpt_precompile name)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    target_compile_options(${name} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")  # for the compiler cache
+  endif()
+  target_precompile_headers(${name} PRIVATE ${ARGN})
+endfunction()
+
+# ckpt_share_module_headers(TARGET): what most modules include.
+function(ckpt_share_module_headers name)
+  if(NOT TARGET ckpt_module_headers)
+    file(CONFIGURE OUTPUT module_headers.cpp CONTENT "")
+    add_library(ckpt_module_headers STATIC EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/module_headers.cpp)
+    target_link_libraries(ckpt_module_headers PRIVATE ckpt_settings nlohmann_json::nlohmann_json)
+    ckpt_precompile(ckpt_module_headers <algorithm> <chrono> <condition_variable> <deque> <filesystem> <functional> <map>
+                    <mutex> <optional> <set> <span> <string> <thread> <vector> <nlohmann/json.hpp>)
+  endif()
+  target_precompile_headers(${name} REUSE_FROM ckpt_module_headers)
+endfunction()
+
 # Under sanitizers the optimizer would take longer than it saves in the tests, which mostly wait.
 set(CKPT_COMPUTING_OPTIMIZATION "" CACHE STRING "How targets that compute much are optimized, where not as all others")
 
@@ -47,31 +68,13 @@ set(CKPT_COMPUTING_OPTIMIZATION "" CACHE STRING "How targets that compute much a
 function(ckpt_computing)
   foreach(name ${ARGN})
     target_compile_options(${name} PRIVATE "$<${CKPT_NOT_CUDA}:${CKPT_COMPUTING_OPTIMIZATION}>")
+    set_target_properties(${name} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)  # those are not optimized
   endforeach()
 endfunction()
 
-# ckpt_module(NAME SOURCES a.cpp ... LIBS x y): static library `ckpt_NAME`.
-function(ckpt_module name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
-  add_library(ckpt_${name} STATIC ${ARG_SOURCES})
-  target_link_libraries(ckpt_${name} PUBLIC ckpt_settings ${ARG_LIBS})
-endfunction()
-
-# ckpt_program(NAME SOURCES a.cpp ... LIBS x y): executable in bin/.
-function(ckpt_program name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ckpt_settings ${ARG_LIBS})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
-endfunction()
-
-# What `./dev test` builds of a preset for each change; `all` is what it builds with --all.
-add_custom_target(change)
 # A linker that takes a fraction of the time, for what is not shipped.
 find_program(CKPT_MOLD mold)
 mark_as_advanced(CKPT_MOLD)
-
-set(CKPT_TEST_OPTIMIZATION "" CACHE STRING "How the tests' own sources are optimized, where not as all others")
 
 # ckpt_fast_link(TARGET): linked by mold, where it is installed.
 function(ckpt_fast_link name)
@@ -80,19 +83,41 @@ function(ckpt_fast_link name)
   endif()
 endfunction()
 
-# ckpt_share_headers(TARGET): what most tests include is compiled once for all of them. Under sanitizers alone, where all
-# tests have the same options; elsewhere each source still has to include what it uses.
-function(ckpt_share_headers name)
+# ckpt_module(NAME SOURCES a.cpp ... LIBS x y): static library `ckpt_NAME`.
+function(ckpt_module name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  add_library(ckpt_${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(ckpt_${name} PUBLIC ckpt_settings ${ARG_LIBS})
+  if(CKPT_SANITIZE)
+    ckpt_share_module_headers(ckpt_${name})
+  endif()
+endfunction()
+
+# ckpt_program(NAME SOURCES a.cpp ... LIBS x y): executable in bin/.
+function(ckpt_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ckpt_settings ${ARG_LIBS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+  if(CKPT_SANITIZE)
+    ckpt_fast_link(${name})
+  endif()
+endfunction()
+
+# What `./dev test` builds of a preset for each change; `all` is what it builds with --all.
+add_custom_target(change)
+
+set(CKPT_TEST_OPTIMIZATION "" CACHE STRING "How the tests' own sources are optimized, where not as all others")
+
+# ckpt_share_test_headers(TARGET): what most tests include.
+function(ckpt_share_test_headers name)
   if(NOT TARGET ckpt_test_headers)
     file(CONFIGURE OUTPUT test_headers.cpp CONTENT "int main() {}\n")
     add_executable(ckpt_test_headers EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cpp)
     target_link_libraries(ckpt_test_headers PRIVATE ckpt_settings GTest::gtest GTest::gmock GTest::gtest_main)
     target_compile_options(ckpt_test_headers PRIVATE ${CKPT_TEST_OPTIMIZATION})
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-      target_compile_options(ckpt_test_headers PRIVATE "SHELL:-Xclang -fno-pch-timestamp")  # for the compiler cache
-    endif()
-    target_precompile_headers(ckpt_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp>
-                              <filesystem> <functional> <future> <map> <thread>)
+    ckpt_precompile(ckpt_test_headers <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp> <filesystem> <functional>
+                    <future> <map> <thread>)
   endif()
   target_precompile_headers(${name} REUSE_FROM ckpt_test_headers)
 endfunction()
@@ -141,7 +166,7 @@ function(ckpt_test name)
     add_dependencies(change ${name})
   endif()
   if(CKPT_SANITIZE)
-    ckpt_share_headers(${name})
+    ckpt_share_test_headers(${name})
     add_test(NAME whole.${name} COMMAND ${name})
     set_tests_properties(whole.${name} PROPERTIES TIMEOUT 900 COST ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
   else()

@@ -132,18 +132,16 @@ measure_cpu() {
   rm "$file"
 }
 
-# build_tests PRESET: fails if the build fails.
+# build_tests PRESET [TARGET...]: fails if the build fails.
 build_tests() {
-  local preset=$1 begin=$SECONDS begin_cpu_s cpu_s wanted=("${targets[@]}")
+  local preset=$1 begin=$SECONDS begin_cpu_s cpu_s
   measure_cpu && begin_cpu_s=$cpu_s
-  [[ $preset != release || $scope != core ]] || wanted+=(mutants)
-  say "$preset: building"
-  if ! build "$preset" "${wanted[@]}"; then
+  say "$preset: building${2:+ ${*:2}}"
+  if ! build "$@"; then
     say "$preset: the build failed; its first error is above"
     echo "$preset: the build" >"$results/$preset-broken.txt"
     return 1
   fi
-  [[ $preset != release ]] || say "CUDA: $(cuda_summary release)"
   measure_cpu
   say "$preset: built in $((SECONDS - begin)) s, $((cpu_s - begin_cpu_s)) s of CPU"
 }
@@ -175,32 +173,44 @@ stop_tests() {
 trap stop_tests EXIT
 build_priority=(nice -n 19)
 
-# test_in_background PRESET: runs tests in a process group of their own, so that an interrupt ends all of them. They
-# have no terminal, because several runs would overwrite its line.
+# test_in_background PRESET PART: runs tests in a process group of their own, so that an interrupt ends all of them.
+# They have no terminal, because several runs would overwrite its line.
 test_in_background() {
   set -m
-  test_preset "$1" 2> >(cat >&2) &
+  run_tests "$@" 2> >(cat >&2) &
   jobs_of_tests+=($!)
   set +m
 }
 
-# The release tests run all the while. The tests of one sanitizer begin when those of the other have ended.
+await_venv() {
+  [[ -n $venv_installer ]] || return 0
+  wait "$venv_installer" || die "the virtual environment for the tests could not be made; the reason is above"
+  venv_installer=
+}
+
+# The Python tests, which mostly wait, begin as soon as the programs are built that they run. The tests of one sanitizer
+# begin when those of the other have ended.
 of_sanitizer=
 for preset in "${to_run[@]}"; do
-  is_built=
-  build_tests "$preset" && is_built=yes
-  if [[ -n $venv_installer ]]; then
-    wait "$venv_installer" || die "the virtual environment for the tests could not be made; the reason is above"
-    venv_installer=
+  is_built=yes wanted=("${targets[@]}")
+  [[ $preset != release || $scope != core ]] || wanted+=(mutants)
+  if [[ $preset == release && ${#to_run[@]} -gt 1 ]]; then
+    if build_tests release python_tests; then
+      await_venv
+      test_in_background release pytest
+    fi
   fi
+  build_tests "$preset" "${wanted[@]}" || is_built=
+  await_venv
   [[ -n $is_built ]] || break
+  [[ $preset != release ]] || say "CUDA: $(cuda_summary release)"
   if [[ ${#to_run[@]} -eq 1 ]]; then
     test_preset "$preset"
   elif [[ $preset == release ]]; then
-    test_in_background "$preset"
+    test_in_background release ctest
   else
     [[ -z $of_sanitizer ]] || wait "$of_sanitizer" || true
-    test_in_background "$preset"
+    test_in_background "$preset" ctest
     of_sanitizer=${jobs_of_tests[-1]}
   fi
 done

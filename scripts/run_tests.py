@@ -215,7 +215,7 @@ def run_pytest(preset, only, results):
     report = results / f"{preset}-pytest.xml"
     choice = ["-p", "only_containing", "--only-containing", only, *folders]
     if not only:
-        choice = ["-n", str(PYTEST_JOBS), "--dist", "loadgroup", *choice]
+        choice = ["-n", str(PYTEST_JOBS), "--dist", "loadscope", "-p", "files_in_turn", *choice]
     status = start_pytest(preset, choice, report)
     no_tests = 5
     if status == no_tests:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
 import time
@@ -13,13 +12,13 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from ckptengine import Error
 from ckptengine.torch import Interrupted, groups
+from fork_server import Processes
 from torch.distributed.device_mesh import init_device_mesh
 
 DEADLINE_S = 60
 
-processes = multiprocessing.get_context("forkserver")
-# The server has not the path of the tests. fully_shard imports torch._dynamo late.
-processes.set_forkserver_preload(["ckptengine.torch", "torch.distributed.fsdp", "torch._dynamo"])
+# fully_shard imports torch._dynamo late.
+processes = Processes("ckptengine.torch", "torch.distributed.fsdp", "torch._dynamo")
 
 
 def begin(scenario: str, rank: int, ranks: int, port: int) -> None:

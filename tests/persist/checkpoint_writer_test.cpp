@@ -128,39 +128,42 @@ TEST_F(CheckpointWriting, WritingAShardTwiceIsFine) {
 
 // Every operation fails once, in every way: no failure leaves a checkpoint that counts and is not whole, the one before
 // stays, and after the failure the same can be done again.
-TEST_F(CheckpointWriting, KeepsTheEarlierCheckpointWhicheverOperationFailsAndThenSucceeds) {
-  for (const int error : {EIO, ENOSPC, EACCES, EROFS, ESTALE, ETIMEDOUT}) {
-    for (std::size_t failing = 0;; ++failing) {
-      const auto disk = std::make_shared<Disk>();
-      MemoryFileSystem files(disk, options_);
-      write_checkpoint(files, {1, 1});
-      const std::size_t first = disk->operations();
-      disk->fault = [&](std::size_t number, const std::string&, const std::string&) {
-        return number == first + failing ? error : 0;
-      };
-      std::string sentence;
-      try {
-        write_checkpoint(files, {1, 2});
-      } catch (const Failure& failure) {
-        sentence = failure.what();
-      }
-      const bool struck = disk->operations() > first + failing;
-      disk->fault = nullptr;
-      const NewestComplete found = find_complete_checkpoint(files, "job");
-      ASSERT_TRUE(found.stored);
-      // What was removed after a failure may itself have failed: then the write had succeeded before.
-      EXPECT_EQ(found.stored->checkpoint.iteration(), sentence.empty() ? 2 : found.stored->checkpoint.iteration());
-      EXPECT_TRUE(holds_what_was_written(files, *found.stored)) << error << " at " << failing;
-      if (!struck) {
-        EXPECT_TRUE(sentence.empty());
-        EXPECT_GT(failing, 20u);
-        break;
-      }
-      EXPECT_EQ(write_checkpoint(files, {1, 2}).checkpoint, CheckpointId(1, 2));
-      EXPECT_EQ(find_complete_checkpoint(files, "job").stored->checkpoint, CheckpointId(1, 2));
+class CheckpointWritingFailing : public CheckpointWriting, public testing::WithParamInterface<int> {};  // this error
+
+TEST_P(CheckpointWritingFailing, KeepsTheEarlierCheckpointWhicheverOperationFailsAndThenSucceeds) {
+  for (std::size_t failing = 0;; ++failing) {
+    const auto disk = std::make_shared<Disk>();
+    MemoryFileSystem files(disk, options_);
+    write_checkpoint(files, {1, 1});
+    const std::size_t first = disk->operations();
+    disk->fault = [&](std::size_t number, const std::string&, const std::string&) {
+      return number == first + failing ? GetParam() : 0;
+    };
+    std::string sentence;
+    try {
+      write_checkpoint(files, {1, 2});
+    } catch (const Failure& failure) {
+      sentence = failure.what();
     }
+    const bool struck = disk->operations() > first + failing;
+    disk->fault = nullptr;
+    const NewestComplete found = find_complete_checkpoint(files, "job");
+    ASSERT_TRUE(found.stored);
+    // What was removed after a failure may itself have failed: then the write had succeeded before.
+    EXPECT_EQ(found.stored->checkpoint.iteration(), sentence.empty() ? 2 : found.stored->checkpoint.iteration());
+    EXPECT_TRUE(holds_what_was_written(files, *found.stored)) << GetParam() << " at " << failing;
+    if (!struck) {
+      EXPECT_TRUE(sentence.empty());
+      EXPECT_GT(failing, 20u);
+      break;
+    }
+    EXPECT_EQ(write_checkpoint(files, {1, 2}).checkpoint, CheckpointId(1, 2));
+    EXPECT_EQ(find_complete_checkpoint(files, "job").stored->checkpoint, CheckpointId(1, 2));
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Errors, CheckpointWritingFailing,
+                         testing::Values(EIO, ENOSPC, EACCES, EROFS, ESTALE, ETIMEDOUT), error_name);
 
 TEST_F(CheckpointWriting, RemovesADiscardedCheckpointAndKeepsAWholeOne) {
   CheckpointWriter writer = writer_on(files_);

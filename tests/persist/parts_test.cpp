@@ -277,37 +277,39 @@ TEST(PartsAtOnce, WrittenByTwoAreWrittenOnce) {
 }
 
 // As for whole shards: every operation fails once, in every way, and a repetition succeeds.
-TEST(PartsAtOnce, KeepsTheEarlierCheckpointWhicheverOperationFailsAndThenSucceeds) {
+class PartsFailing : public testing::TestWithParam<int> {};  // with this error
+
+TEST_P(PartsFailing, KeepsTheEarlierCheckpointWhicheverOperationFailsAndThenSucceeds) {
   const CutCheckpoint before({1, 6}, 3), captured({1, 7}, 3);
-  for (const int error : {EIO, ENOSPC, EACCES, ETIMEDOUT}) {
-    bool struck = true;
-    for (std::size_t failing = 0; struck; ++failing) {
-      const auto disk = std::make_shared<Disk>();
-      MemoryFileSystem files(disk, small_blocks);
-      before.write_and_commit(files);
-      const std::size_t first = disk->operations();
-      disk->fault = [&](std::size_t number, const std::string&, const std::string&) {
-        return number == first + failing ? error : 0;
-      };
-      bool refused = false;
-      try {
-        captured.write_and_commit(files);
-      } catch (const Failure&) {
-        refused = true;
-      }
-      struck = disk->operations() > first + failing;
-      disk->fault = nullptr;
-      const NewestComplete found = find_complete_checkpoint(files, "job");
-      ASSERT_TRUE(found.stored);
-      const bool is_new = found.stored->checkpoint == captured.checkpoint();
-      EXPECT_TRUE(is_new || refused);
-      EXPECT_TRUE(holds(files, *found.stored, is_new ? captured : before)) << error << " at " << failing;
-      EXPECT_TRUE(holds(files, captured.write_and_commit(files), captured)) << error << " at " << failing;
-      EXPECT_EQ(find_complete_checkpoint(files, "job").stored->checkpoint, captured.checkpoint());
-      EXPECT_TRUE(struck || failing > 40);
+  bool struck = true;
+  for (std::size_t failing = 0; struck; ++failing) {
+    const auto disk = std::make_shared<Disk>();
+    MemoryFileSystem files(disk, small_blocks);
+    before.write_and_commit(files);
+    const std::size_t first = disk->operations();
+    disk->fault = [&](std::size_t number, const std::string&, const std::string&) {
+      return number == first + failing ? GetParam() : 0;
+    };
+    bool refused = false;
+    try {
+      captured.write_and_commit(files);
+    } catch (const Failure&) {
+      refused = true;
     }
+    struck = disk->operations() > first + failing;
+    disk->fault = nullptr;
+    const NewestComplete found = find_complete_checkpoint(files, "job");
+    ASSERT_TRUE(found.stored);
+    const bool is_new = found.stored->checkpoint == captured.checkpoint();
+    EXPECT_TRUE(is_new || refused);
+    EXPECT_TRUE(holds(files, *found.stored, is_new ? captured : before)) << GetParam() << " at " << failing;
+    EXPECT_TRUE(holds(files, captured.write_and_commit(files), captured)) << GetParam() << " at " << failing;
+    EXPECT_EQ(find_complete_checkpoint(files, "job").stored->checkpoint, captured.checkpoint());
+    EXPECT_TRUE(struck || failing > 40);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Errors, PartsFailing, testing::Values(EIO, ENOSPC, EACCES, ETIMEDOUT), error_name);
 
 // What a manifest may not say of parts; its digest fits.
 TEST_F(Parts, OfAManifestThatDoNotMakeUpAFileAreRefused) {

@@ -19,6 +19,9 @@
 
 namespace ckpt::persist::test {
 
+// The name of a test that runs with this errno.
+inline std::string error_name(const testing::TestParamInfo<int>& error) { return strerrorname_np(error.param); }
+
 // Calls what must fail, and returns the sentence of the Failure.
 template <class Call>
 std::string refusal(ckpt_status status, Call call) {

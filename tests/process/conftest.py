@@ -30,13 +30,6 @@ def build_file_of(name: str) -> Path:
     return build_file(BUILD, name)
 
 
-def pytest_collection_modifyitems(items):
-    """Where several tests run at a time (pytest-xdist), those that share a job or networks stay together."""
-    for item in items:
-        if "ground" in item.fixturenames or item.path.stem == "test_netns":
-            item.add_marker(pytest.mark.xdist_group("network" if "net" in item.path.stem else item.path.stem))
-
-
 class LocalJob:
     """A job whose engines live in this process and whose agents are real. Rank r runs on node n<r>."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,10 +13,12 @@ from pathlib import Path
 
 import jit_trainer
 from conftest import BUILD, build_file_of
+from fork_server import Processes
 from processes import build_file, kill_process
 
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["ckptengine.torch"])
+# Each rank would import torch._dynamo when its optimizer takes a step.
+PRELOADED = ["torch", "torch._dynamo", "ckptengine.torch"]
+processes = Processes(*PRELOADED)
 
 RANKS = 4
 DEADLINE_S = 90
@@ -60,7 +61,7 @@ class JitJob:
         self.log = (folder / "log").open("w")
         self.launcher = subprocess.Popen(
             [sys.executable, "-m", "ckptengine.run", "--nproc-per-node", str(RANKS), "--spares", "1",
-             "--halt-grace", "1", "--preload", "torch,ckptengine.torch",
+             "--halt-grace", "1", "--preload", ",".join(PRELOADED),
              Path(__file__).with_name("jit_trainer.py"), folder, kind, json.dumps(given)],
             env=environment, stdout=self.log, stderr=subprocess.STDOUT)
 

@@ -8,7 +8,8 @@ seconds late), pause (for as long, announced), slow (for some iterations), troub
 failed). WHERE is restore, begin (of an iteration), forward, backward, all_reduce, joined or update. The rank ends with
 the iteration that FOLDER/end names.
 
-KIND is ddp, hsdp, or pipeline: two stages, each with two data-parallel ranks."""
+KIND is ddp, hsdp, fsdp, tensor (two shards, each with two data-parallel ranks), or pipeline: two stages, each with two
+data-parallel ranks."""
 
 from __future__ import annotations
 
@@ -33,6 +34,17 @@ LATE_S = 2.0
 SLOW_ITERATIONS, SLOWNESS = 20, 5
 
 
+def with_tensor_parallelism(layers: nn.Module) -> nn.Module:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "tensor"))
+    plan = {str(i): RowwiseParallel() if i % 2 else ColwiseParallel() for i in range(len(layers))}
+    parallelize_module(layers, mesh["tensor"], plan)
+    _pre_dp_module_transform(layers)
+    return DistributedDataParallel(layers, bucket_cap_mb=0.02, process_group=mesh["replicate"].get_group())
+
+
 class Trainer:
     def __init__(self, folder: Path, kind: str) -> None:
         self.folder, self.rank = folder, dist.get_rank()
@@ -43,13 +55,16 @@ class Trainer:
         self.stage: int | None = None
         self.slow_iterations = 0
         self.checkpointer: Checkpointer | None = None
-        if kind == "hsdp":
+        if kind in ("hsdp", "fsdp"):
             from torch.distributed.fsdp import fully_shard
 
-            mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+            replicas = {"mesh_dim_names": ("replicate", "shard")} if kind == "hsdp" else {}
+            mesh = init_device_mesh("cpu", (2, 2) if kind == "hsdp" else (4,), **replicas)
             for layer in layers:
                 fully_shard(layer, mesh=mesh)
             self.model = fully_shard(layers, mesh=mesh)
+        elif kind == "tensor":
+            self.model = with_tensor_parallelism(layers)
         elif kind == "pipeline":
             replicas = [dist.new_group([0, 2]), dist.new_group([1, 3])]
             self.stage = self.rank % 2
@@ -171,7 +186,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("ckpt:gloo")
     trainer = Trainer(folder, kind)
-    options |= {"node": f"n{dist.get_rank()}", "communication": "patch"}  # the agents see all communications
+    options |= {"node": f"n{dist.get_rank()}"}
     TellingCheckpointer.trainer = trainer
     state = {"schedulers": trainer.schedule, "extra": {"data": trainer.data}}
     with TellingCheckpointer(trainer.model, trainer.optimizer, **state, **options) as checkpointer:

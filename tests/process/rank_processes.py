@@ -1,28 +1,21 @@
 """Processes of ranks: started together from one that has imported their modules, watched to their end, and the node
 beneath them lost."""
 
-import multiprocessing
-import os
 import shutil
 import signal
-import sys
 import time
-from multiprocessing import forkserver
 
-import pytest
+from fork_server import Processes
 from processes import agent_pids, has_ended, kill_process
 
 DEADLINE_S = 100
 
 
-def ranks_of(*preloaded: str):
+def ranks_of(*preloaded: str) -> Processes:
     """Makes processes of ranks from one that has imported these modules, which takes longer than what a rank does."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*preloaded, "pytest", __name__])
-    with pytest.MonkeyPatch.context() as patch:  # the fork server finds modules by its environment alone
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        forkserver.ensure_running()
-    return context
+    ranks = Processes(*preloaded, "pytest", __name__)
+    ranks.start_server()
+    return ranks
 
 
 def run_ranks(ranks, train, settings: list[dict], victims=(), daemon: bool = True) -> None:

@@ -10,17 +10,20 @@ import pytest
 import torch
 from ckptengine.dcp import Reader
 from conftest import build_file_of
-from rank_processes import DEADLINE_S, lose_node
-from test_frameworks import ITERATIONS, assert_committed, ranks
+from rank_processes import DEADLINE_S, lose_node, ranks_of
+from test_frameworks import ITERATIONS, PRELOADED, assert_committed
 from test_frameworks import Job as Training
-
-__all__ = ["ranks"]
 
 
 def run_rank(settings: dict) -> None:
     import dcp_trainer
 
     dcp_trainer.run(settings)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    return ranks_of("dcp_trainer", *PRELOADED, __name__)
 
 
 class Ranks:

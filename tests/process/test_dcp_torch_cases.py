@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 from conftest import LocalJob, build_file_of
 from dcp_cases import CASES
-from test_dcp import Ranks, engines
-from test_frameworks import ranks
+from test_dcp import Ranks, engines, ranks
 
 __all__ = ["ranks"]
-
-pytestmark = pytest.mark.xdist_group("dcp_torch_cases")  # each worker would run all cases of a world size
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 from conftest import build_file_of
 from rank_processes import DEADLINE_S, lose_node, ranks_of, run_ranks
 
+PRELOADED = ["framework_trainer", "torch._dynamo", "torchdata.stateful_dataloader"]
 ITERATIONS = 8
 # By kind: how many ranks, two on each node if there are four, and the main shards that they name.
 KINDS = {
@@ -39,7 +40,7 @@ def train_rank(settings: dict) -> None:
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("framework_trainer", "torch._dynamo", "torchdata.stateful_dataloader", __name__)
+    return ranks_of(*PRELOADED, __name__)
 
 
 class Job:

@@ -11,13 +11,11 @@ import pytest
 from conftest import ROOT, build_file_of
 from rank_processes import lose_node, ranks_of, run_ranks
 
-pytestmark = pytest.mark.xdist_group("integrations")  # the process that has imported the frameworks serves them all
-
 RANKS = 2
 UPDATES = 9
 KINDS = ["accelerate", "transformers", "lightning"]
 PRELOADED = [
-    *(f"ckptengine.integrations.{kind}" for kind in KINDS), "transformers.trainer",
+    "torch._dynamo", *(f"ckptengine.integrations.{kind}" for kind in KINDS), "transformers.trainer",
     "transformers.models.gpt2.modeling_gpt2",
 ]
 

@@ -76,6 +76,18 @@ def test_stages_of_a_pipeline_with_data_parallel_ranks_stay(start):
     job.check_losses("pipeline")
 
 
+@pytest.mark.parametrize("kind", ["hsdp", "fsdp", "tensor", "pipeline"])
+def test_a_rank_that_hangs_is_named_and_replaced_however_the_job_is_parallel(start, kind):
+    """Full shards have no replica. So they are captured in every iteration, and all ranks load."""
+    job = start(kind=kind, capture="auto")
+    job.await_iteration(14)
+    for rank, where in ((1, "forward"), (2, "backward")):
+        job.cause(rank, "spin", where)
+        job.check_survivors(rank, same_state=kind != "fsdp")
+        job.await_iteration(job.begins(0)[-1].iteration + 10)
+    job.check_losses(kind)
+
+
 def test_a_false_alarm_costs_no_process_and_a_survivor_that_cannot_stop_is_replaced_without_loss(start):
     job = start()
     job.await_iteration(14)

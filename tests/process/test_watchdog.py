@@ -12,7 +12,7 @@ from watched_job import DEADLINE_S, FLOOR_MS, RANKS, WatchedJob
 
 @pytest.fixture
 def job(cluster, tmp_path):
-    job = WatchedJob(cluster, tmp_path, "watched_trainer.py")
+    job = WatchedJob(cluster, tmp_path, "watched_trainer")
     yield job
     job.close()
 
@@ -79,5 +79,7 @@ def test_ranks_that_close_their_engines_are_not_suspected(job):
     whole = job.folder / "end.new"
     whole.write_text(str(last))
     whole.rename(job.folder / "end")
-    assert [trainer.wait(DEADLINE_S) for trainer in job.trainers] == [0] * RANKS
+    for trainer in job.trainers:
+        trainer.join(DEADLINE_S)
+    assert [trainer.exitcode for trainer in job.trainers] == [0] * RANKS
     assert job.logged() == []

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 @pytest.fixture
 def job(cluster, tmp_path):
-    job = WatchedJob(cluster, tmp_path, "watched_ddp_trainer.py")
+    job = WatchedJob(cluster, tmp_path, "watched_ddp_trainer")
     yield job
     job.close()
 

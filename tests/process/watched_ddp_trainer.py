@@ -1,4 +1,4 @@
-"""A rank of a DDP job over gloo whose agent watches it: watched_ddp_trainer.py FOLDER RANK RANKS OPTIONS (JSON).
+"""A rank of a DDP job over gloo whose agent watches it. For test_watchdog_ddp.py.
 
 Nothing in it tells the engine of communications but torch's own hooks. A file FOLDER/COMMAND-RANK changes what it does:
 `spin` computes without end in the forward pass and holds the interpreter lock, `spin_backward` does so in the backward
@@ -8,17 +8,16 @@ connections to other ranks while the file is there. It ends when its parent has 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
 import socket
 import struct
-import sys
 import threading
 import time
 from pathlib import Path
 
 import torch
+import torch._dynamo  # else each rank imports it when its optimizer takes a step
 import torch.distributed as dist
 from ckptengine.torch import Checkpointer
 from torch import nn
@@ -27,7 +26,6 @@ from torch.nn.parallel import DistributedDataParallel
 WIDTH = 64
 COMPUTING_S = 0.03
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
-parent = os.getppid()
 
 
 def spin() -> None:
@@ -67,14 +65,14 @@ def drop_while(command: Path) -> None:
             each.close()
 
 
-def end_with_parent() -> None:
+def end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.1)
     os._exit(1)
 
 
-def main() -> None:
-    folder, rank, ranks, options = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+def main(folder: Path, rank: int, ranks: int, options: dict) -> None:
+    parent = os.getppid()
     command = lambda name: folder / f"{name}-{rank}"  # noqa: E731
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
@@ -84,7 +82,7 @@ def main() -> None:
     model = DistributedDataParallel(inner, bucket_cap_mb=0.02)  # several buckets
     inner[0].weight.register_hook(lambda _: spin() if command("spin_backward").exists() else None)
     optimizer = torch.optim.AdamW(model.parameters())
-    for watcher in (end_with_parent, lambda: drop_while(command("drop"))):
+    for watcher in (lambda: end_with(parent), lambda: drop_while(command("drop"))):
         threading.Thread(target=watcher, daemon=True).start()
     with Checkpointer(model, optimizer, **options) as checkpointer:
         iteration = checkpointer.restore().next_iteration
@@ -101,6 +99,3 @@ def main() -> None:
             with checkpointer.update(iteration):
                 optimizer.step()
             iteration += 1
-
-
-main()

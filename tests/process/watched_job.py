@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 from conftest import BUILD, build_file_of
+from fork_server import Processes
 from processes import build_file, kill_process
 
 DEADLINE_S = 60
@@ -18,28 +18,31 @@ RANKS = 4
 FLOOR_MS = 1000
 
 
+def train_rank(trainer: str, *settings) -> None:
+    importlib.import_module(trainer).main(*settings)
+
+
 class WatchedJob:
-    """Runs the trainer TRAINER FOLDER RANK RANKS OPTIONS on each node."""
+    """Runs main(folder, rank, ranks, options) of the module `trainer` on each node."""
 
     def __init__(self, cluster, folder: Path, trainer: str, **options: object) -> None:
         self.cluster, self.folder = cluster, folder
         (folder / "meeting").write_bytes(bytes(8 * RANKS))
-        program = Path(__file__).with_name(trainer)
         self.trainers = []
+        ranks = Processes(trainer, __name__)
         for rank in range(RANKS):
             given = cluster.options(rank, RANKS, hang_floor_ms=FLOOR_MS, **options)
             given = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
             given["library"] = str(build_file(BUILD, "libckptengine.so"))
-            self.trainers.append(subprocess.Popen(
-                [sys.executable, program, folder, str(rank), str(RANKS), json.dumps(given)],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}))
+            self.trainers.append(ranks.Process(target=train_rank, args=(trainer, folder, rank, RANKS, given)))
+            self.trainers[-1].start()
 
     def close(self) -> None:
         for trainer in self.trainers:
             kill_process(trainer.pid, signal.SIGCONT)
             trainer.kill()
         for trainer in self.trainers:
-            trainer.wait(DEADLINE_S)
+            trainer.join(DEADLINE_S)
 
     def signal(self, rank: int, number: signal.Signals) -> None:
         kill_process(self.trainers[rank].pid, number)

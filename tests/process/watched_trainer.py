@@ -1,4 +1,4 @@
-"""A rank whose agent watches it: watched_trainer.py FOLDER RANK RANKS OPTIONS (JSON).
+"""A rank whose agent watches it. For test_watchdog.py.
 
 It computes, and meets the other ranks three times in each iteration. A file FOLDER/COMMAND-RANK changes what it does:
 `spin` computes without end and holds the interpreter lock, `slow` computes ten times as long, `pause` waits in a pause
@@ -6,11 +6,9 @@ while the file is there. It ends with the iteration that FOLDER/end names, and w
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import re
-import sys
 import time
 from pathlib import Path
 
@@ -24,6 +22,7 @@ class Meeting:
     """Ranks that wait for each other, by counters in a file that all of them map."""
 
     def __init__(self, path: Path, rank: int, ranks: int) -> None:
+        self.parent = os.getppid()
         with path.open("r+b") as file:
             self.counts = memoryview(mmap.mmap(file.fileno(), 8 * ranks)).cast("Q")
         self.rank = rank
@@ -31,20 +30,15 @@ class Meeting:
     def meet(self) -> None:
         self.counts[self.rank] += 1
         while any(count < self.counts[self.rank] for count in self.counts):
-            time.sleep(0.001)
-            end_with_parent()
+            self.wait()
+
+    def wait(self) -> None:
+        time.sleep(0.001)
+        if os.getppid() != self.parent:
+            os._exit(1)
 
 
-parent = os.getppid()
-
-
-def end_with_parent() -> None:
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def main() -> None:
-    folder, rank, ranks, options = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+def main(folder: Path, rank: int, ranks: int, options: dict) -> None:
     meeting = Meeting(folder / "meeting", rank, ranks)
     has = lambda command: (folder / f"{command}-{rank}").exists()  # noqa: E731
     engine = Engine(**options)
@@ -58,8 +52,7 @@ def main() -> None:
             if has("pause"):
                 with engine.pause("eval"):
                     while has("pause"):
-                        time.sleep(0.01)
-                        end_with_parent()
+                        meeting.wait()
             time.sleep(COMPUTING_S * (10 if has("slow") else 1))
             with engine.communication():
                 meeting.meet()
@@ -67,6 +60,3 @@ def main() -> None:
         engine.snapshot(iteration)
         iteration += 1
     engine.close()
-
-
-main()

@@ -1,0 +1,35 @@
+"""Processes of Python tests that start at once: forks of a server that has imported what takes seconds to import.
+
+multiprocessing has one fork server in a process, which ignores what later users want to have imported.
+"""
+
+import multiprocessing
+import os
+import sys
+from multiprocessing import forkserver
+from unittest import mock
+
+
+class Processes:
+    """Makes processes from a server that has imported these modules. Not for several threads."""
+
+    _imported: frozenset[str] = frozenset()  # by the server that runs
+
+    def __init__(self, *modules: str) -> None:
+        self._modules = frozenset(modules)
+        self._context = multiprocessing.get_context("forkserver")
+
+    def start_server(self) -> None:
+        """Replaces a server that lacks a module. Processes of the former server must have ended."""
+        if self._modules <= Processes._imported:
+            return
+        forkserver._forkserver._stop()
+        Processes._imported = self._modules
+        self._context.set_forkserver_preload(sorted(self._modules))
+        # It finds modules by its environment alone.
+        with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
+            forkserver.ensure_running()
+
+    def Process(self, **given) -> multiprocessing.Process:
+        self.start_server()
+        return self._context.Process(**given)

@@ -1,0 +1,23 @@
+"""Processes of tests come from a server that has imported their modules, also if another file was first."""
+
+import sys
+
+from fork_server import Processes
+
+
+def end_with(*modules: str) -> None:
+    sys.exit(0 if all(module in sys.modules for module in modules) else 1)
+
+
+def exit_code(processes: Processes, *modules: str) -> int:
+    process = processes.Process(target=end_with, args=modules)
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+def test_a_server_that_lacks_a_module_is_replaced():
+    first, second = Processes(__name__, "wave"), Processes(__name__, "wave", "mailbox")
+    assert exit_code(first, "wave") == 0 and exit_code(first, "mailbox") == 1
+    assert exit_code(second, "wave", "mailbox") == 0
+    assert exit_code(first, "mailbox") == 0, "it has all that the first needs"
