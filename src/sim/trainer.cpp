@@ -194,8 +194,8 @@ void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
       for (const std::uint64_t state : states) {
         if (state != states.front()) main_ = mix(main_, state);  // the parts come from ranks with different states
       }
-      // The engine compares, and loads what differs.
-      if (kept_ && kept_->live == ready.decision.checkpoint && !kept_->is_corrupted)
+      // The engine compares, and loads what differs. Tensors of shards that it takes over are cut anew in any case.
+      if (kept_ && !ready.main.empty() && kept_->live == ready.decision.checkpoint && !kept_->is_corrupted)
         world_.halt_check.kept(*this, kept_->live, kept_->main);
       private_ = private_bytes;
       if (ready.private_.slot.shard != world_.settings.private_shard(rank)) private_ = mix(private_, rank);
