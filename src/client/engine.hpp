@@ -43,11 +43,14 @@ struct Outcome {
 
 class Engine {
  public:
-  // How long it waits for a GPU.
+  // How long it waits for what no option says.
   struct Limits {
     std::int64_t gpu_work_ms = 3'600'000;   // that training has enqueued: far longer than any iteration
     std::int64_t late_capture_ms = 45'000;  // the slot, the copy and the seal together; on the host, too
     std::int64_t abort_ms = 10'000;         // of NCCL's communicators, by libckptinterpose
+    // The training thread, for the decision of a halt and the late capture. HaltWatch's wait for the decision and the
+    // late capture end before this, and this ends no later than the leader's halt (docs/jit.md).
+    std::int64_t gate_ms = 60'000;
   };
   Engine(const Options& options, std::unique_ptr<device::Device> device, const Limits& limits);
   Engine(const Options& options, std::unique_ptr<device::Device> device) : Engine(options, std::move(device), {}) {}

@@ -48,6 +48,9 @@ class HaltWatch {
 
   // Ends the thread, after the capture that it may have under way.
   void stop();
+  // Training thread, after stop(). The last answer: what closing the engine has captured. No look follows that would
+  // tell.
+  void answer_at_end();
   // Training thread, after stop(). Watches for a halt of the next incarnation. The caller has reopened the gate.
   void start();
   // One look, as the thread does it: for tests.
