@@ -32,6 +32,7 @@ enum class Capture : std::uint8_t {
 enum class Availability : std::uint8_t {
   option,      // the engine's options can set it
   comparison,  // only for comparison: the engine does not do it
+  partly,      // the engine does less than the plan assumes
   later,       // the engine does not do it yet
 };
 
@@ -45,7 +46,7 @@ struct Scheme {
 };
 
 // All schemes that plans compare. Of several that are equally good, a plan recommends the first. Schemes that the
-// engine does not have yet come last.
+// engine does not have as they are assumed here come last.
 std::vector<Scheme> all_schemes();
 // The scheme with overlapped captures and this protection, at the best frequency.
 Scheme scheme_of(const placement::Protection& protection);
