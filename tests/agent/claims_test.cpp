@@ -10,10 +10,10 @@
 namespace ckpt::agent {
 namespace {
 
-constexpr core::Rank rank = 3;
+constexpr core::Rank claimed = 3;
 
 Claimant claimant_of(pid_t pid, std::uint64_t instance) {
-  return {rank, instance, 0, "rank3", "rank3.private", Process::open(pid)};
+  return {claimed, instance, 0, "rank3", "rank3.private", Process::open(pid)};
 }
 
 // A trainer that an earlier agent has recorded, and that ends while this agent starts.
@@ -43,7 +43,7 @@ TEST_F(ClaimsTest, ATrainerThatEndsWhileAnAgentStartsIsRetiredOnce) {
   EXPECT_EQ(claims.sweep_due_ms(), 0);
   const auto retired = claims.sweep();
   ASSERT_EQ(retired.size(), 1u);
-  EXPECT_EQ(retired[0].rank, rank);
+  EXPECT_EQ(retired[0].rank, claimed);
   EXPECT_EQ(retired[0].instance, 77u);
   EXPECT_TRUE(retired[0].died);
   EXPECT_TRUE(claims.sweep().empty());
