@@ -106,6 +106,7 @@ def test_training_goes_on_without_gradients_of_the_interrupted_pass_and_of_passe
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
         checkpointer.engine.report_trouble("the test says so")
+        assert checkpointer.engine.wait_halt(20)
         checkpointer.before_update()
 
     run(train, make())

@@ -96,6 +96,7 @@ TEST_F(OwnStateTest, OfASecondUpdateInOneIterationIsNotSealed) {
   mean().fill(51);
   ASSERT_EQ(engine->before_update().status, CKPT_OK);
   EXPECT_EQ(stored("mean", CheckpointId(1, 5)), first);
+  EXPECT_TRUE(is_stored("rank0.private", 4)) << "beside it";
 }
 
 TEST_F(OwnStateTest, IsNotSealedEarlyWithoutASecondSlot) {
