@@ -38,11 +38,14 @@ if [[ "${1:-}" == --jit ]]; then
   targets=(product)
   shift
 fi
-ensure_packages build etcd network
-ensure_venv
 if [[ "${1:-}" == --help || "${1:-}" == -h ]]; then
   [[ $program != chaos.py ]] || show_help
-  exec "$venv_python" "scripts/$program" --help
+  # The full list needs packages that a first run installs.
+  if [[ -x $venv_python ]]; then exec "$venv_python" "scripts/$program" --help; fi
+  echo "  (this list can be shown after the first ./dev chaos)"
+  exit
 fi
+ensure_packages build etcd network
+ensure_venv
 build_or_die release "${targets[@]}"
 exec "$venv_python" "scripts/$program" "$@"

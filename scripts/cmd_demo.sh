@@ -40,7 +40,7 @@ if [[ "${1:-}" == --help || "${1:-}" == -h ]]; then
   [[ $program != demo.py ]] || show_help
   # The full list needs packages that a first run installs.
   if [[ -x $venv_python ]]; then exec "$venv_python" "examples/demo/$program" --help; fi
-  echo "  (after the first ./dev demo)"
+  echo "  (this list can be shown after the first ./dev demo)"
   exit
 fi
 etcd=

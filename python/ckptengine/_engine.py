@@ -353,11 +353,11 @@ class Engine:
         none becomes free in time, before_update() skips the snapshot. It is also skipped in iterations that the option
         `capture_every` leaves out. Raises Error (INVALID) for wrong use, and Halted as before_update() does.
 
-        `wait` is for a job that is about to end. Then this function first waits until the previous snapshot is
-        committed, so that this one is not skipped; but at most half of `timeout_ms`. It takes this snapshot, calls
-        before_update(), and waits until the snapshot is committed: all within `timeout_ms`. The ticket's stage says
-        whether it is committed. Every rank must call it for the same iteration. It is taken whatever `capture_every`
-        says."""
+        `wait` is for a job that is about to end. With it, this function first waits until the previous snapshot is
+        committed, at most half of `timeout_ms`, so that this one is not skipped. Then it takes this snapshot, calls
+        before_update(), and waits until the snapshot is committed. All of this ends within `timeout_ms`. The ticket's
+        stage says whether the snapshot is committed. Every rank must call this for the same iteration. The snapshot is
+        taken whatever `capture_every` says."""
         deadline = time.monotonic() + timeout_ms / 1000
 
         def left_ms() -> int:
@@ -416,7 +416,7 @@ class Engine:
 
     def own_not_ready(self) -> None:
         """Tells the engine that the synchronous tensors do not hold the coming iteration's state yet, so the next
-        before_update() does not copy them. It does so at all only with on_suspicion=halt (docs/jit.md)."""
+        before_update() does not copy them. Without on_suspicion=halt, it never does (docs/jit.md)."""
         self._check(self._library.ckpt_own_not_ready(self._open()))
 
     def capture_next(self) -> None:
@@ -455,7 +455,7 @@ class Engine:
         """Joins the next incarnation of the halted job, in this process. Call it on the training thread, after
         wait_halt() or Halted, once no communication changes registered memory any more. Then call restore(), and train
         on. What is registered stays registered. Waits for the capture of this rank and for the node's agent, not for
-        other ranks. Raises Error; the job is still halted then."""
+        other ranks. If it raises Error, the job is still halted."""
         self._check(self._library.ckpt_rejoin(self._open()))
         self._newest_taken, self._newest, self._last_status = -1, None, Status.OK
 
@@ -518,8 +518,9 @@ class Engine:
     # ---- the end ----
 
     def close(self) -> None:
-        """Closes the engine. First waits until the last snapshot is committed, at most for the option
-        `close_timeout_ms`. Does not wait if the job is not protected. The agent goes on and keeps what was captured."""
+        """Closes the engine. First waits until the last snapshot is committed, at most as long as the option
+        `close_timeout_ms` says. Does not wait if the job is not protected. The agent goes on, and keeps what was
+        captured."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             self._finalizer.detach()

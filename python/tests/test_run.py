@@ -10,6 +10,7 @@ from ckptengine import Error
 from ckptengine.torch import Checkpointer, groups, run
 from ckptengine.torch._group_state import state
 from torch import nn
+from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -111,6 +112,54 @@ def test_training_goes_on_without_gradients_of_the_interrupted_pass_and_of_passe
 
     run(train, make())
     assert gradients == [[None, None]] * 2
+
+
+def marks_of(checkpointer: Checkpointer, communicate) -> list[str]:
+    """What the engine is told while `communicate` runs under run()."""
+    told: list[str] = []
+    for name in ("comm_begin", "comm_end"):
+        setattr(checkpointer.engine, name, lambda *_, name=name: told.append(name))
+
+    def train(checkpointer):
+        told.clear()
+        communicate()
+        return list(told)
+
+    return run(train, checkpointer)
+
+
+@pytest.mark.parametrize(
+    "communicate",
+    [
+        lambda: dist.all_reduce(torch.ones(2)),
+        lambda: dist.broadcast(torch.ones(2), 0, async_op=True).wait(),
+        lambda: functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD) + 1,
+    ],
+    ids=["all_reduce", "asynchronous", "functional"],
+)
+def test_a_group_marks_what_it_communicates(make, communicate):
+    assert marks_of(make(), communicate) == ["comm_begin", "comm_end"]
+
+
+def test_a_reduction_of_ddp_is_marked_once(make):
+    checkpointer = make()
+    assert marks_of(checkpointer, lambda: one_iteration(checkpointer)) == ["comm_begin", "comm_end"]
+
+
+def test_a_communication_that_was_interrupted_ends_no_later_one(make):
+    checkpointer = make()
+    communication = checkpointer._communication
+    interrupted = communication.mark(dist.group.WORLD, ())
+    communication.forget()
+    checkpointer.engine.comm_end = lambda *_: pytest.fail("an end without its begin")
+    interrupted.end()
+
+
+@pytest.mark.parametrize("how", ["patch", None])
+def test_a_group_marks_nothing_if_something_else_does_or_nobody_should(make, how):
+    checkpointer = make(communication=how)
+    begun = marks_of(checkpointer, lambda: dist.all_reduce(torch.ones(2))).count("comm_begin")
+    assert begun == (1 if how == "patch" else 0)
 
 
 def test_a_job_that_is_never_halted_is_refused(make):

@@ -23,7 +23,7 @@ class Process {
   std::uint64_t start_time() const { return start_time_; }
   int fd() const { return pidfd_.get(); }  // readable once the process has exited
 
-  // True once it is certain that none of its threads runs any more.
+  // True once it is certain that none of the process's threads runs any more.
   bool exited() const;
   // The state of its main thread, as in /proc/PID/stat: R running, S sleeping, D waiting within the kernel, T stopped,
   // t stopped by a debugger. 0: the process is gone.

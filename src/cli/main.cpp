@@ -139,9 +139,9 @@ int main(int argc, char** argv) {
   });
   app.footer(
       "Options may also come from the environment: CKPTENGINE_JOB, CKPTENGINE_ARENA_DIR and so on.\n"
-      "Exit status: 0; or 1 if something failed or is in a bad state. Standard error says why.\n"
-      "Exit status of health: 0 the job is protected, 1 degraded, 2 not protected or unknown.\n"
-      "Exit status of status: 2 if the job is not protected.");
+      "Exit status: 0, or 1 if something failed or is in a bad state. Then standard error says why.\n"
+      "`ckptctl health` exits with 0 if the job is protected, 1 if degraded, 2 if not protected or unknown.\n"
+      "`ckptctl status` exits with 2 if a job is not protected.");
   CommandLine line;
   CLI::App* status = add_command(app, line, "status", "Show what the agents are doing");
   const CLI::App* health = add_command(app, line, "health", "Show whether the job is protected, and if not, why");

@@ -1,5 +1,5 @@
 // AgentConnection is the engine's connection to the node's agent, over a unix socket. It carries one request at a time.
-// Whoever uses it holds AgentLink's lock.
+// AgentLink uses it under its lock.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,9 @@
 
 namespace ckpt::client {
 
-// Registers an open engine of this process. A process may open another engine for the same rank. The agent gives it the
-// rank only when the first engine is no longer open, because that may still write. Any thread may use it.
+// Registers an engine of this process as open, from construction to destruction. If the process opens a second engine
+// for the same rank, the agent does not give it the rank while the first one is open, because the first one may still
+// write. Thread-safe.
 class OpenEngine {
  public:
   explicit OpenEngine(std::uint64_t instance);
@@ -27,9 +28,9 @@ class OpenEngine {
   const std::uint64_t instance_;
 };
 
-std::vector<std::uint64_t> open_engines();  // by instance
+std::vector<std::uint64_t> open_engines();  // the instances of all open engines
 
-// Throws Failure with the answer's status and sentence unless the answer is CKPT_OK.
+// If the answer's status is not CKPT_OK, throws Failure with this status and the answer's sentence.
 void check_answer(const nlohmann::json& answer);
 
 class AgentConnection {
@@ -47,7 +48,7 @@ class AgentConnection {
   Frame ask(const nlohmann::json& request, Deadline deadline);
   bool usable() const { return usable_; }
 
-  // True if the agent has gone. Call it between requests only.
+  // True if the agent has closed the connection. Call it between requests only.
   bool hung_up() const;
 
   const std::shared_ptr<arena::Control>& control() const { return control_; }

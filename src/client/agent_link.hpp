@@ -37,12 +37,13 @@ struct Reservation {
 
 class AgentLink {
  public:
-  // What the callback returns. The watcher thread calls it when the agent may have changed the control page. It must
-  // not throw. `soon`: call it again soon, for something that the agent does not announce.
+  // The callback's result. The watcher thread calls the callback when the agent may have changed the control page. The
+  // callback must not throw. With `soon`, the watcher calls it again soon, even if the agent does not ring the
+  // doorbell.
   enum class Look { later, soon };
   using OnWords = std::function<Look(const arena::Control&)>;
 
-  // Connects as AgentConnection::open() does. Throws Failure.
+  // Connects to the agent, or starts one, as AgentConnection::open() does. Throws Failure.
   AgentLink(const Options& options, OnWords on_words);
   ~AgentLink();
   AgentLink(const AgentLink&) = delete;
@@ -67,20 +68,22 @@ class AgentLink {
   // because the new agent knows no earlier request. Throws Failure, also if the answer is a refusal.
   Frame ask(nlohmann::json request, const nlohmann::json& again, Deadline deadline);
 
-  // Has the agent make the slots, and maps them; session() then has them. The link repeats this with every new agent.
-  // Throws Failure.
+  // Asks the agent to make the slots, and maps them. Afterwards session() has them. The link repeats this with every
+  // new agent. Throws Failure.
   void reserve(const Reservation& wanted);
 
   // Tells the agent that this engine is closed and will not write any more.
   void leave(Deadline deadline);
 
-  // Leaves the session, and registers as a new engine of the same rank and process that has not restored yet. The slots
-  // stay mapped until reserve() has answered: if the agent still has them, they go on. Waits for an agent until the
-  // deadline, and for its answers longer. Throws Failure; the link then stays disconnected until rejoin() succeeds. No
-  // other request may be under way.
+  // Leaves the session. Then registers as a new engine of the same rank and process, which has not restored yet. The
+  // slots stay mapped until the next reserve() has its answer. If the agent still has the same slots then, reserve()
+  // keeps them mapped. rejoin() waits until the deadline for an agent to run, and may wait longer for the agent's
+  // answers. If it throws Failure, the link stays disconnected until a later rejoin() succeeds. No other request may be
+  // under way.
   void rejoin(Deadline deadline);
 
-  // Call this when the engine has restored. From now on the link tells every agent so, and when training communicates.
+  // Call this when the engine has restored in this incarnation. From now on the link tells every new agent so, and the
+  // hooks of comm() write to the control page.
   void joined(std::uint64_t incarnation);
 
   const CommHooks& comm() const { return comm_; }

@@ -1,5 +1,5 @@
 // AgentSession is what the agent has given this engine: the control page, and the slots once they are reserved. After a
-// restart, the agent gives the engine a new session. CommHooks records the training's communication there.
+// restart, the agent gives the engine a new session. CommHooks records in the control page when training communicates.
 #pragma once
 
 #include <atomic>
@@ -90,7 +90,8 @@ class CommHooks {
     arena::CommWords* words_;
   };
 
-  // All atomics here are sequentially consistent. So a hook that is not counted yet will see the new pointer.
+  // Unmaps the files that hooks no longer use, unless a hook is under way. All atomics here are sequentially
+  // consistent. So a hook that is not counted yet will see the new pointer.
   void forget_unused() {
     const std::size_t used = words_.load() == nullptr ? 0 : 1;
     if (users_.load() == 0 && files_.size() > used)

@@ -3,9 +3,10 @@
 // thread of the device. keep_own() copies and seals the private shard alone, and begin_late() the main shard after it.
 // prepare_own() copies the private shard for the coming iteration, before its update (docs/jit.md).
 //
-// The training thread uses it, the thread that begins a DeferredCapture, or the one that has frozen the rank
-// (update_gate.hpp); nobody does between a successful release() and the call of `sealed`. For host tensors, begin() and
-// release() take no locks, allocate nothing, and make no system call except one futex wake each.
+// One thread at a time may use it: the training thread, the thread that begins a DeferredCapture, or the thread that
+// has frozen the rank (update_gate.hpp). Between a successful release() and the call of `sealed`, no thread may. For
+// host tensors, begin() and release() take no locks, allocate nothing, and make no system call except one futex wake
+// each.
 #pragma once
 
 #include <array>
@@ -25,7 +26,8 @@
 
 namespace ckpt::client {
 
-// One range per slot: a GPU refuses a copy that touches two registrations.
+// Returns one range for each slot. Each is pinned by itself, because a GPU refuses a copy that touches two
+// registrations.
 std::vector<device::Range> ranges_of(const Slots& slots);
 
 class Capture {
@@ -39,49 +41,52 @@ class Capture {
 
   // Captures into these slots from now on. Not allowed while active().
   void attach(AgentSession session);
-  // While there is no session yet: what the snapshot stores goes to this control page.
+  // For the time before there is a session: the engine uses this control page.
   void use(std::shared_ptr<arena::Control> control) { session_.control = std::move(control); }
   // Gives up the slots.
   void detach() { attach({}); }
-  // Another incarnation begins, whose session is not known yet. The slots stay attached to the device: the next session
-  // usually has the same. Not allowed while active().
+  // Call this when another incarnation begins and its session is not known yet. The slots stay attached to the device,
+  // because the next session usually has the same ones. Not allowed while active().
   void renew();
   const AgentSession& session() const { return session_; }
 
-  // The agent's unused grant, if there is one. Throws Failure (CKPT_ERR_INTERNAL) for a grant that names no slot.
+  // Returns the agent's grant if it is unused. Throws Failure (CKPT_ERR_INTERNAL) if the grant names a slot that does
+  // not exist.
   std::optional<arena::Grant> unused_grant();
-  // A sentence that says why the state does not fit the slots; nothing if it fits.
+  // Returns a sentence that says why the state does not fit the slots, or nothing if it fits.
   std::optional<std::string> misfit(const RankState& state) const;
 
   // Starts to copy the main shard's parts, and copies the private shard synchronously, as Device::start() does. `state`
-  // must not change until the capture is over. `private_plan`: where the private shard is; null: in its tensors.
+  // must not change until the capture is over. `private_plan` says where the bytes of the private shard are. If it is
+  // null, they are in the private tensors.
   void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
              const device::Plan* private_plan = nullptr);
 
-  // Sees to it that the private shard of `checkpoint` is sealed in a slot of this rank. Keeps the one that
-  // prepare_own() wrote, if the tensors are still the same. Waits for the copy, on a GPU after the work that was
+  // Makes sure that the private shard of `checkpoint` is sealed in a slot of this rank. Keeps the piece that
+  // prepare_own() wrote, if the tensors have not changed since. Waits for the copy, on a GPU after the work that was
   // enqueued on `stream`. Returns false if there is no slot, the copy did not end, or the piece cannot be sealed now.
   // The grant, if there is one, stays unused. Throws Failure.
   bool keep_own(CheckpointId checkpoint, const RankState& state, device::Stream stream,
                 const device::Plan* private_plan = nullptr);
-  // For state in host memory. As keep_own(), before the update of `checkpoint`, and beside the piece that keep_own()
-  // has kept. Does nothing without a second slot. Seals the piece only if the last keep_own() has found what was
-  // prepared for it.
+  // Writes the private shard of `checkpoint` before that checkpoint's update begins. So the piece is there if this rank
+  // dies within the update, and other ranks may have the main shard. Uses another slot than the piece that keep_own()
+  // has kept. Does nothing if there is no other slot. Seals the piece at once if the last update did not change the
+  // private shard. For state in host memory only.
   void prepare_own(CheckpointId checkpoint, const RankState& state);
 
-  // After keep_own(): the main shard may follow. Allocates what begin_late() needs.
+  // Call this after keep_own() if begin_late() may follow. Allocates what begin_late() needs.
   void expect_late(CheckpointId checkpoint, const RankState& state);
   bool may_begin_late() const { return late_.has_value(); }
-  // As begin(), for the main shard of that checkpoint. Returns false if the grant does not include the slot with its
-  // private shard. Allocates nothing.
+  // Does what begin() does, for the main shard of the checkpoint that expect_late() named. Returns false if the grant
+  // does not include the slot in which that checkpoint's private shard is. Allocates nothing.
   bool begin_late(const arena::Grant& grant);
-  // The tensors change: the main shard of that checkpoint is gone.
+  // Call this when the tensors change, because begin_late() can then no longer capture that checkpoint.
   void forget_late() { late_.reset(); }
 
   bool active() const { return active_.has_value(); }
   CheckpointId checkpoint() const { return active_->checkpoint; }
   std::uint64_t length_bytes() const;
-  // Where the main shard, or this rank's first part of it, is copied to.
+  // Returns the memory to which the main shard, or this rank's first part of it, is copied.
   std::span<const std::byte> main_piece() const;
 
   // Allows the tensors to change: by work enqueued on `streams` after this call, or by the host. When the copy is
@@ -92,8 +97,8 @@ class Capture {
   bool release(std::span<const device::Stream> streams, std::int64_t timeout_ms, Sealed sealed);
   // Why the newest capture was not sealed although all its bytes were copied; "" if it was sealed or is not copied.
   const std::string& failure() const { return failure_; }
-  // Any thread. The tensors may have changed although they must not: what is being captured is not sealed, nor is
-  // anything later.
+  // Any thread. Call this if the tensors may have changed although they must not. Until renew(), no main shard is
+  // sealed any more.
   void tear() { is_torn_.store(true); }
   // Gives up the active capture. The grant stays unused.
   void cancel();
@@ -125,7 +130,8 @@ class Capture {
     std::size_t count = 0;
     bool has(std::uint8_t slot) const { return (count > 0 && slots[0] == slot) || (count > 1 && slots[1] == slot); }
   };
-  // The layout text that this engine wrote to each slot. So it writes each once, and not in every iteration.
+  // The hash of the layout text that this engine wrote to each slot of a segment. So it writes the text once, and not
+  // in every iteration.
   using WrittenLayouts = std::array<std::uint64_t, arena::segment_slots_max>;
 
   void follow_growth(arena::Segment& segment);
@@ -155,8 +161,8 @@ class Capture {
   std::array<WrittenLayouts, core::captures_max> written_layouts_{};  // by segment
 };
 
-// Says whether a thread of the device is still sealing a capture. The training thread must not touch the capture
-// before that has ended.
+// Says whether a thread of the device is still sealing a capture. While one is, the training thread must not touch the
+// capture.
 class Sealing {
  public:
   // Training thread. Call begin() before the capture is released, and none() if it was not released after all.

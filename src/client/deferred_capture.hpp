@@ -1,8 +1,8 @@
-// DeferredCapture is a snapshot that waits for a slot. The training thread offers it. Whichever thread then sees the
-// agent's grant begins the capture, once. The training thread takes the snapshot back before the tensors change.
+// DeferredCapture is a snapshot that waits for a slot. The training thread offers it. The first thread that then sees
+// the agent's grant begins the capture. The training thread takes the offer back before the tensors change.
 //
-// It keeps the private shard as it was in the snapshot() call, because that shard's tensors may change at once. Takes
-// no lock, and allocates only if the private shard has grown.
+// offer() copies the private shard, because the private tensors may change as soon as snapshot() returns.
+// DeferredCapture takes no lock. It allocates only if the length of the private shard has changed.
 #pragma once
 
 #include <atomic>
@@ -22,17 +22,19 @@ class DeferredCapture {
     CheckpointId checkpoint;
     const RankState* state = nullptr;
     Clock::time_point called_at;
-    bool is_own_only = false;  // only the private shard is kept; the main shard may follow late
+    bool is_own_only = false;  // only the private shard is sealed; the main shard may follow in a late capture
   };
 
-  // Training thread. True if the private shard is small enough to be kept.
+  // Training thread. True if the private shard is small enough to be copied by offer().
   static bool fits(const RankState& state);
-  // Training thread. Keeps the private shard. `snapshot.state` must not change until take_back().
+  // Training thread. Copies the private shard, and lets any thread begin the capture. `snapshot.state` must not change
+  // until take_back().
   void offer(const Snapshot& snapshot);
   // Training thread. True from offer() to take_back().
   bool is_open() const { return phase_.load() != none; }
-  // Training thread. Ends the offer, and waits for a thread that is about to begin. Returns true if nobody has begun:
-  // then nobody will. Otherwise, and without an offer, the capture is the training thread's again.
+  // Training thread. Ends the offer, and waits for a thread that is just beginning the capture. Returns true if no
+  // thread has begun it; then none will. Returns false if one has begun it, or if there was no offer. In both cases
+  // only the training thread may use the capture from now on.
   bool take_back();
 
   // Any thread. True if the capture has not begun, and may still begin.
@@ -40,8 +42,8 @@ class DeferredCapture {
     const std::uint32_t phase = phase_.load();
     return phase != none && phase != begun;
   }
-  // Any thread. Calls `begin` if the snapshot waits and no other thread is about to begin it. What `begin` uses is its
-  // alone during the call. It returns false if there is no slot yet, and must not throw.
+  // Any thread. Calls `begin` if the snapshot waits and no other thread is just beginning it. During the call, no other
+  // thread uses the capture. `begin` returns false if there is no slot yet, and must not throw.
   template <class Begin>
   void try_begin(Begin begin) {
     if (claim()) unclaim(begin());

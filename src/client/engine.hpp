@@ -43,13 +43,13 @@ struct Outcome {
 
 class Engine {
  public:
-  // How long it waits for what no option says.
+  // How long the engine waits.
   struct Limits {
-    std::int64_t gpu_work_ms = 3'600'000;   // that training has enqueued: far longer than any iteration
-    std::int64_t late_capture_ms = 45'000;  // the slot, the copy and the seal together; on the host, too
-    std::int64_t abort_ms = 10'000;         // of NCCL's communicators, by libckptinterpose
-    // The training thread, for the decision of a halt and the late capture. HaltWatch's wait for the decision and the
-    // late capture end before this, and this ends no later than the leader's halt (docs/jit.md).
+    std::int64_t gpu_work_ms = 3'600'000;   // for GPU work of training; far longer than any iteration
+    std::int64_t late_capture_ms = 45'000;  // for a slot, the copy and the seal; also without a GPU
+    std::int64_t abort_ms = 10'000;         // until libckptinterpose has aborted NCCL's communicators
+    // For the decision of a halt and the late capture, on the training thread. Longer than HaltWatch waits for the
+    // decision and late_capture_ms together, and no longer than the leader's halt lasts (docs/jit.md).
     std::int64_t gate_ms = 60'000;
   };
   Engine(const Options& options, std::unique_ptr<device::Device> device, const Limits& limits);
@@ -69,33 +69,33 @@ class Engine {
   Outcome snapshot(std::int64_t iteration, device::Stream stream = nullptr);
   Outcome before_update(std::span<const device::Stream> streams = {});
   void discard();
-  // The private tensors do not hold the coming iteration's state at the next before_update().
+  // Call this if the private tensors will not hold the coming iteration's state at the next before_update().
   void own_not_ready() { own_is_ready_ = false; }
   // The next snapshot captures the main shard, whatever the option capture_every says.
   void capture_next() { captures_next_ = true; }
   // Finishes a pending capture and waits until the last snapshot is committed, at most close_timeout_ms. Does not wait
-  // if the job is not protected, because then no commit is near. Waits for a deferred capture's slot likewise.
+  // if the job is not protected, because then no commit is near. The same holds for the slot of a deferred capture.
   void await_last_commit();
   // True if there are GPU tensors, so that streams matter.
   bool has_gpu_tensors() const { return registry_.has_gpu_tensors(); }
 
-  // Call these around each communication of training. They check `channel`. From the first one on, libckptinterpose
-  // marks none.
+  // Call these around each communication of training. They check `channel`. After the first call, libckptinterpose
+  // marks no communications any more.
   void comm_begin(std::uint32_t channel) const;
   Outcome comm_end(std::uint32_t channel) const;
   // The same, but the communication begins or ends when the GPU gets there on stream `on`.
   void comm_begin(std::uint32_t channel, device::Stream on) const;
   Outcome comm_end(std::uint32_t channel, device::Stream on) const;
 
-  // Any thread. Waits until this rank is frozen because of a halt, and captured if it can be. Fills `halt` with
-  // CKPT_OK.
+  // Any thread. Waits until this rank is frozen because of a halt, and captured if it can be. Then returns CKPT_OK and
+  // fills `halt`.
   Outcome wait_halt(std::int64_t timeout_ms, ckpt_halt_t& halt) const;
-  // Training thread. A communication has failed by itself, so the job should be halted.
+  // Training thread. Tells the agent that a communication has failed by itself, so that the job is halted.
   void report_trouble(const std::string& text);
-  // Leaves the halted incarnation. restore() may be called again. If it throws, the job is still halted.
+  // Leaves the halted incarnation, so that restore() may be called again. If rejoin() throws, the job is still halted.
   void rejoin();
 
-  // Training does something else than iterations in between.
+  // Between pause() and resume(), training does something other than iterations.
   void pause(std::string_view name) const { link_.comm().pause(name); }
   Outcome resume() const;
 
@@ -202,19 +202,19 @@ class Engine {
   TensorRegistry registry_;
   Tickets tickets_;
   Capture capture_;
-  DeferredCapture deferred_;  // while it is open and has not begun, capture_ belongs to try_begin()
+  DeferredCapture deferred_;  // while it is open and has not begun, only try_begin() uses capture_
   // The capture that is being sealed.
   struct Released {
     std::int64_t iteration;
     std::uint64_t bytes;
     Clock::time_point called_at;
-    std::span<const std::byte> main;  // the main piece, for GPU replication; `slots` keeps it there
+    std::span<const std::byte> main;  // the main piece, for GPU replication; `slots` keeps it mapped
     std::shared_ptr<Slots> slots;
   } released_{};
   std::atomic<std::int64_t> newest_sealed_{-1};  // in this incarnation
   Sealing sealing_;
-  // What the tensors should hold between rejoin() and restore(); no checkpoint: none that can be stored. None
-  // otherwise.
+  // Set between rejoin() and restore(): the checkpoint that the tensors should hold. It is CheckpointId() if they hold
+  // no checkpoint.
   std::optional<CheckpointId> live_;
   bool is_registered_anew_ = false;  // since rejoin(), if there was one
   std::optional<Stored> stored_;     // between the agent's answer and restore()
@@ -229,8 +229,8 @@ class Engine {
   bool captures_next_ = false;
   bool own_is_ready_ = true;     // see own_not_ready()
   bool is_consecutive_ = false;  // the newest snapshot's iteration is the one after the last
-  // Why the tensors were not captured late. Belongs to whoever has frozen the gate. Once the gate is over, any thread
-  // may read it under the mutex, and rejoin() opens the gate under it.
+  // Why the tensors were not captured late. While the gate is frozen, only the thread that froze it uses this text.
+  // Once the gate is over, any thread may read it under the mutex. rejoin() opens the gate under the same mutex.
   std::string late_failure_;
   mutable std::mutex halt_mutex_;
   Clock::time_point snapshot_called_at_;

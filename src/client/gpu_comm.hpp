@@ -5,7 +5,7 @@
 // Each communication has a place of its own in the shared words, so they may begin and end in any order. If the host is
 // so far ahead that all places are taken, a communication is not recorded.
 //
-// Any thread may use it. It writes to the control file that the engine has from restore() on, also if the engine gets
+// Any thread may use it. It writes to the control file that the engine has from restore() on, even if the engine gets
 // another one later.
 #pragma once
 
@@ -28,17 +28,17 @@ class GpuComm {
   // Null if the device has no timeline.
   static std::unique_ptr<GpuComm> open(device::Device& device, std::shared_ptr<arena::Control> control);
 
-  // True if any communication has ever begun here.
+  // True if begin() was ever called.
   bool is_used() const { return used_.load(std::memory_order_acquire); }
   // Channels are below arena::comm_channels_max. Throws Failure if thousands have begun and none has ended.
   void begin(std::uint32_t comm_channel, device::Stream on);
   // Ends the oldest communication on `comm_channel`. False if all have ended.
   bool end(std::uint32_t comm_channel, device::Stream on);
-  // An iteration ends after the work enqueued on `on`.
+  // Records that an iteration ends when the GPU has done the work enqueued on `on`.
   void iteration(device::Stream on);
 
  private:
-  using Number = std::optional<std::uint32_t>;  // none: not seen
+  using Number = std::optional<std::uint32_t>;  // none: the communication is not recorded
   explicit GpuComm(std::shared_ptr<arena::Control> control) : control_(std::move(control)) {}
   arena::CommWords& words() { return control_->comm(); }
   arena::CommWords::Channel& place(std::uint32_t number) { return words().on_gpu[number % arena::comm_gpu_max]; }

@@ -30,9 +30,10 @@ void Engine::await_gpu(const char* call, std::span<const device::Stream> streams
     device_->note_lead(stream);
     while (device_->is_ahead() && gate_.state() != UpdateGate::over) {
       if (deadline.passed())
-        throw Failure(CKPT_ERR_TIMEOUT, std::string(call) + " waited " + std::to_string(limits_.gpu_work_ms) +
-                                            " ms for the GPU to do what was enqueued before; does a communication "
-                                            "hang? Tensors are as they were, and the call may be repeated");
+        throw Failure(CKPT_ERR_TIMEOUT,
+                      std::string(call) + " waited " + std::to_string(limits_.gpu_work_ms) +
+                          " ms for the GPU to do what was enqueued before; check whether a "
+                          "communication hangs. The engine has changed nothing, and the call may be repeated");
       std::this_thread::sleep_for(gpu_poll);
     }
   }

@@ -1,15 +1,15 @@
 // HaltWatch freezes this rank when its incarnation is halted. Its thread needs no lock of Python, so it works while the
 // training thread holds one, hangs, or waits for other ranks.
 //
-// The thread reads the halt from the control page, closes the gate, has the tensors captured, and writes to the page
-// how far the rank is. How the parts meet:
+// The thread reads the halt from the control page, closes the update gate, has the tensors captured, and writes to the
+// page how far the rank is. The steps:
 // - The agent stores the iteration, then the halt's number, and rings. Once the iteration is decided, it stores both
 //   again.
-// - The thread holds the gate as soon as the rank is at rest, and answers `held` with the iteration.
+// - The thread holds the gate as soon as the rank is at rest, and answers `held` with the rank's iteration.
 // - The leader decides the iteration that ranks freeze at: the newest that any of them has reached. A rank that is
 //   behind passes the gate once more. All others freeze, and are captured. A rank comes to rest while held, so none
 //   overtakes that iteration.
-// - Closing the engine freezes the gate, too. The thread then answers what came of that.
+// - Closing the engine freezes the gate, too. The thread then answers whether the state was captured.
 // - Nobody waits for ever: without a decision, the rank freezes at its own iteration after hold_timeout_ms.
 #pragma once
 
@@ -25,17 +25,17 @@
 
 namespace ckpt::client {
 
-// As core::Freeze; the control page has these numbers.
+// How far a rank has come in a halt. The control page has these numbers, and core::Freeze has the same.
 enum class FreezeState : std::uint8_t { none = 0, updating = 1, held = 2, capturing = 3, captured = 4, refused = 5 };
 
 class HaltWatch {
  public:
   struct Settings {
     bool has_thread = false;                // false: the gate never closes
-    std::int64_t hold_timeout_ms = 10'000;  // for the leader's decision, and for a rank that lags
-    std::int64_t look_every_ms = 2;         // once the incarnation is halted
+    std::int64_t hold_timeout_ms = 10'000;  // how long the rank waits for the decision, or may catch up with it
+    std::int64_t look_every_ms = 2;         // how often the thread looks once the incarnation is halted
   };
-  // The watch's thread calls both. `capture` makes the state of the gate's iteration whole in the granted slots, and
+  // The watch's thread calls both. `capture` captures the state of the gate's iteration into the granted slots. It
   // returns false if it cannot.
   struct Source {
     std::function<std::shared_ptr<arena::Control>()> control;
@@ -46,14 +46,14 @@ class HaltWatch {
   HaltWatch(const HaltWatch&) = delete;
   HaltWatch& operator=(const HaltWatch&) = delete;
 
-  // Ends the thread, after the capture that it may have under way.
+  // Ends the thread. If the thread is capturing, waits for the end of the capture.
   void stop();
   // Training thread, after stop(). The last answer: what closing the engine has captured. No look follows that would
   // tell.
   void answer_at_end();
   // Training thread, after stop(). Watches for a halt of the next incarnation. The caller has reopened the gate.
   void start();
-  // One look, as the thread does it: for tests.
+  // Does once what the thread does again and again. For tests.
   void look(arena::Control& control, Clock::time_point now);
 
  private:
@@ -65,7 +65,7 @@ class HaltWatch {
   UpdateGate& gate_;
   const Settings settings_;
   const Source source_;
-  std::optional<Clock::time_point> give_up_at_;  // once it has heard of the halt
+  std::optional<Clock::time_point> give_up_at_;  // set once the thread has seen the halt
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

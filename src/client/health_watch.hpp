@@ -16,7 +16,7 @@
 
 namespace ckpt::client {
 
-// What the trainer can see by itself of the job's health.
+// What the trainer knows about the job's health.
 struct HealthFacts {
   bool is_connected = false;
   std::string why_disconnected;

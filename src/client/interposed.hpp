@@ -21,17 +21,20 @@ class Interposed {
   Interposed(const Interposed&) = delete;
   Interposed& operator=(const Interposed&) = delete;
 
-  // From now on `engine`'s functions are called, on any thread, until detach(). Returns a sentence if they are not, or
-  // if NCCL's calls do not come by.
+  // Lets libckptinterpose call `engine`'s functions, on any thread, until detach(). Returns a warning for people if
+  // libckptinterpose is there and cannot do its work. Does nothing without libckptinterpose.
   std::optional<std::string> attach(const ckpt_interposed_engine& engine);
   void detach();
 
-  // Any thread. Training marks its communications itself, so those of libckptinterpose would come twice.
+  // Any thread. Call this when training marks its communications itself. With the marks of libckptinterpose, they would
+  // count twice.
   void own_marks() { has_own_marks_.store(true, std::memory_order_relaxed); }
   bool has_own_marks() const { return has_own_marks_.load(std::memory_order_relaxed); }
-  // After an iteration of training on several GPUs. Returns a sentence, once, if NCCL has not been called by then.
+  // Call this after each iteration of a job with several GPUs. Returns a warning, once, if no call of NCCL has come
+  // through libckptinterpose in the first few iterations.
   std::optional<std::string> after_iteration();
-  // Aborts the communicators of a halted incarnation, and waits for that. Throws Failure if an abort does not end.
+  // Aborts the communicators of a halted incarnation, and waits until the aborts have ended. Throws Failure if one does
+  // not end in time.
   void abort_communicators(std::uint64_t incarnation, std::int64_t timeout_ms) const;
 
  private:

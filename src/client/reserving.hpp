@@ -1,4 +1,5 @@
-// Reserving reserves slots on a thread of its own, so that training need not wait until the memory was touched.
+// Reserving reserves slots on a thread of its own. So training does not wait while the pages of new slots are touched
+// for the first time.
 //
 // Only the training thread uses it.
 #pragma once
@@ -21,7 +22,8 @@ class Reserving {
   Reserving& operator=(const Reserving&) = delete;
   ~Reserving() { end(); }
 
-  // Runs `reserve`, which has a deadline of its own and may throw Failure. Not while another one is under way.
+  // Runs `reserve`, which has a deadline of its own and may throw Failure. If an earlier reservation is under way,
+  // waits for it first.
   void begin(std::function<void()> reserve) {
     end();
     failure_.reset();
@@ -44,7 +46,7 @@ class Reserving {
     while (under_way() && !deadline.passed()) futex_wait(under_way_, 1, deadline, FutexScope::process);
     return !under_way();
   }
-  // Returns once why the reservation failed, after it has ended; nothing if it succeeded.
+  // Call this after the reservation has ended. Returns why it failed, but only once. Returns nothing if it succeeded.
   std::optional<Failure> take_failure() { return std::exchange(failure_, std::nullopt); }
   void end() {
     if (thread_.joinable()) thread_.join();
@@ -52,7 +54,7 @@ class Reserving {
 
  private:
   std::atomic<std::uint32_t> under_way_{0};  // futex
-  std::optional<Failure> failure_;           // of the thread while it runs
+  std::optional<Failure> failure_;           // only the thread uses it while it runs
   std::thread thread_;
 };
 

@@ -51,7 +51,8 @@ class TensorRegistry {
   // Sets which parts of the main shard this rank captures. Before the first call it captures all of it.
   void share(const core::Share& share);
 
-  // All three throw Failure (CKPT_ERR_INVALID) and then change nothing. `device` decides which memory it accepts.
+  // add(), move() and remove() throw Failure (CKPT_ERR_INVALID) if they cannot do it, and then change nothing. `device`
+  // decides which memory it accepts.
   void add(const ckpt_tensor& tensor, device::Device& device);
   void move(const std::string& name, void* data, device::Device& device);
   void remove(const std::string& name);

@@ -15,17 +15,18 @@ namespace ckpt::client {
 
 class Tickets {
  public:
-  // Training thread. For each iteration call taken(), then captured() or discarded(); or call refused() once. Before
-  // either, waiting() says that the capture waits for a slot. A thread that begins it then may call taken().
+  // Training thread. For each iteration, call taken() and later captured() or discarded(). If there is no capture, call
+  // refused() instead. If the capture has to wait for a slot, call waiting() first. Then the thread that begins the
+  // capture may call taken().
   void waiting(std::int64_t iteration, Clock::time_point called_at);
   void taken(std::int64_t iteration, Clock::time_point called_at);
   void captured(std::int64_t iteration, std::uint64_t bytes, double capture_ms);
   void discarded(std::int64_t iteration);
   void refused(std::int64_t iteration, ckpt_status why);  // skipped, discarded while it waited, or failed
   void stalled(double ms) { stall_ms_.store(ms, std::memory_order_relaxed); }
-  void restored(std::int64_t iteration);  // this iteration is committed, and iterations continue after it
-  // Another incarnation begins: what was known of iterations is forgotten, and whoever waits for one is told so. While
-  // this runs, nobody else may write.
+  void restored(std::int64_t iteration);  // this iteration is committed, and training continues after it
+  // Call this when another incarnation begins. Forgets all iterations, and ends all calls of wait(). No other thread
+  // may write meanwhile.
   void forget();
 
   // Watcher. Repeated calls do no harm.

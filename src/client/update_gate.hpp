@@ -3,16 +3,17 @@
 //
 // - updating to resting: snapshot() has ended. The tensors stay as they are until the next update.
 // - resting to updating: before_update(). The tensors may change.
-// - resting to held: the incarnation is halted, so no update begins. Once hold_from() was called, rest() does this
-//   itself: no update begins between a rest and the next look of whoever called it.
+// - resting to held: the incarnation is halted, so no update begins. After hold_from(), rest() does this itself, so
+//   that no update begins before the thread that called hold_from() looks again.
 // - held to resting: this rank is behind, and may do one more update.
-// - resting or held to frozen: whoever does this captures the tensors, unless they are captured, and then calls end().
+// - resting or held to frozen: freeze(). The thread that makes this change captures the tensors, unless they are
+//   captured already. Then it calls end().
 // - frozen to over: end(). No update begins any more in this incarnation.
-// - updating to over: abandon(). The engine is closed within an update, so these tensors are no iteration's.
+// - updating to over: abandon(). The engine is closed within an update, so the tensors hold the state of no iteration.
 // - over to updating: reopen(). The engine has rejoined the job, and will restore.
 //
-// While the gate is held, frozen or over, the training thread does not use the engine's capture. From freeze() to end()
-// it belongs to the thread that froze. It takes no lock and allocates nothing.
+// While the gate is held, frozen or over, the training thread does not use the engine's capture. From freeze() to
+// end(), only the thread that called freeze() uses it. The gate takes no lock and allocates nothing.
 #pragma once
 
 #include <atomic>
@@ -27,39 +28,41 @@ class UpdateGate {
  public:
   enum State : std::uint32_t { updating, resting, held, frozen, over };
 
-  // Training thread. Returns true if the tensors may change now. False if an update must not begin: wait, and try
-  // again.
+  // Training thread. Returns true if the tensors may change now. Returns false if no update may begin: then call
+  // wait(), and try again.
   bool begin_update() {
     std::uint32_t state = resting;
     return state_.compare_exchange_strong(state, updating) || state == updating;
   }
-  // Training thread, while updating: the tensors are now those of `iteration`. `is_kept`: they stay so until the next
-  // begin_update(), as the training loop has shown that it calls that before it changes them.
+  // Training thread, while updating. The tensors now hold the state of `iteration`. `is_kept`: true if they surely stay
+  // so until the next begin_update(), because the training loop has shown that it calls before_update() before it
+  // changes them.
   void rest(std::int64_t iteration, bool is_kept) {
     iteration_.store(iteration, std::memory_order_relaxed);
     is_kept_.store(is_kept, std::memory_order_relaxed);
     state_.store(resting);
-    // Sequentially consistent: either this thread sees the limit, or who has set it sees that the tensors rest.
+    // Sequentially consistent: either this thread sees the limit, or the thread that has set the limit sees that the
+    // tensors rest.
     if (iteration >= hold_from_.load()) hold();
   }
-  // Training thread, while updating: an update that was allowed did not take place.
+  // Training thread, while updating. Call this if an update that was allowed did not take place.
   void rest_again() { rest(iteration(), is_kept()); }
-  // Training thread. Nobody else may freeze it at the same time.
+  // Training thread. No other thread may change the gate meanwhile.
   void reopen() {
     iteration_.store(-1, std::memory_order_relaxed);
     is_kept_.store(false, std::memory_order_relaxed);
     hold_from_.store(INT64_MAX);
     change(over, updating);
   }
-  // Any thread. Waits until the gate closes or goes on from `seen`, or the deadline passes. It may return early. Nobody
-  // is woken while the gate is open, when an update begins or ends.
+  // Any thread. Waits until the gate is no longer in state `seen`, at most until the deadline. It may return early. The
+  // beginning or end of an update wakes no waiter.
   void wait(State seen, Deadline deadline) const { futex_wait(state_, seen, deadline, FutexScope::process); }
 
-  // Any thread. These return true for the thread that made the change.
+  // Any thread. Each returns true if this call made the change.
   bool hold() { return change(resting, held); }
   bool pass() { return change(held, resting); }
   bool freeze() { return change(held, frozen) || change(resting, frozen); }
-  // Whoever froze it. `is_captured`: the state of iteration() is whole in its slots.
+  // For the thread that froze the gate. `is_captured`: true if the state of iteration() is captured and sealed.
   void end(bool is_captured) {
     is_captured_.store(is_captured, std::memory_order_relaxed);
     change(frozen, over);

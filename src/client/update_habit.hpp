@@ -20,7 +20,7 @@ class UpdateHabit {
   }
   // The engine lets the tensors change for another reason, such as a registration.
   void left_rest() { rests_after_.reset(); }
-  // snapshot() was called. Returns true if it is the first that came without before_update() after the one before.
+  // snapshot() was called. Returns true for the first call that comes without a before_update() since the call before.
   bool began_snapshot(std::uint64_t incarnation) {
     const bool is_first = !has_forgotten();
     if (rests_after_ && incarnation == incarnation_) has_forgotten_after_[*rests_after_] = true;
@@ -30,9 +30,9 @@ class UpdateHabit {
   // The tensors rest from now on.
   void ended_snapshot(bool is_taken) { rests_after_ = is_taken ? taken : left_out; }
 
-  // Since a snapshot, nobody has said that the tensors change.
+  // True if nothing has announced a change of the tensors since the last snapshot.
   bool rests() const { return rests_after_.has_value(); }
-  // What rests can be captured later.
+  // True if the tensors rest, and can be trusted to stay as they are until the next before_update().
   bool is_kept() const { return rests() && has_asked_after_[*rests_after_] && !has_forgotten(); }
   bool has_forgotten_after_taken() const { return has_forgotten_after_[taken]; }
 

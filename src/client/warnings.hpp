@@ -1,5 +1,5 @@
-// Warnings tells the caller of trouble that made no call fail. It calls the caller's callback. While there is none, it
-// keeps the newest few. Only the training thread uses it.
+// Warnings tells the caller of trouble that made no call fail. It passes each warning to the caller's callback. While
+// there is no callback, it keeps the newest few warnings. Only the training thread uses it.
 #pragma once
 
 #include <deque>

@@ -59,7 +59,7 @@ struct Health {
   Standing standing = Standing::unprotected;
   Cause cause = Cause::no_leader;
   NodeId node = no_node;    // the node that holds commits up, or is in trouble
-  Rank rank = no_rank;      // likewise: the rank
+  Rank rank = no_rank;      // the rank that holds commits up, or is in trouble
   std::uint8_t status = 0;  // with rank_fails: ckpt_status of its newest snapshot
   std::string detail;       // what that node or rank reports, "" if nothing
   CheckpointId committed;   // newest known commit, of any incarnation

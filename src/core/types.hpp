@@ -21,7 +21,7 @@ using TimeMs = std::int64_t;  // milliseconds of a monotonic clock with any orig
 
 inline constexpr NodeId no_node = UINT32_MAX;
 inline constexpr Rank no_rank = UINT32_MAX;
-// Sources of a piece that are not nodes: storage, and encoding or decoding.
+// Reserved node numbers. They name sources of a piece that are not nodes: storage, and encoding or decoding.
 inline constexpr NodeId storage_node = UINT32_MAX - 1;
 inline constexpr NodeId parity_node = UINT32_MAX - 2;
 

@@ -1,7 +1,7 @@
-// CopyPool is the threads with which HostDevice copies and digests. All of them work on one piece at a time. Each
-// thread takes the next few leaves of the piece from a shared counter.
+// CopyPool owns the threads that copy and digest host memory. All of them work on one piece at a time. Each thread
+// takes the next few leaves of the piece from a shared counter.
 //
-// One thread uses the pool. To start a job costs one futex wake and allocates nothing. The threads take no lock.
+// One thread uses the pool. Starting a job costs one futex wake and allocates nothing. The threads take no lock.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// CudaBacklog bounds how many of our chunks are enqueued on a stream and not done. A driver's queue takes about a
-// thousand operations. An enqueueing call then blocks, perhaps with a lock of the driver that training needs.
+// CudaBacklog limits how many of our chunks wait on a stream. The driver's queue takes about a thousand operations.
+// When it is full, a call that enqueues blocks, perhaps while it holds a lock of the driver that training needs.
 //
 // Use it with the context current. Throws Failure.
 #pragma once

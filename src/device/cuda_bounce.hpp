@@ -1,7 +1,8 @@
-// CudaBounce copies host memory that is not pinned to the GPU: through a few pinned buffers, which several threads
-// fill. A driver fills its own with one thread. Pinning memory that is read once takes longer than reading it.
+// CudaBounce copies host memory that is not pinned to the GPU. The bytes go through a few pinned buffers, which several
+// threads fill. The driver could do this alone, but fills its buffers with one thread. To pin memory that is read only
+// once would take longer than to read it.
 //
-// One thread at a time may use it, with the context current. Before the destructor, the copies must have ended.
+// One thread at a time may use it, with the context current. The copies must have ended before the object is destroyed.
 #pragma once
 
 #include <array>
@@ -18,8 +19,8 @@ class CudaBounce {
   // For copies of up to `copy_max_bytes`. Throws Failure.
   explicit CudaBounce(std::size_t copy_max_bytes);
 
-  // Enqueues a copy. `from` may change when this returns. Waits until a buffer is free. Throws Failure,
-  // CKPT_ERR_TIMEOUT if none is by then.
+  // Enqueues a copy. `from` may change when this returns. Waits until a buffer is free. Throws Failure, with
+  // CKPT_ERR_TIMEOUT if no buffer is free at the deadline.
   void copy_to_device(CUdeviceptr to, const std::byte* from, std::size_t size_bytes, CUstream stream,
                       Deadline deadline);
 

@@ -1,8 +1,8 @@
-// Copies between the GPU and host memory that the engine has pinned where it lies.
+// Copies between the GPU and host memory that the engine has pinned.
 //
-// Pinning a very large range holds the driver's lock for seconds or is refused, and a driver refuses a copy that
-// touches two registrations. So a slot has registrations of its own, and both registrations and copies are cut at the
-// addresses that are multiples of pin_max_bytes. Use it with the context current. Throws Failure.
+// To pin a very large range holds the driver's lock for seconds, or fails. The driver also refuses a copy that touches
+// two registrations. So each slot has registrations of its own, and both registrations and copies are cut at addresses
+// that are multiples of pin_max_bytes. Call these functions with the context current. They throw Failure.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ void cut_as_pinned(const void* data, std::size_t size_bytes, Part part) {
   }
 }
 
-// Adds the registrations of a range to `pinned`.
+// Pins a range, and adds its registrations to `pinned`.
 inline void pin(std::vector<Registration>& pinned, const Range& range) {
   cut_as_pinned(range.data, range.size_bytes, [&](std::size_t at, std::size_t size_bytes) {
     pinned.emplace_back(range.data + at, size_bytes, CU_MEMHOSTREGISTER_PORTABLE);

@@ -1,8 +1,8 @@
 // CudaDevice captures and restores tensors in the memory of one GPU. Tensors in host memory may be among them.
 //
-// It has a thread that feeds the staging pipeline and notices when everything has arrived, and one that pins memory. So
-// no thread of the caller waits for the GPU, except in load(), and in release() if very much is left to be enqueued.
-// The first thread works only between start() and the end of a copy.
+// One thread of the device feeds the staging pipeline and notices when everything has arrived. Another one pins memory.
+// So no thread of the caller waits for the GPU, except in load(), verify() and wait_for_synchronous(), and in release()
+// if very much is left to be enqueued. The first thread works only between start() and the end of a copy.
 //
 // The destructor gives up a running copy. The destination must still be mapped then.
 #pragma once
@@ -23,7 +23,7 @@
 namespace ckpt::device {
 
 struct CudaLimits {
-  std::int64_t drain_timeout_ms = 10'000;  // how long cancel() waits for a copy that it gives up: a few sub-buffers
+  std::int64_t drain_timeout_ms = 10'000;  // how long cancel() waits until the GPU has left a copy: a few sub-buffers
   std::int64_t load_timeout_ms = 600'000;  // far longer than any copy to a GPU
   std::uint64_t chunk_max_bytes = CudaRing::default_chunk_max_bytes;
   CudaPinning::Retries retries = {};
@@ -107,7 +107,7 @@ class CudaDevice : public Device {
   CudaPinning pinning_;
   std::unique_ptr<CudaStagingPipeline> staging_pipeline_;
 
-  std::optional<Event> lead_;  // null: the host has no lead, as far as anybody knows
+  std::optional<Event> lead_;  // none: nothing shows that the host is ahead of the GPU
 
   mutable std::mutex mutex_;  // for the staging pipeline and all below
   std::condition_variable changed_;

@@ -1,5 +1,5 @@
-// CudaDrain waits until the GPU has finished all that was enqueued on some streams when the object was made. It adds no
-// work to them.
+// CudaDrain waits until the GPU has finished all that was enqueued on some streams when the object was made. It adds
+// only an event to each stream.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,8 @@ class CudaDrain {
     }
   }
 
-  // Returns false if the work has not finished by then. Also if nobody can know: a context that has died may have
-  // written until then.
+  // Returns false if the work has not finished by the deadline. Also returns false if the context has died, because the
+  // GPU may have written until then.
   bool wait(Deadline deadline) const {
     constexpr auto pause = std::chrono::microseconds(100);
     try {

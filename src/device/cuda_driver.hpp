@@ -14,9 +14,9 @@ namespace ckpt::device {
 // The oldest driver that a build serves, as cuDriverGetVersion() counts: CUDA 12.2, driver 535.
 inline constexpr int oldest_driver_version = 12020;
 
-// The driver's functions by their exported names. A call behaves as the header at compile time says, whatever the
-// driver's own version. If that header redefines a name, the list has the redefined one. All must be in the oldest
-// driver, under this or an older name (cuda_driver.cpp).
+// The driver's functions by their exported names. A call behaves as the header cuda.h of the build says, whatever the
+// driver's own version. If cuda.h redefines a name by a macro, the list has the redefined name. All functions must be
+// in the oldest driver, under this or an older name (cuda_driver.cpp).
 #define CKPT_CUDA_FUNCTIONS(X)         \
   X(cuInit)                            \
   X(cuDriverGetVersion)                \

@@ -33,7 +33,7 @@ class Context {
 };
 
 // Makes a context current on the calling thread, and keeps the thread's driver calls from disturbing a graph capture
-// that any thread has begun: without that cuEventQuery() would end the capture. The destructor restores both.
+// that any thread has begun: without this, cuEventQuery() would break the capture. The destructor restores both.
 class ContextScope {
  public:
   explicit ContextScope(const Context& context)
@@ -88,7 +88,7 @@ class Event {
     check_cuda("cuEventQuery", result);
     return true;
   }
-  // Time between two reached events with time. Negative if this one was the later.
+  // The milliseconds from this event to `other`. The GPU must have reached both, and both must have a time.
   float ms_until(const Event& other) const {
     float ms = 0;
     CKPT_CUDA(cuEventElapsedTime, &ms, event_, other.event_);

@@ -1,5 +1,5 @@
-// CudaPinning keeps the ranges of host memory pinned that captures go to. It is the one owner of what is pinned: it
-// keeps each range mapped until the range is unpinned. It also frees other memory that nobody uses any more.
+// CudaPinning pins the ranges of host memory to which captures go, and keeps them pinned. It also keeps each range
+// mapped until the range is unpinned. Besides, it frees other memory that nothing uses any more.
 //
 // Pinning takes seconds for a large slot, and unpinning and freeing wait for the GPU. So a thread of this object does
 // all three. It pins pieces of at most pin_max_bytes, with a pause after each, because the driver may hold its lock
@@ -37,25 +37,26 @@ class CudaPinning {
 
   // Begins to pin these ranges, for a later use().
   void prepare(const std::vector<Range>& ranges, const Owner& owner);
-  // From now on captures go to these ranges, and no longer to others. Begins to pin those that are not pinned yet, and
-  // to unpin the others.
+  // From now on captures go to these ranges alone. Begins to pin those that are not pinned yet, and to unpin all
+  // others.
   void use(const std::vector<Range>& ranges, const Owner& owner);
   void use_also(const Range& range, const Owner& owner);
   // Frees memory that the GPU may still use.
   void free(RetiredMemory memory);
 
-  // While it is set, nothing is unpinned or freed, because the GPU may still use it. Set at the end, it holds for good.
+  // While `kept` is true, nothing is unpinned or freed, because the GPU may still use it. What is kept when this object
+  // is destroyed is never freed.
   void keep_all(bool kept);
 
   // Waits until all ranges are pinned, or one was refused. Returns false if the deadline passes first.
   bool wait(Deadline deadline) const;
-  // How far pinning has come, for people.
+  // How far pinning has come, as a few words for people.
   std::string progress() const;
-  // True if all of this is pinned, in one range.
+  // True if all of `part` is pinned, and lies in one range.
   bool covers(const Range& part) const;
-  // Why a range is not pinned although the driver was asked. Empty if there is no such range.
+  // Why the driver has refused to pin a range. Empty if it has refused none.
   std::string failure() const;
-  // Returns once that all is pinned after a refusal.
+  // Returns a sentence if, after a refusal, all ranges are pinned now. Returns it only once.
   std::optional<std::string> take_news();
 
  private:
@@ -90,7 +91,7 @@ class CudaPinning {
   Ranges unused_;                       // to be unpinned
   std::vector<RetiredMemory> retired_;  // to be freed. Few: memory is retired when larger memory replaces it
   bool is_kept_ = false, stop_ = false;
-  std::uint64_t round_ = 0;  // +1 when other ranges are wanted
+  std::uint64_t round_ = 0;  // grows when other ranges are wanted
   std::string refusal_;      // empty: not refused
   unsigned refusals_ = 0;
   std::int64_t pause_ms_ = 0;

@@ -69,10 +69,10 @@ class CudaReplicator::ProgressThread : public std::enable_shared_from_this<Progr
   const Group group_;
   const Settings settings_;
   const Failed failed_;
-  std::unique_ptr<CudaExchange> exchange_;                     // the progress thread's
-  Progress progress_;                                          // likewise
-  Done done_;                                                  // likewise
-  std::pair<std::uint64_t, std::uint64_t> reported_progress_;  // likewise
+  std::unique_ptr<CudaExchange> exchange_;  // only the progress thread uses this and the next three
+  Progress progress_;
+  Done done_;
+  std::pair<std::uint64_t, std::uint64_t> reported_progress_;
 
   std::mutex calls_mutex_;  // held while a callback runs; taken before mutex_
   bool failure_reported_ = false;
@@ -84,7 +84,7 @@ class CudaReplicator::ProgressThread : public std::enable_shared_from_this<Progr
   bool holds_ = false;  // memory given to begin() may be read and written
   bool has_met_ = false, works_ = true, stop_ = false;
   std::uint64_t number_ = 0, allowed_ = 0;  // of the exchange that was begun last
-  bool finishes_ = false;                   // likewise
+  bool finishes_ = false;                   // of the exchange that was begun last
   std::string why_;                         // why it failed, or shall fail
   std::optional<Deadline> end_deadline_;
   // When the progress thread must have made progress; none if nobody waits for it. Notify changed_ after you set it or

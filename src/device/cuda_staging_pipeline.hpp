@@ -42,14 +42,15 @@ class CudaStagingPipeline {
   // Begins a capture after the work that is enqueued on `stream`. Work enqueued there later comes after `synchronous`
   // was packed. The previous capture must be over.
   void begin(std::span<const Device::Copy> overlapped, const Device::Copy& synchronous, CUstream stream);
-  // Begins a capture of tensors that no enqueued work writes. It waits for no stream of the caller's. It allocates
-  // nothing after reserve_late(), which needs that no capture runs.
+  // Begins a capture of tensors that no enqueued work writes. It waits for no stream of the caller. It allocates
+  // nothing if reserve_late() was called for these tensors. Call reserve_late() only while no capture runs.
   void begin_late(std::span<const Device::Copy> overlapped);
   void reserve_late(std::span<const Device::Copy> pieces);
   // True if all of `synchronous` has arrived.
   bool synchronous_arrived() const { return synchronous_arrived_.reached(); }
-  // Each chunk is packed, and then copied out. is_packed(), is_copied(): no chunk is left. may_*(): the next one may be
-  // enqueued without blocking. room(): a sub-buffer is free for it. *_next(): enqueues the next one.
+  // Each chunk is packed, and then copied out. pack_next() and copy_next() enqueue this for the next chunk. may_pack()
+  // and may_copy(): true if that call would not block. room(): true if the GPU has emptied the sub-buffer of the next
+  // chunk to pack. is_packed() and is_copied(): true once it is enqueued for all chunks.
   bool is_packed() const { return piece_ == overlapped_count_; }
   bool is_copied() const { return is_packed() && copied_ == number_; }
   bool may_pack() const { return !is_packed() && number_ - copied_ < ring_.count() && pack_backlog_.has_room(); }
@@ -59,11 +60,11 @@ class CudaStagingPipeline {
   void copy_next();
   // Call this once is_packed(). Work enqueued on `streams` from now on comes after everything is packed.
   void release(std::span<const Stream> streams);
-  // Call this once is_copied(), after release(), and nothing more for this capture.
+  // Call this after release(), once is_copied() is true. It is the last call for a capture.
   void end();
   // Drops the chunks that are left.
   void abandon();
-  // True if the GPU has got to the capture.
+  // True if the GPU has reached the beginning of the capture.
   bool entered() const { return entered_.reached(); }
   // After end(), load() or digest(): true if everything has arrived.
   bool arrived() const { return arrived_.reached(); }
@@ -78,7 +79,8 @@ class CudaStagingPipeline {
   std::size_t chunk_bytes() const { return ring_.chunk_bytes(); }
   void land() const { table_.write_back(); }
 
-  // Memory that was too small, and that nothing uses any more once the GPU has done what is enqueued.
+  // Returns memory that larger memory has replaced. Nothing uses it any more once the GPU has done what is enqueued
+  // now.
   RetiredMemory take_retired() { return std::exchange(retired_, {}); }
 
  private:
@@ -101,7 +103,7 @@ class CudaStagingPipeline {
   std::size_t overlapped_count_ = 0;
   std::size_t piece_ = 0, leaf_ = 0;  // the next chunk to pack
   std::uint64_t number_ = 0;          // number of chunks that were packed or loaded, ever
-  std::uint64_t copied_ = 0;          // likewise, those copied out or loaded
+  std::uint64_t copied_ = 0;          // number of chunks that were copied out or loaded, ever
   struct Chunk {
     Device::Copy copy;
     std::size_t first_leaf = 0, leaves = 0;

@@ -1,8 +1,8 @@
-// CudaTable tells the GPU's kernels where the tensors of a capture or a restore are. It has one table for each plan.
-// The tables are made anew each time, because that costs less than to check whether a tensor has moved.
+// CudaTable tells the GPU's kernels where the tensors of a capture or a restore are. It has one table for each plan
+// (device.hpp). The tables are made anew each time, because that costs less than to check whether a tensor has moved.
 //
-// The GPU does not read tensors in host memory. assign() copies their bytes into pinned memory, and the GPU reads the
-// copy. So these tensors are captured when assign() returns.
+// The GPU does not access tensors in host memory. Instead, each has an image: a copy in pinned memory, which the GPU
+// reads or writes. assign() fills the images of a capture. So these tensors are captured when assign() returns.
 //
 // One thread at a time may use it, with the context current.
 #pragma once
@@ -20,8 +20,9 @@ class CudaTable {
  public:
   enum class Images { copied, blank };
 
-  // Makes the tables of these plans. The GPU must have finished with the previous tables. Allocates if these are larger
-  // than all before, and adds what was too small to `retired`.
+  // Makes the tables of these plans. For a capture, `images` is `copied`; for a restore, `blank`. The GPU must have
+  // finished with the previous tables. Allocates if these are larger than all before, and adds what was too small to
+  // `retired`.
   void assign(std::span<const Plan* const> plans, Images images, RetiredMemory& retired);
   // Allocates what assign() needs for these plans, and adds what was too small to `retired`.
   void reserve(std::span<const Plan* const> plans, RetiredMemory& retired);
@@ -30,7 +31,7 @@ class CudaTable {
   // Returns a job for `length_bytes` packed bytes of plan number `plan`, from `first_byte` on. They lie at `packed`.
   kernels::device::SegmentsJob job(std::size_t plan, std::uint64_t first_byte, std::uint64_t length_bytes,
                                    CUdeviceptr packed) const;
-  // Copies the images back into the tensors in host memory.
+  // After a restore: copies the images into the tensors in host memory.
   void write_back() const;
 
  private:

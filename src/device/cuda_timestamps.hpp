@@ -6,8 +6,8 @@
 // idle stream, so the host time is known to a fraction of a millisecond. CUDA gives differences as float milliseconds,
 // which lose digits as they grow. So the thread tries for a new anchor every second.
 //
-// If it is destroyed before the GPU has reached every point, memory that the GPU may still write is never freed. It
-// waits for nothing, because a collective whose peer has died never ends.
+// If it is destroyed before the GPU has reached every point, memory that the GPU may still write is never freed. The
+// destructor does not wait for the GPU, because a collective whose peer has died never ends.
 #pragma once
 
 #include <array>
@@ -25,7 +25,8 @@ namespace ckpt::device {
 
 class CudaTimestamps : public StreamTimestamps {
  public:
-  // The first word of `words` must not be in use yet. Throws Failure, also if the GPU cannot write words.
+  // `words` has the words that points write. The constructor lets the GPU write the first word's own value, to find out
+  // whether it can. So that word must not be in use yet. Throws Failure, also if the GPU cannot write it.
   CudaTimestamps(int ordinal, Range words, std::shared_ptr<void> owner, Reached reached);
   ~CudaTimestamps() override;
   CudaTimestamps(const CudaTimestamps&) = delete;

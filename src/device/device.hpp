@@ -74,20 +74,20 @@ struct Range {
   std::size_t size_bytes;
 };
 
-// Keeps ranges mapped as long as somebody holds it.
+// Keeps ranges mapped as long as anybody holds a copy of this pointer.
 using Owner = std::shared_ptr<const void>;
 
 using Stream = void*;
 
-// Reports when the GPU reaches points on its streams. At each point the GPU writes a word. A little later a thread of
-// this object reports the time. Thread-safe. Does not throw.
+// Reports when the GPU reaches points on its streams. At each point the GPU writes a word. A little later, a thread of
+// this object reports the time at which the GPU reached it. Thread-safe. Does not throw.
 class StreamTimestamps {
  public:
-  // The timeline assumes that the GPU reaches the points of one track in the order in which they were added.
+  // The GPU must reach the points of one track in the order in which they were added.
   static constexpr std::uint32_t tracks_max = 32;
   struct Point {
     std::uint32_t track = 0;
-    std::atomic<std::uint32_t>* word = nullptr;  // null: none
+    std::atomic<std::uint32_t>* word = nullptr;  // null: the GPU writes nothing
     std::uint32_t value = 0;
   };
   // Called when the GPU has reached a point of `track`, at the time `at`. Calls come from one thread, in the order of
@@ -117,27 +117,27 @@ class Device {
   // them. Do not call attach() while a copy runs. Does not throw: after a failure, the device is broken(), and tries
   // again by itself.
   virtual void attach(const std::vector<Range>& ranges, const Owner& owner) = 0;
-  // Adds a range. As attach() in all else.
+  // Adds a range to those of attach(). All else is as in attach().
   virtual void attach_also(const Range& range, const Owner& owner) = 0;
-  // attach() and attach_also() begin what takes long and was not prepared. Waits until it is done. Returns false if the
-  // deadline passes first. Then do not start() yet. attaching(): how far it is, in a few words.
+  // Waits until the work is done that attach() and attach_also() have begun. Returns false if the deadline passes
+  // first; then do not call start() yet. attaching() says in a few words how far this work is.
   virtual bool wait_until_attached(Deadline /*deadline*/) { return true; }
   virtual std::string attaching() const { return {}; }
-  // Returns once that what had failed works again by itself.
+  // Returns a sentence if what had failed works again by itself. Returns it only once.
   virtual std::optional<std::string> take_news() { return std::nullopt; }
-  // Throws Failure (CKPT_ERR_INVALID), which names `call`, if the GPU would not do now what is enqueued on one of these
-  // streams, because it is being captured into a graph. Breaks no such capture. `streams` are those of the next
-  // start(), release() or load().
+  // Throws Failure (CKPT_ERR_INVALID), which names `call`, if one of these streams is being captured into a CUDA graph:
+  // the GPU would not do now what is enqueued there. This check does not disturb the graph's capture. `streams` are
+  // those of the next start(), release() or load().
   virtual void check_streams(const char* /*call*/, std::span<const Stream> /*streams*/) const {}
-  // True if nothing can be captured now. failure() says why. It may end by itself, if the reason is a copy that the GPU
-  // has not ended.
+  // True if nothing can be captured now. failure() says why. If the reason is a copy that the GPU has not ended, the
+  // device works again once the GPU has ended it.
   virtual bool broken() const = 0;
-  // True if the next attach() may help, also with the same ranges: these could not be pinned.
+  // True if the ranges could not be pinned. Another attach() may help then, even with the same ranges.
   virtual bool wants_ranges() const { return false; }
   // One sentence about the last failure. Empty if there was none.
   virtual std::string failure() const = 0;
-  // staging_bytes(): device memory that copies pass through; 0 if there is none. shortage(): a sentence if that is less
-  // than asked for.
+  // staging_bytes(): size of the device memory that copies pass through; 0 if there is none. shortage(): a sentence if
+  // the size is less than what was asked for, otherwise "".
   virtual std::uint64_t staging_bytes() const { return 0; }
   virtual std::string shortage() const { return {}; }
 
@@ -149,23 +149,23 @@ class Device {
     Packed to{};
   };
   virtual void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) = 0;
-  // True if start() may come on another thread, and at any time before the overlapped tensors change.
+  // True if start() may be called on another thread, at any time before the overlapped tensors change.
   virtual bool can_start_late() const { return false; }
   // Waits until what start() copies synchronously is at its destination. On the host it is there at once. Returns false
   // if the copy failed or did not end in time. Then call cancel().
   virtual bool wait_for_synchronous(std::int64_t /*timeout_ms*/) { return true; }
 
-  // Captures of tensors at rest: all work that has written them has ended, and none follows. True if the device can do
-  // that. Always true if can_start_late().
+  // True if the device can capture tensors at rest: all work that has written them has ended, and no more begins.
+  // Always true if can_start_late().
   virtual bool captures_late() const { return can_start_late(); }
   // Allocates what start_late() needs for these pieces. Training thread, while no copy runs. Does not throw.
   virtual void reserve_late(std::span<const Copy> /*pieces*/) {}
-  // As start(), for tensors at rest, and on any thread. It waits for no stream of training. It allocates nothing after
-  // reserve_late().
+  // Any thread. Does what start() does, for tensors at rest. It waits for no stream of training. It allocates nothing
+  // if reserve_late() was called for these pieces.
   virtual void start_late(std::span<const Copy> /*overlapped*/) {}
 
-  // note_lead(): remembers how much training has enqueued on `stream` until now. is_ahead(): true while the GPU has not
-  // done that yet, so the host may wait without delaying training. Always false on the host.
+  // note_lead(): remembers what training has enqueued on `stream` until now. is_ahead(): true while the GPU has not
+  // done all of that, so the host may wait without delaying training. Always false for tensors in host memory.
   virtual void note_lead(Stream /*stream*/) {}
   virtual bool is_ahead() const { return false; }
 
@@ -192,17 +192,18 @@ class Device {
     return 0;
   }
 
-  // Creates a timeline whose words are in these whole pages. They must stay mapped while anybody owns `owner`. Returns
-  // null if the tensors are not on a GPU or it cannot write such words. The timeline may outlive the device.
+  // Creates a StreamTimestamps whose words are in `words`, which must be whole pages. They must stay mapped while
+  // anybody owns `owner`. Returns null if the tensors are not on a GPU, or if the GPU cannot write such words. The
+  // StreamTimestamps may outlive the device.
   virtual std::unique_ptr<StreamTimestamps> timestamps(Range /*words*/, std::shared_ptr<void> /*owner*/,
                                                        StreamTimestamps::Reached /*reached*/) {
     return nullptr;
   }
 
   // For GPU replication. new_communicator_id() makes the id with which members of a group meet; one member calls it.
-  // replicator() creates one member's replicator into these whole pages, which must stay mapped while anybody owns
-  // `failed`. check_replication() finds out early whether these two would refuse. All throw Failure, also if no tensor
-  // is on a GPU.
+  // replicator() creates one member's replicator. It receives into `receive_buffers`, which must be whole pages, and
+  // must stay mapped while anybody owns `failed`. check_replication() finds out early whether these two would refuse.
+  // All throw Failure, also if no tensor is on a GPU.
   virtual void check_replication(const char* const* /*environment*/) const { refuse_replication(); }
   virtual Replicator::Id new_communicator_id() { refuse_replication(); }
   virtual std::unique_ptr<Replicator> replicator(const Replicator::Group& /*group*/,

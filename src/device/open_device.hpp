@@ -1,4 +1,4 @@
-// Makes the device for an engine. What it can be depends on the build: with CUDA or without.
+// Makes the device for an engine. In a build without CUDA, it takes only tensors in host memory.
 #pragma once
 
 #include <memory>

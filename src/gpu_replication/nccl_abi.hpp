@@ -35,8 +35,8 @@ enum DataType : int { uint8 = 1 };
 
 inline constexpr int undefined = INT_MIN;
 
-// Settings of a communicator. NCCL copies `size` bytes, and uses its own defaults for fields that `version` did not
-// have.
+// Settings of a communicator. NCCL reads `size` bytes of them. It uses its defaults for fields that NCCL `version` did
+// not have yet.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;

@@ -55,7 +55,7 @@ class ReceiveBuffer {
   const Group& group() const { return group_; }
   std::size_t member() const { return group_.member; }
   std::size_t members() const { return group_.members; }
-  // Valid while this ReceiveBuffer lives, even if it is moved.
+  // The result is valid while this ReceiveBuffer lives, even if the ReceiveBuffer is moved.
   ReplicationPage page() const;
   // The place of member number `place`; empty until the places exist. Call the functions below only once they exist.
   std::span<std::byte> bytes(std::size_t place) const { return places_[place]; }

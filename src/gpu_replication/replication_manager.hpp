@@ -1,7 +1,7 @@
 // ReplicationManager is the agent's part of GPU replication (docs/gpu.md). The trainers send and receive the pieces.
 // The manager makes a receive buffer for each rank of this node that has a replication group. Here a member is a rank
-// of such a group. It passes the states of the group's trainers on, through the agents of the other members. It tells
-// fetches where a piece arrives, and trainers which places are free again.
+// of such a group. The manager passes the states of the group's trainers on, through the agents of the other members.
+// It also tells fetches where a piece arrives, and tells trainers which places are free again.
 //
 // If GPU replication fails, nothing is lost: pieces that do not arrive are fetched from host memory. Only the agent's
 // core thread uses the manager. Another thread reserves and touches the memory of receive buffers.
@@ -35,8 +35,8 @@ class ReplicationManager {
     std::function<void(core::Rank)> ring;                     // wakes the rank's trainer, so that it reads its page
     std::function<void()> look;                               // makes fetches look whether bytes have arrived
     std::function<void(const std::string& sentence)> notice;  // writes a notice for people
-    // Returns the memory that slots which are still to be made will take, if pieces have this size: slots of this
-    // node's ranks, and slots for peers' pieces.
+    // Returns how many bytes the slots will take that the agent still has to make, for pieces of this size: slots of
+    // this node's ranks, and slots for peers' pieces.
     std::function<std::uint64_t(std::uint64_t piece_bytes)> bytes_to_come;
   };
   explicit ReplicationManager(Dependencies dependencies) : deps_(std::move(dependencies)) {}
@@ -73,8 +73,8 @@ class ReplicationManager {
   // Call this when the job has committed: no fetch of a piece of this checkpoint or an older one will begin any more.
   void committed(CheckpointId checkpoint);
 
-  // tick() repeats updates that may have been lost. Call it at tick_wanted_at(). If that is nothing, there is nothing
-  // to repeat.
+  // tick() repeats updates that may have been lost. Call it at the time that tick_wanted_at() returns. If
+  // tick_wanted_at() returns nothing, there is nothing to repeat.
   void tick();
   std::optional<Deadline> tick_wanted_at() const { return repeat_at_; }
 

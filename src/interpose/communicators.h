@@ -1,35 +1,37 @@
-/* The communicators of this process, the engine, and what happens to both: communications are marked, and when the job
- * is halted, communicators are aborted. Thread-safe. */
+/* Keeps the list of NCCL's communicators in this process. Marks their communications for the engine, and aborts the
+ * communicators when the job is halted. The functions that stand before NCCL's call these. Thread-safe. */
 #ifndef CKPT_INTERPOSE_COMMUNICATORS_H
 #define CKPT_INTERPOSE_COMMUNICATORS_H
 
 #include "interpose/nccl.h"
 
-/* A communicator exists from now on. */
+/* Call this when NCCL has made a communicator. */
 void communicator_made(ncclComm_t handle);
 
-/* Calls on a communicator. use() returns ncclSuccess, or the result that the caller should get because the communicator
- * was aborted. After success call done(). */
+/* Call these before and after a call on a communicator. communicator_use() returns ncclSuccess, or the result that
+ * training should get because libckptinterpose has aborted the communicator. Only after ncclSuccess, call NCCL and then
+ * communicator_done(). */
 int communicator_use(ncclComm_t handle);
 void communicator_done(ncclComm_t handle);
 
-/* The same for a communication on a stream. The mark is made at once, or within a group when the group ends. */
+/* The same for a communication on a stream. They also mark it: at once, or when the group ends if it is in a group of
+ * NCCL calls. */
 int communication_begin(ncclComm_t handle, cudaStream_t stream);
 void communication_end(ncclComm_t handle, cudaStream_t stream, int result);
 void group_start(void);
-/* Before and after NCCL's call. */
+/* Call these before and after ncclGroupEnd(). */
 void group_ending(void);
 void group_ended(int result);
-/* NCCL says that what was in progress on it is on its streams now. */
+/* Call this when NCCL says that this communicator's communications in progress are now enqueued on their streams. */
 void communications_are_enqueued(ncclComm_t handle);
 
-/* Training ends a communicator. Returns ncclInProgress if the caller should call NCCL, and then
- * communicator_ended(). Any other result is the caller's: it was aborted before. */
+/* Call this when training ends a communicator. If it returns ncclInProgress, call NCCL and then communicator_ended().
+ * Otherwise libckptinterpose aborts the communicator itself, and training gets the returned result. */
 int communicator_ending(ncclComm_t handle);
 void communicator_ended(ncclComm_t handle);
 
-/* A sentence about the last abort by libckptinterpose, for ncclGetLastError(). Null if this communicator was not
- * aborted so. */
+/* A sentence for ncclGetLastError() that says why libckptinterpose has aborted communicators. Null if it has not
+ * aborted this one. */
 const char* communicator_error(ncclComm_t handle);
 
 #endif

@@ -1,6 +1,6 @@
 /* What libckptengine and libckptinterpose tell each other. Neither is linked with the other. The engine finds these
- * functions by dlsym(), because a preloaded library is in the global scope. So a process needs no engine, and an engine
- * no libckptinterpose. */
+ * functions by dlsym(), because a preloaded library is in the global scope. So each works in a process without the
+ * other. */
 #ifndef CKPT_INTERPOSE_INTERFACE_H
 #define CKPT_INTERPOSE_INTERFACE_H
 
@@ -17,13 +17,14 @@ extern "C" {
 typedef struct ckpt_interposed_engine {
   size_t struct_size;
   void* engine;
-  /* A communication begins: after the work that is on `stream` now. Returns 1 if the engine has marked it. Then end()
-   * follows. `channel` is 0 to 7. */
+  /* A communication begins when the GPU has done the work that is enqueued on `stream` now. Returns 1 if the engine
+   * has marked it. Then end() follows. `channel` is 0 to 7. */
   int (*begin)(void* engine, uint32_t channel, void* stream);
-  /* It ends: after the work that is on `stream` now. */
+  /* The communication ends when the GPU has done the work that is enqueued on `stream` now. */
   void (*end)(void* engine, uint32_t channel, void* stream);
-  /* Waits up to `timeout_ms` until the job is halted, and this rank is captured or cannot be. Returns 1 then, and the
-   * halted incarnation. Returns 0 if it is not halted. Null: this rank is never halted. */
+  /* Waits up to `timeout_ms` until the job is halted, and this rank is captured or cannot be. Then returns 1 and sets
+   * `*incarnation` to the halted incarnation. Returns 0 if that has not happened in time. The pointer is null if this
+   * rank is never halted. */
   int (*wait_halt)(void* engine, int64_t timeout_ms, uint64_t* incarnation);
 } ckpt_interposed_engine;
 
@@ -32,12 +33,12 @@ typedef struct ckpt_interposed_engine {
 typedef const char* ckpt_interpose_attach_function(const ckpt_interposed_engine* engine);
 /* Once it returns, no function of the engine is called any more. */
 typedef void ckpt_interpose_detach_function(void* engine);
-/* The job is halted: aborts all communicators that exist, unless that was done for this incarnation, and waits up to
- * `timeout_ms` until the aborts have ended. Returns how many have not. */
+/* Call this when the job is halted. Aborts all communicators, unless that was done already for this incarnation. Waits
+ * up to `timeout_ms` until the aborts have ended. Returns how many have not. */
 typedef uint32_t ckpt_interpose_abort_function(void* engine, uint64_t incarnation, int64_t timeout_ms);
 /* The number of communications that have come through libckptinterpose in this process. */
 typedef uint64_t ckpt_interpose_calls_function(void);
-/* The file of this process that has NCCL in it, but is not NCCL's own library. Null if there is none. */
+/* The path of a loaded file that has NCCL linked into it, and is not NCCL's own library. Null if there is none. */
 typedef const char* ckpt_interpose_static_nccl_function(void);
 
 /* NOLINTEND(modernize-use-using) */

@@ -63,7 +63,7 @@ class Link : public std::enable_shared_from_this<Link> {
   bool proven() const { return proven_; }
   // Sets which node, with which arena, should be at the other end. `instance` is the id of the node's arena.
   void expect(PeerId peer, std::uint64_t instance);
-  // For an outgoing link: sets the session of which the peer's hello must have the proof.
+  // For an outgoing link: sets the session. The peer's hello must prove that the peer has the same session.
   void expect(const Session& session) { session_ = session; }
   const Session& session() const { return session_; }
   // Call this when the peer's hello has proven that the peer has `session`. Then proven() is true.

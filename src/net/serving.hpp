@@ -33,7 +33,7 @@ class Serving {
   void received(const std::shared_ptr<Link>& link, const Arrival& arrival);
   void has_room(const std::shared_ptr<Link>& link, const Arrival& arrival);
   void link_down(const std::shared_ptr<Link>& link);
-  // Starts waiting requests and sends the chunks that may be sent.
+  // Starts the requests that wait, and sends the chunks that may be sent now.
   void pump();
   // Returns after how many microseconds to call pump() again because a chunk waits for the pacer alone, or nothing if
   // no chunk does.

@@ -24,7 +24,7 @@ class World;
 
 class Agent {
  public:
-  // Attaches to the machine's arena, as it is. `id`: of this run of the agent.
+  // Attaches to the machine's arena, as it is. `id`: the number of this run of the agent.
   Agent(World& world, Machine& machine, std::uint64_t id);
 
   void start();
@@ -50,7 +50,7 @@ class Agent {
   std::size_t spare_slots(Rank rank, const std::string& shard) const;
   void read_words(Rank rank);  // the trainer has rung the doorbell
   void report_trouble(std::uint64_t instance);
-  // The trainer's pidfd says so, or, if it did not die, its engine did.
+  // The trainer's process has died, or its engine is closed. `died`: true if the process died.
   void trainer_ended(std::uint64_t instance, bool died);
 
   // Results of transfers.

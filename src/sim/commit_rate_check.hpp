@@ -23,7 +23,7 @@ class CommitRateCheck {
 
   World& world_;
   TimeMs next_look_ = 0;
-  TimeMs waits_since_ = 0;  // when nothing was wrong and no commit came since
+  TimeMs waits_since_ = 0;  // since when nothing has been wrong and no commit has come
   std::uint64_t commits_ = 0;
   TimeMs slowest_ms_ = 0;
 };

@@ -1,6 +1,6 @@
-// Communications is where simulated ranks wait for each other within an iteration. An iteration has some exchanges, and
-// then the communication of the gradients, of all ranks (Launcher::arrived). All ranks take part in an exchange, or,
-// with stages, two neighbours. A fault can hold up a communication. Not thread-safe.
+// Communications is where simulated ranks wait for each other within an iteration. In an iteration, a rank takes part
+// in some exchanges. Then all ranks communicate their gradients (Launcher::arrived). An exchange is between all ranks,
+// or between two neighbours if the settings have stages. A fault can make communications hang. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,13 @@ class Communications {
   std::uint32_t exchanges(Rank rank) const;  // of this rank in an iteration
   void join(const Trainer& trainer, std::int64_t k, std::uint32_t number);
 
-  // From now on no communication of these ranks ends, until let_go().
+  // Makes communications hang until let_go(): those of all ranks, or those of `rank` and its neighbour.
   void hang(bool all_ranks, Rank rank);
   void let_go();
   bool hangs() const { return hung_.has_value(); }
   bool hung_lately(Rank rank) const { return lately_.first <= rank && rank <= lately_.second; }  // the last that hung
-  // True if a communication of all ranks hangs. Then `action` runs when it is let go.
+  // If the communications of all ranks hang, keeps `action` until let_go() runs it, and returns true. Otherwise returns
+  // false.
   bool keeps(const std::function<void()>& action);
 
   void forget_everything();  // the job restarts

@@ -60,8 +60,8 @@ enum class Fault : std::uint8_t {
   effects_fail,       // for a while, an agent fails to do what its core asks
   // Only in runs in which all ranks share one main shard:
   world_size_changed,  // the job restarts with another number of ranks
-  // Only in runs in which agents watch the ranks. All of them train and are known to the agents by then. The launcher
-  // notices nothing at first.
+  // Only in runs in which agents watch the ranks. Such a fault strikes when all ranks train and the agents know all of
+  // them. The launcher notices nothing at first.
   rank_dies,
   rank_stops,           // SIGSTOP
   rank_spins,           // it computes without progress
@@ -69,7 +69,7 @@ enum class Fault : std::uint8_t {
   rank_slow,            // it computes several times as long as the others
   rank_pauses,          // as for an evaluation
   node_suspended,       // agent and ranks, which notice nothing
-  // Only in runs in which a suspicion halts the job. Likewise.
+  // Only in runs in which a suspicion halts the job. Again all ranks train, and the agents know them.
   rank_dies_in_update,
   rank_thaws,         // it is stopped, and goes on while the others freeze
   false_suspicion,    // it computes past its deadline, and goes on while the others freeze

@@ -1,6 +1,6 @@
-// HaltCheck checks invariants I9, I10 and I12 in a simulated run: nobody who obeys is named by a halt; what a rank
-// froze at an iteration is what is restored as that iteration; and no incarnation ends before its ranks are frozen. Not
-// thread-safe.
+// HaltCheck checks invariants I9, I10 and I12 in a simulated run (docs/simulator.md). I9: a halt names no rank that
+// does what it should. I10: a restore gets the state with which a rank was frozen. I12: no incarnation ends before the
+// ranks that the leader can hear are frozen. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +24,24 @@ class HaltCheck {
  public:
   explicit HaltCheck(World& world) : world_(world) {}
 
-  // The trainer has finished an update, and its tensors stay as they are.
+  // The trainer has finished an update. Its tensors stay as they are until the next one.
   void rested(const Trainer& trainer);
-  void corrupted(const Trainer& trainer);  // what it is left with is nobody's intention
-  // It seals this piece.
+  void corrupted(const Trainer& trainer);  // its state is wrong from now on
+  // The trainer seals this piece.
   void sealed(const Trainer& trainer, const PieceInfo& piece) const;
   void captured_late(const Trainer& trainer);
   void restored(const Trainer& trainer, CheckpointId checkpoint);
-  // A process that has rejoined keeps its tensors, because they are of this checkpoint. `main`: what they hold.
+  // A process that has rejoined keeps its tensors, because they hold this checkpoint. `main`: what the main shard's
+  // tensors hold.
   void kept(const Trainer& trainer, CheckpointId checkpoint, std::uint64_t main);
   void told(const Machine& leader, const core::Directive& directive);
-  // The leader asked at `asked_at` for an incarnation that follows `ended`.
+  // The leader ends the incarnation `ended`: at `asked_at` it asked the store to write the next one.
   void incarnation_ends(const Machine& leader, std::uint64_t ended, TimeMs asked_at) const;
   void forget_everything();
 
   // True while some rank of the newest launch has heard of a halt and is not frozen for good.
   bool is_under_way() const;
-  bool is_halted() const;  // some rank has heard of it
+  bool is_halted() const;  // some rank of the newest launch has heard of a halt
   std::uint64_t halts() const { return halts_; }
   std::uint64_t late_captures() const { return late_captures_; }
   std::uint64_t late_restores() const { return late_restores_; }

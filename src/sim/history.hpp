@@ -55,8 +55,8 @@ class History {
   };
   Scarcest scarcest(CheckpointId checkpoint, const Shards& shards, TimeMs since = 0) const;
   std::size_t copies(CheckpointId checkpoint) const { return scarcest(checkpoint, shards(checkpoint)).copies; }
-  // Returns a shard that has no parity group of which nodes have all pieces, where nodes count as above. "" if there is
-  // no such shard.
+  // Returns one of these shards that is in no complete parity group, or "" if all are in one. A group is complete if
+  // every parity piece of it is on a node. Nodes count as in scarcest().
   std::string unprotected(CheckpointId checkpoint, const Shards& shards, TimeMs since = 0) const;
   // True if every shard was once whole on some node.
   bool was_whole(CheckpointId checkpoint) const { return copies(checkpoint) > 0; }

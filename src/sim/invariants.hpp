@@ -1,6 +1,7 @@
-// Invariants checks the invariants I1 to I5 and parts of I6 in a simulated run (docs/simulator.md). Other checks have
-// the rest: liveness_check.hpp, commit_rate_check.hpp, protection.hpp, watch_check.hpp. Each function below takes one
-// fact at the moment when it becomes true, and throws Violation if the fact breaks an invariant. Not thread-safe.
+// Invariants checks I1 to I5, I11 and parts of I6 in a simulated run (docs/simulator.md has the invariants). Other
+// checks have the rest: liveness_check.hpp, commit_rate_check.hpp, protection.hpp, watch_check.hpp, halt_check.hpp.
+// Each function below takes one fact at the moment when it becomes true, and throws Violation if the fact breaks an
+// invariant. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ struct Violation {
   std::string text;
 };
 
-// Counts what happened in a run. So people notice if the simulator does nothing.
+// Counts what happened in a run, so that people notice if the simulator does nothing.
 struct Tally {
   std::uint64_t commits = 0;       // checkpoints that were committed
   std::uint64_t restores = 0;      // ranks that restored
@@ -65,7 +66,7 @@ class Invariants {
  public:
   explicit Invariants(World& world);
 
-  // What the core does with memory. Breaks I5, or I4 if an older writer still uses the slot.
+  // What the core does with memory. A violation is one of I5, or of I4 if an older writer still uses the slot.
   void granting(const Machine& machine, const SlotRef& ref, std::uint64_t instance);
   void filling(const Machine& machine, const SlotRef& ref);
   void capturing(const Machine& machine, const SlotRef& ref, std::uint64_t instance);
@@ -88,8 +89,8 @@ class Invariants {
   void storing(const Machine& leader, const core::FinalizeCheckpoint& step);
   void writing_leader(const Machine& machine, const core::LeaderRecord& record);
   void leader_written(NodeId by, const core::LeaderRecordRead& now);
-  // Judges the record that a leader is about to write, by what the leader can know now. If the record is written, a
-  // result counts as a violation. None if the record is right.
+  // Judges the record that a leader is about to write, by what the leader can know now. Returns nothing if the record
+  // is right. Otherwise returns the violation that counts if the store then writes the record.
   std::optional<Violation> judge(const Machine& leader, const core::IncarnationRecord& record) const;
   // When a leader asked the store to write a record, and what judge() said then.
   struct Asked {

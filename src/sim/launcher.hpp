@@ -42,7 +42,7 @@ class Launcher {
   Rank ranks() const { return ranks_; }    // number of ranks in this launch
   std::vector<Trainer*> trainers() const;  // the living trainers of this launch
   bool is_between_launches() const { return stopping_; }
-  bool is_joining() const;                       // some rank of this launch does not train, and a trainer of it runs
+  bool is_joining() const;                       // some trainer of this launch does not train yet
   bool is_newest(std::uint64_t instance) const;  // it is the last trainer of its rank that this launch has started
   bool everyone_has_asked() const;
   bool everyone_trains() const;

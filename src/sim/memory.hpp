@@ -1,6 +1,6 @@
-// Arena is the memory of a simulated node: the real arena (src/arena/arena_format.hpp), reduced to what the protocol
-// sees of it. It outlives the agent and the trainers. A slot has one number in place of bytes: the digest of the bytes
-// that a real slot would hold. A piece is intact if its header has the same digest.
+// Arena is the checkpoint memory of a simulated node. It has only what the protocol sees of the real arena
+// (src/arena/arena_format.hpp). It outlives the agent and the trainers. A slot has one number in place of bytes: the
+// digest of the bytes that a real slot would hold. A piece is intact if its header has the same digest.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ struct Control {
 
   std::uint64_t grant = 0;       // number of the newest grant; 0: none yet
   std::vector<SlotRef> slots;    // of the newest grant
-  std::optional<SlotRef> spare;  // likewise, a second one for the private shard
+  std::optional<SlotRef> spare;  // of the newest grant: a second slot for the private shard
   std::int64_t resume_at = 0;
   CheckpointId committed;
   bool fenced = false;

@@ -19,7 +19,7 @@ struct Settings {
   std::uint64_t seed = 0;
   NodeId nodes = 3;      // 2 to 64
   Rank ranks = 3;        // 1 or 2 per node; if fewer than nodes, the other nodes have no ranks
-  Rank sharers = 1;      // so many ranks name the same main shard (data parallelism)
+  Rank sharers = 1;      // how many ranks name the same main shard (data parallelism)
   bool elastic = false;  // all ranks name one main shard, and the job may restart with another number of ranks
   core::Config core;     // the same for every node, except the node's number, arena and domain
   bool racks = false;    // true: failure domains of two nodes each
@@ -32,20 +32,20 @@ struct Settings {
   bool is_hard = true;                               // false: leaves out the harder faults
   std::optional<std::set<std::size_t>> only_faults;  // only these numbers of the plan, from 1; none: all faults
   std::uint64_t shake = 0;                           // another number changes all random choices except the plan
-  // Agents watch the ranks, and faults strike single ranks. Without it, a run is what it was before there was a watch.
+  // True: agents watch the ranks, and faults may make a single rank hang, stop or die.
   bool watches = false;
   std::uint32_t exchanges = 0;  // communications in an iteration before that of all ranks
   bool has_stages = false;      // pairs of ranks exchange, some pairs more often than others; false: all ranks alike
   TimeMs hang_floor_ms = 2500;
-  // A suspicion halts the job, and ranks capture main shards only in every core.capture_every iterations. Only in runs
-  // in which agents watch the ranks.
+  // True: a suspicion halts the job, and ranks capture main shards only every core.capture_every iterations. Counts
+  // only in runs in which agents watch the ranks.
   bool halts = false;
   bool can_halt() const { return watches && halts; }
-  // Ranks rejoin a halted job in their processes, and the launcher starts only those anew that have died. Only in runs
-  // in which a suspicion halts the job.
+  // True: healthy ranks rejoin a halted job in their processes, and the launcher starts only the others anew. Counts
+  // only in runs in which a suspicion halts the job.
   bool rejoins = false;
   bool can_rejoin() const { return can_halt() && rejoins; }
-  // What trainers do wrong, so that a test sees a check fail.
+  // A mistake that trainers make on purpose, so that a test can see a check fail.
   enum class Defect : std::uint8_t { none, updates_in_a_halt, keeps_changed_tensors };
   Defect defect = Defect::none;
   TimeMs fault_gap_ms = 4000;  // longest time from one fault to the next

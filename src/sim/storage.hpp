@@ -1,6 +1,6 @@
-// Storage is the simulator's persistent storage, which all nodes share. It has pieces, and the checkpoints that were
-// completed from these pieces. It outlives every machine. It can be unreachable for a while, and its pieces can be
-// damaged. Not thread-safe.
+// Storage is the simulator's persistent storage, which all nodes share. It has pieces, and knows which checkpoints are
+// complete. It outlives every machine. It can be unreachable for a while, and its pieces can be damaged. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>

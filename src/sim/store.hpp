@@ -1,7 +1,8 @@
-// Store is the simulator's coordination store. It has two records that change by compare-and-swap. Their revisions grow
-// by one with every write. It also has rank assignments. A record has few of them, so an incarnation needs several such
-// records. A request that comes during an outage is answered after the outage, and is carried out before or after it.
-// A node gets the answers to its requests in their order. Not thread-safe.
+// Store is the simulator's coordination store. It has the leader's record and the incarnation's record, which change by
+// compare-and-swap. Their revisions grow by one with every write. It also has records of rank assignments. Such a
+// record has room for a few assignments only, so an incarnation needs several. A request that comes during an outage is
+// answered after the outage. It may be carried out before the outage ends. A node gets the answers to its requests in
+// their order. Not thread-safe.
 #pragma once
 
 #include <functional>

@@ -20,9 +20,9 @@ struct Machine;
 
 enum class Stage : std::uint8_t { connecting, waiting, reading, training };
 
-// What a process that rejoins brings along.
+// What a process that rejoins takes along into the next incarnation.
 struct Kept {
-  CheckpointId live;  // what its tensors hold; none: they have trained, and hold nothing that can be stored
+  CheckpointId live;  // the checkpoint that its tensors hold; none: they hold no checkpoint
   std::uint64_t main = 0;
   std::uint64_t private_ = 0;
   bool is_corrupted = false;  // since it last restored
@@ -42,7 +42,7 @@ class Trainer {
 
   void start();
   void freeze();
-  // With its whole node: nobody can see that it is stopped.
+  // Stops the trainer together with its whole node, so that nobody can see it.
   void suspend();
   void spin();  // it computes and gets nowhere, until it wakes
   void wake();
@@ -88,7 +88,7 @@ class Trainer {
 
   // All ranks have finished the gradients of iteration k.
   void update(std::int64_t k);
-  // What it communicated about before the gradients has arrived.
+  // An exchange of iteration k has ended.
   void communicated(std::int64_t k, std::uint32_t number);
 
  private:
@@ -149,7 +149,7 @@ class Trainer {
   bool forgetful_ = false;
   Stage stage_ = Stage::connecting;
   std::deque<std::function<void()>> postponed_;        // what it does when it wakes
-  std::deque<std::function<void()>> postponed_looks_;  // likewise, its watch's thread
+  std::deque<std::function<void()>> postponed_looks_;  // what its watch's thread does when it wakes
   std::uint64_t agent_id_ = 0;                         // the agent that it is connected to; 0: none
 
   std::uint64_t incarnation_ = 0;

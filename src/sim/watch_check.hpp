@@ -44,7 +44,7 @@ class WatchCheck {
 
   // True if the agents have watched every rank for long enough to have deadlines.
   bool all_are_known() const;
-  // Why this rank is not to blame, "" if it is.
+  // Says why this rank is not to blame. "" if it is.
   std::string why_innocent(const Machine& leader, const core::Culprit& culprit, const core::Directive& directive) const;
   std::uint64_t named() const { return named_; }  // expected ranks that a leader named
 

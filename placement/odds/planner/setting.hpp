@@ -46,7 +46,7 @@ struct Scheme {
 };
 
 // All schemes that plans compare. Of several that are equally good, a plan recommends the first. Schemes that the
-// engine does not have as they are assumed here come last.
+// engine does not have, or has only in part, come last.
 std::vector<Scheme> all_schemes();
 // The scheme with overlapped captures and this protection, at the best frequency.
 Scheme scheme_of(const placement::Protection& protection);

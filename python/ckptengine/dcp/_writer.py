@@ -4,7 +4,7 @@ A save is a snapshot. The planner of torch.distributed.checkpoint (DCP) says whi
 so that none is written twice. These boxes are the rank's main shard. A box is named by its key and offsets, as in
 fc.weight[5,0]. Pickled values are in the private shard, named as in step[bytes]. The coordinator's private shard also
 has the Metadata, named dcp.metadata. All other ranks take their snapshot in write_data(). The coordinator takes its own
-in finish(), because only then it has the Metadata, and waits for the commit.
+in finish(), because only then does it have the Metadata. Then it waits for the commit.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ import shutil
 from dataclasses import dataclass
 
 DESCRIPTION = """\
-Starts the ranks of a training job on this node, and starts those anew that die. The others keep running: use it with
+Starts the ranks of a training job on this node, and restarts ranks that die. The others keep running: use it with
 training scripts whose ranks can rejoin (docs/launcher.md). Run one ckptrun on each node, all with the same options and
-each with its own --node-rank. Options that torchrun has, too, mean the same."""
+each with its own --node-rank. Options that torchrun has mean the same as there."""
 
 EPILOG = """\
-Exit status: 0 if all ranks of the job ended with 0; 1 if the job failed, 2 for a mistake in the command line;
-128 + N if signal N ended it. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the job on all nodes, and a second one at once.
-SIGUSR1 and SIGUSR2 are passed on to the ranks."""
+Exit status: 0 if all ranks of the job ended with 0, 1 if the job failed, 2 for a mistake in the command line, 128 + N
+if signal N ended the job. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the job on all nodes. A second such signal kills it
+at once. SIGUSR1 and SIGUSR2 are passed on to the ranks."""
 
 
 @dataclass(frozen=True)
@@ -83,25 +83,31 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         *both("master-addr"), metavar="HOST", help="MASTER_ADDR of the ranks (default: HOST of --rdzv-endpoint)"
     )
-    parser.add_argument(*both("master-port"), type=int, default=0, metavar="PORT", help="MASTER_PORT (default: any)")
+    parser.add_argument(
+        *both("master-port"),
+        type=int,
+        default=0,
+        metavar="PORT",
+        help="MASTER_PORT of the ranks (default: any free port)",
+    )
     parser.add_argument(
         "--spares", type=int, default=1, metavar="S",
-        help="processes on this node that have imported --preload and wait to be a rank. With --standby, at least one "
-        "for each rank of a node, unless it is 0 (default: 1)",
+        help="spare processes on this node, which have imported --preload and wait to become a rank. With --standby, "
+        "at least one for each rank of a node, unless S is 0 (default: 1)",
     )  # fmt: skip
     parser.add_argument(
         "--preload",
         default="torch,torch._dynamo",  # an optimizer imports the second, which takes seconds
         metavar="A,B",
-        help="modules that spares import, if there are any (default: torch,torch._dynamo)",
+        help="modules that spare processes import, if they exist (default: torch,torch._dynamo)",
     )
     parser.add_argument(
         "--restart", choices=["dead", "all"], default="dead",
-        help="which ranks start anew after a failure. all: for scripts whose ranks cannot rejoin (default: dead)",
+        help="which ranks are restarted after a failure. Use all for scripts whose ranks cannot rejoin (default: dead)",
     )  # fmt: skip
     parser.add_argument(
         *both("max-restarts"), type=int, default=3, metavar="N",
-        help="the job ends if a rank would start anew more often than this within --restart-window (default: 3)",
+        help="the job ends if a rank fails again after N restarts within --restart-window (default: 3)",
     )  # fmt: skip
     seconds("restart-window", 3600, "time within which restarts count")
     seconds("shutdown-timeout", 30, "time between SIGTERM and SIGKILL when the job ends")
@@ -112,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as in `python -m`")
     group.add_argument(*both("no-python"), action="store_true", help="SCRIPT is a program of any kind; no spares then")
-    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("script", metavar="SCRIPT", help="the training script, which each rank runs")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="passed on to SCRIPT")
     return parser
 

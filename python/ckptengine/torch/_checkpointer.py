@@ -48,7 +48,8 @@ class Checkpointer:
                 "hooks": by torch's own hooks. DDP models get a communication hook that does not change a bit of their
                 gradients; see watch(). "patch": by replacing methods of torch.distributed's classes in this process
                 until close(). This also sees FSDP and direct calls of torch.distributed. None: not at all. Call
-                comm_begin() and comm_end() of `engine` around communications that the engine does not see.
+                comm_begin() and comm_end() of `engine` around communications that the engine does not see. Under run()
+                its process groups tell the engine about all that they communicate, unless this is None.
     options     An Options object. Or give its fields as further arguments.
 
     If torch.distributed is initialized, `rank` and `world_size` come from it. If you do not give `shard`, ranks share a

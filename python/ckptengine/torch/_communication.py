@@ -3,6 +3,9 @@
 By default this uses torch's own hooks and changes nothing in torch. Each known DistributedDataParallel (DDP) model gets
 a communication hook, which computes the same bits as DDP without it.
 
+Under run(), the replaceable groups (_group.py) call mark() for all that they communicate, also for functional
+collectives (DTensor). Then DDP's hook marks nothing.
+
 With `patch`, the engine sees everything that goes through torch.distributed from Python, also FSDP's collectives. This
 replaces methods of torch's classes in this process:
 
@@ -16,8 +19,8 @@ Communications of tensors on a GPU begin and end on the GPU's timeline. NCCL's f
 work returns, when the work is queued. Both make the current stream wait for the work, so the end is marked on that
 stream.
 
-The engine never sees functional collectives (DTensor), backends used without a ProcessGroup, compiled code, the content
-of CUDA graphs, and DDP's map of unused parameters.
+Without run(), the engine never sees functional collectives (DTensor). It never sees backends used without a
+ProcessGroup, compiled code, the content of CUDA graphs, and DDP's map of unused parameters.
 
 This module replaces methods of classes, not functions of modules, because torch compares some of its functions by
 identity (P2POp, coalescing).
@@ -37,6 +40,7 @@ import torch.distributed as dist
 
 from .._engine import Engine, Error
 from ._gradients import place
+from ._group_state import state
 
 log = logging.getLogger("ckptengine")
 
@@ -64,18 +68,19 @@ class _Open:
     """A communication that has begun. end() ends it; further calls do nothing. Any thread may call end(). With a `gpu`,
     begin and end are marked on the stream that is current on this GPU at that moment."""
 
-    __slots__ = ("_channel", "_gpu", "_open", "_owner")
+    __slots__ = ("_channel", "_gpu", "_open", "_owner", "_round")
 
     def __init__(self, owner: Communication, channel: int, gpu: torch.device | None) -> None:
         self._owner = owner
         self._channel = channel
         self._gpu = gpu
+        self._round = owner._round
         self._open = owner._tell("comm_begin", *self._where())
 
     def end(self, *_: object) -> None:
         with self._owner._lock:
             still_open, self._open = self._open, False
-            if still_open:
+            if still_open and self._round == self._owner._round:
                 self._owner._tell("comm_end", *self._where())
 
     def _where(self) -> tuple[int, ...]:
@@ -91,6 +96,7 @@ class Communication:
 
     def __init__(self, engine: Engine, *, patch: bool = False) -> None:
         self._patches = patch
+        self._round = 0  # how often forget() was called
         self._engine: Callable[[], Engine | None] = weakref.ref(engine)
         self._lock = threading.RLock()  # reentrant, because garbage collection under the lock may call end()
         self._channels: dict[str, int] = {}  # by name of the process group
@@ -119,7 +125,21 @@ class Communication:
                 setattr(owner, name, original)
         self._replaced.clear()
 
-    def begin(self, group: dist.ProcessGroup, tensors: Any) -> _Open:
+    @property
+    def may_watch_groups(self) -> bool:
+        """Whether replaceable groups may tell this object what they communicate. Otherwise it sees that already."""
+        return not self._patches
+
+    def begin(self, group: dist.ProcessGroup, tensors: Any) -> _Open | None:
+        """As mark(). Returns None if the group itself marks what it communicates."""
+        return None if state.watcher is self and state.has(group) else self.mark(group, tensors)
+
+    def forget(self) -> None:
+        """Communications that have begun until now have no end any more. Call it before the engine rejoins the job."""
+        with self._lock:
+            self._round += 1
+
+    def mark(self, group: dist.ProcessGroup, tensors: Any) -> _Open:
         """Marks the begin of a communication of this group. Call end() of the result to mark its end."""
         name = group.group_name
         with self._lock:
@@ -161,7 +181,7 @@ class Communication:
         def call(group: dist.ProcessGroup, *arguments: Any, **options: Any) -> Any:
             if self._engine() is None:
                 return original(group, *arguments, **options)
-            opened = self.begin(group, arguments)
+            opened = self.mark(group, arguments)
             try:
                 work = original(group, *arguments, **options)
             except BaseException:
@@ -200,7 +220,7 @@ class Communication:
 
     def _broadcasting(self, original: Callable) -> Callable:
         def broadcast(model: Any, *arguments: Any, **options: Any) -> Any:
-            opened = self.begin(model.process_group, arguments)
+            opened = self.mark(model.process_group, arguments)
             try:
                 return original(model, *arguments, **options)
             finally:

@@ -70,7 +70,8 @@ def reduce_gradients(state: _Of, bucket: dist.GradBucket) -> torch.futures.Futur
         gradients.div_(ranks)
     else:
         gradients.mul_(1.0 / ranks)
-    opened = [listener.begin(model.process_group, gradients) for listener in state.listeners]
+    begun = [listener.begin(model.process_group, gradients) for listener in state.listeners]
+    opened = [communication for communication in begun if communication is not None]
     try:
         reduced = dist.all_reduce(gradients, group=model.process_group, async_op=True).get_future()
     except BaseException:

@@ -8,6 +8,7 @@ import logging
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -30,10 +31,14 @@ class _Work(dist.Work):
     """A communication. If it fails while groups are guarded, its future is done, with a result that means nothing.
 
     `polls`: an interruption ends wait() even if the communication does not end. That is for gloo: sometimes it does not
-    notice that a connection was shut during a send, and waits until the group's timeout."""
+    notice that a connection was shut during a send, and waits until the group's timeout.
 
-    def __init__(self, inner: Any, outputs: list[torch.Tensor], *, polls: bool = False) -> None:
+    `mark`: the mark of this communication, or None. It ends with the communication's future or with wait(), whichever
+    is first. Without a future, it ends with this object at the latest."""
+
+    def __init__(self, inner: Any, outputs: list[torch.Tensor], *, polls: bool = False, mark: Any = None) -> None:
         super().__init__()
+        self._mark = mark
         self._inner = inner  # None: it is done already
         self._outputs = outputs
         self._polls = polls
@@ -41,9 +46,21 @@ class _Work(dist.Work):
         self._lock = threading.Lock()
         self._is_settled = False  # the future has its result, or is about to get it
 
+        if mark is not None and self._has_future():
+            self._inner.get_future().add_done_callback(mark.end)
+        elif mark is not None:
+            weakref.finalize(self, mark.end).atexit = False
+
     def wait(self, timeout: timedelta | None = None) -> bool:
         if self._inner is None:
             return True
+        try:
+            return self._wait(timeout)
+        finally:
+            if self._mark is not None:
+                self._mark.end()
+
+    def _wait(self, timeout: timedelta | None) -> bool:
         try:
             if timeout:
                 return self._inner.wait(timeout)
@@ -226,17 +243,22 @@ class Group(dist.ProcessGroup):
 
     def _communicate(self, name: str, arguments: tuple, options: dict[str, Any]) -> Any:
         if state.is_open:
+            mark = None if state.watcher is None else state.watcher.mark(self, arguments)
             try:
                 work = getattr(self._inner, name)(*arguments, **options)
-            except RuntimeError as error:
-                if state.is_open:
+            except BaseException as error:
+                if mark is not None:
+                    mark.end()
+                if state.is_open or not isinstance(error, RuntimeError):
                     raise  # wrong use
                 state.raise_or_go_on(error)
             else:
                 _note(name)
+                if work is None and mark is not None:  # the backend has waited
+                    mark.end()
                 if not state.guarded or work is None:
                     return work
-                return _Work(work, _outputs(arguments), polls=self.kind == "gloo")
+                return _Work(work, _outputs(arguments), polls=self.kind == "gloo", mark=mark)
         elif state.is_closed:
             if not state.guarded and name != "barrier" and not _is_of_torch():
                 raise RuntimeError(

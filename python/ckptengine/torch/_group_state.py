@@ -43,6 +43,7 @@ class State:
         self.is_closed = False
         self.is_open = True  # neither closed, nor failed, nor interrupted
         self.guarded = False
+        self.watcher: Any = None  # the Communication that is told of every communication of the groups, or None
         self.unanswered = ""  # a communication in closed groups that only another rank could have answered
 
     # ---- the groups ----
@@ -62,6 +63,9 @@ class State:
             self.raise_if_interrupted()
             group._open(self._prefix)
         self._groups.append(group)
+
+    def has(self, group: Any) -> bool:
+        return group in self._groups
 
     def forget(self, group: Any) -> None:
         if group in self._groups:

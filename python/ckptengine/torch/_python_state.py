@@ -34,9 +34,9 @@ _SCALER: Any = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScal
 class PythonState:
     """`stateful`: schedulers and scalers, by kind and name. Only the training thread uses it.
 
-    `splits`: parameter groups, schedulers and scalers are *common* state, a tensor of the main shard. So ranks that
-    share the main shard must have the same. All else is the rank's *own* state, in its private shard (docs/jit.md). If
-    false, all of it is own state."""
+    With `splits`, parameter groups, schedulers and scalers are *common* state, which is a tensor of the main shard. So
+    they must be equal on all ranks that share the main shard. Everything else is the rank's *own* state, in its private
+    shard (docs/jit.md). Without `splits`, everything is own state."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ def _update_group(group: dict, saved: dict) -> None:
 
 
 def _read_stateful(item: Any) -> Any:
-    """Returns item.state_dict(). GradScaler's waits for the GPU, so takes its tensors instead."""
+    """Returns item.state_dict(). A GradScaler's state_dict() waits for the GPU, so this takes its tensors instead."""
     if not isinstance(item, _SCALER) or type(item).state_dict is not _SCALER.state_dict:
         return item.state_dict()
     scale, tracker = item._scale, item._growth_tracker
@@ -289,7 +289,7 @@ def _read_sorted(item: Any) -> Any:
 
 
 def _sorted(value: Any) -> Any:
-    """Equal state must be equal bytes on all ranks, also on one that got attributes in another order."""
+    """Sorts dicts by key. So equal state is equal bytes on all ranks, even if attributes were set in another order."""
     if type(value) is dict and all(type(key) is str for key in value):
         return {key: _sorted(value[key]) for key in sorted(value)}
     return [_sorted(item) for item in value] if type(value) is list else value

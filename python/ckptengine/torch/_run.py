@@ -63,8 +63,9 @@ def run(train: Callable[[Checkpointer], Result], checkpointer: Checkpointer) -> 
 
 
 class NothingStored(Error):
-    """Nothing is stored that all ranks can get, so the job begins anew, and this process cannot: it has trained, or has
-    not the others' first state. All ranks have to start again together, as they do under ckptrun."""
+    """Nothing is stored that all ranks can get, so training begins from the start. This process cannot take part: it
+    has trained already, or lacks the first state of the others. All ranks have to start again together, as they do
+    under ckptrun."""
 
     ckptrun_status = BEGIN_ANEW
 
@@ -154,7 +155,7 @@ class _Run:
         self._made = _internals.made_groups()
         self._checkpointer._gate = _TrainingGate()
         try:
-            with groups.guard():
+            with groups.guard(self._watcher()):
                 while True:
                     try:
                         self._begin()
@@ -172,6 +173,11 @@ class _Run:
         finally:
             self._checkpointer._gate = None
             self._stop_watching()
+
+    def _watcher(self) -> Any:
+        """What marks the groups' communications, or None."""
+        communication = self._checkpointer._communication
+        return communication if communication is not None and communication.may_watch_groups else None
 
     # ---- the begin of an incarnation ----
 
@@ -247,6 +253,8 @@ class _Run:
         groups.close()
         _internals.forget_groups_since(self._made)
         self._forget_pass()
+        if self._checkpointer._communication is not None:
+            self._checkpointer._communication.forget()
         self._engine.rejoin()
 
     def _forget_pass(self) -> None:

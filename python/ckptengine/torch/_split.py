@@ -103,8 +103,9 @@ def split_of(name: str, tensor: torch.Tensor) -> Split | None:
     if split.local_shape() != tuple(local(tensor).shape):
         raise Error(
             Status.INVALID,
-            f"tensor '{name}' has a local tensor of shape {tuple(local(tensor).shape)}, but its placements "
-            f"{placements} give {split.local_shape()}: make it with distribute_tensor(), or give its local tensor",
+            f"tensor '{name}' has a local tensor of shape {tuple(local(tensor).shape)}, but with its "
+            f"placements {placements} it must be {split.local_shape()}: make the tensor with distribute_tensor(), or "
+            "give its local tensor",
         )
     return split
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch.distributed as dist
 
@@ -92,14 +93,16 @@ def is_closed() -> bool:
 
 
 @contextlib.contextmanager
-def guard() -> Iterator[None]:
+def guard(watcher: Any = None) -> Iterator[None]:
     """Context for training that calls check() before it uses results. Within it, a communication that fails in a
-    backward pass returns a meaningless result. Any other that fails raises Interrupted."""
-    before, state.guarded = state.guarded, True
+    backward pass returns a meaningless result. Any other that fails raises Interrupted. `watcher`, a Communication, is
+    told when each communication begins and ends."""
+    before = state.guarded, state.watcher
+    state.guarded, state.watcher = True, watcher
     try:
         yield
     finally:
-        state.guarded = before
+        state.guarded, state.watcher = before
 
 
 def _register() -> None:

@@ -33,8 +33,8 @@ struct OpenGrant {
 // trainers in the arena in `directory`.
 std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, const Log& log);
 
-// Of a trainer with this grant: where its private shard is, or may be, if it uses the grant, and which slot remains for
-// it.
+// The two slots of a grant that are for the private shard. `used`: the one that has it, or will have it, once the
+// trainer has used the grant. `left`: the other one, which then remains for the trainer.
 struct OwnSlots {
   core::SlotRef used;
   std::optional<core::SlotRef> left;

@@ -33,7 +33,7 @@ class RecordWriter {
   bool swap_pending_ = false;
   std::vector<IncarnationRecord> swapped_;  // records whose writing it ordered since the view's record was read
   bool is_set_back_ = false;                // the store has an older record than the view
-  bool is_remembered_ = false;              // likewise, before this leader is in charge
+  bool is_remembered_ = false;              // this node remembers the view's record, and the store has an older one
   TimeMs swapped_at_ = 0;
 };
 

@@ -34,7 +34,9 @@ class JobStorage {
   // Asks storage what is there, until the answer is complete.
   void reconcile_listing(TimeMs now, Effects& effects);
 
-  // Whether storage has answered in this incarnation, and whether the answer is complete.
+  // has_listing(): true once storage has answered in this incarnation. knows_all(): true if the answer is complete, and
+  // no checkpoint is being completed. knows_incarnations(): false if newer incarnations may have written to storage,
+  // too.
   bool has_listing() const { return known_listing_.has_value(); }
   bool knows_all() const { return known_listing_ && known_listing_->trouble.empty() && !is_finishing(); }
   bool knows_incarnations() const { return known_listing_ && known_listing_->knows_incarnations; }
