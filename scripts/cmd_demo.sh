@@ -9,6 +9,7 @@ show_help() {
   cat <<'TEXT'
 usage: ./dev demo [--nodes N] [--ranks-per-node N] [--protection P] [--text FILE] ...
        ./dev demo --jit [--faults kill,stop,spin,node]
+       ./dev demo --resize N:M
 
 Trains a small GPT on several "nodes" of this machine, twice: once undisturbed, and once with a snapshot in every
 iteration. In the second run it kills a node at a random moment and starts a new one in its place. The last line is
@@ -27,6 +28,10 @@ and a node dies. After each fault the demo shows how long it took until all trai
 "jit: faults=4 healthy_ended=0 slowest_ms=T; losses identical: yes". Any other end is a failure. It takes a minute;
 "./dev demo --jit --help" lists its options.
 
+With --resize 4:3, FSDP2 splits the GPT over four ranks. The job is killed, and one node is lost. Three ranks go on from
+memory. The control is three ranks that load the same iteration with torch.distributed.checkpoint. The last line is
+"resized 4 -> 3; losses as after a DCP load: yes". "./dev demo --resize --help" lists its options.
+
 All options:
 TEXT
 }
@@ -35,6 +40,11 @@ program=demo.py
 if [[ "${1:-}" == --jit ]]; then
   program=jit_demo.py
   shift
+elif [[ "${1:-}" == --resize && "${2:-}" =~ ^(--help|-h)$ ]]; then
+  program=resize_demo.py
+  shift
+elif [[ " $* " == *" --resize"[\ =]* ]]; then
+  program=resize_demo.py
 fi
 if [[ "${1:-}" == --help || "${1:-}" == -h ]]; then
   [[ $program != demo.py ]] || show_help

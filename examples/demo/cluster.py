@@ -224,7 +224,9 @@ class Cluster:
             }
             path = self.scratch / f"{stem}.json"
             path.write_text(json.dumps(own, default=str))
-            trainer = _start([sys.executable, HERE / "trainer.py", path], self.logs / f"{stem}.log")
+            trainer = _start(
+                [sys.executable, HERE / settings.get("program", "trainer.py"), path], self.logs / f"{stem}.log"
+            )
             (self._loose if node is None else self.nodes[node].trainers)[rank] = trainer
             protocols.append(Path(own["protocol"]))
         return protocols

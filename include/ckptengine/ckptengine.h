@@ -304,6 +304,25 @@ CKPT_API ckpt_status ckpt_unregister_tensor(ckpt_engine* engine, const char* nam
  * returned, or until the engine is closed. */
 CKPT_API ckpt_status ckpt_stored_layout(ckpt_engine* engine, const char** json);
 
+/* Says that this rank can take over shards that other ranks captured. If all ranks say so, a job can go on from a
+ * checkpoint that another number of ranks captured, also if its ranks have different main shards. Each shard then goes
+ * to one rank. Call it before ckpt_stored_layout() and ckpt_restore(), in every incarnation of the job.
+ * CKPT_ERR_INVALID if it comes later.
+ *
+ * If the rank takes over shards, ckpt_stored_layout() tells them, with their layouts:
+ *   {..., "main": {}, "private": {...}, "taken": {"rank0.private": {...}, "rank0": {...}, "rank3.private": {...}}}
+ * The first one is the private shard of the rank that had this number, or of rank 0 if there was none. Read what you
+ * need with ckpt_load_taken(), cut the tensors anew, and only then call ckpt_restore(). It loads nothing then, and its
+ * result has the other world size in stored_world_size. The checkpoint stays until the next one is committed. If you
+ * cannot rebuild the tensors, close the engine instead of calling ckpt_restore(). Nothing stored is lost. */
+CKPT_API ckpt_status ckpt_take_shards(ckpt_engine* engine);
+
+/* Copies a shard that this rank takes over to `data` in host memory, and verifies it. `size_bytes` is the shard's
+ * length: the largest end of its tensors' data_offsets. Call it after ckpt_stored_layout() and before ckpt_restore().
+ * If the bytes are damaged, it waits for another copy, at most `restore_timeout_ms`. Errors: CKPT_ERR_INVALID (no such
+ * shard, or a wrong length), and those of ckpt_restore(). */
+CKPT_API ckpt_status ckpt_load_taken(ckpt_engine* engine, const char* shard, void* data, size_t size_bytes);
+
 /* Restores the newest checkpoint that every rank of the job can get into the registered tensors, and verifies it. Every
  * rank calls it once in each incarnation that it takes part in, before its first snapshot. Set result->struct_size
  * first; CKPT_RESTORED_INIT does.

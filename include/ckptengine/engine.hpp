@@ -178,6 +178,15 @@ class Engine {
   // Forgets a tensor. Not between snapshot() and before_update(). Throws Error.
   void unregister_tensor(const std::string& name) { detail::check(ckpt_unregister_tensor(engine_, name.c_str())); }
 
+  // Says that this rank can take over shards of another number of ranks. Call it before stored_layout(). Throws Error.
+  // See ckpt_take_shards().
+  void take_shards() { detail::check(ckpt_take_shards(engine_)); }
+  // Copies a shard that this rank takes over to host memory, and verifies it. Call it between stored_layout() and
+  // restore(). `size_bytes`: the shard's length. Throws Error. See ckpt_load_taken().
+  void load_taken(const std::string& shard, void* data, std::size_t size_bytes) {
+    detail::check(ckpt_load_taken(engine_, shard.c_str(), data, size_bytes));
+  }
+
   // Returns the layout of what is stored for this rank, as JSON. The call takes part in the job's restore decision, so
   // every rank must call this function or restore(). Throws Error. See ckpt_stored_layout().
   [[nodiscard]] std::string stored_layout() {

@@ -238,6 +238,8 @@ _CALLS: dict[str, list] = {
     "ckpt_register_tensor": [c_void_p, POINTER(CTensor)],
     "ckpt_move_tensor": [c_void_p, c_char_p, c_void_p],
     "ckpt_unregister_tensor": [c_void_p, c_char_p],
+    "ckpt_take_shards": [c_void_p],
+    "ckpt_load_taken": [c_void_p, c_char_p, c_void_p, c_size_t],
     "ckpt_stored_layout": [c_void_p, POINTER(c_char_p)],
     "ckpt_restore": [c_void_p, c_void_p, POINTER(CRestored)],
     "ckpt_snapshot": [c_void_p, c_int64, c_void_p],

@@ -54,9 +54,11 @@ const char* name_of(core::Tier tier) {
 
 // If parts came from several tiers, the farthest one counts, as in the trainer.
 json origin_json(const core::RestoreReady* ready, std::uint64_t incarnation) {
-  if (ready == nullptr || ready->incarnation != incarnation || ready->main.empty()) return nullptr;
+  if (ready == nullptr || ready->incarnation != incarnation || (ready->main.empty() && ready->taken.empty()))
+    return nullptr;
   core::Tier main = core::Tier::none;
-  for (const core::RestoreSource& part : ready->main) main = std::max(main, part.tier);
+  for (const auto* sources : {&ready->main, &ready->taken})
+    for (const core::RestoreSource& part : *sources) main = std::max(main, part.tier);
   return {{"main", name_of(main)}, {"private", name_of(ready->private_.tier)}};
 }
 

@@ -19,6 +19,13 @@ constexpr StorePoller::Intervals without_watch{milliseconds(150), milliseconds(3
 constexpr StorePoller::Intervals of_a_watch_that_tells{milliseconds(2000), milliseconds(30'000)};
 constexpr std::size_t listed_per_ms = 100;  // records, to all agents together
 
+// How many assignments one record has.
+std::size_t per_record(const std::vector<core::RankAssignment>& assignments) {
+  const bool take =
+      std::any_of(assignments.begin(), assignments.end(), [](const auto& each) { return !each.takes.empty(); });
+  return take ? core::taking_assignments_per_record : core::assignments_per_record;
+}
+
 // When the leader has died, all agents find their watches silent at the same time. So that they do not all read at
 // once, each is slower or faster than the others by up to a quarter.
 double random_pace() {
@@ -178,7 +185,7 @@ void StorePoller::take_step() {
 void StorePoller::write_incarnation_record(const std::shared_ptr<const core::SwapIncarnationRecord>& swap,
                                            std::size_t number) {
   if (number == 0 && !swap->assignments.empty()) assignments_ = {swap->record.assignments, swap->assignments};
-  if (number * core::assignments_per_record >= swap->assignments.size()) {
+  if (number * per_record(swap->assignments) >= swap->assignments.size()) {
     store_.put_if("incarnation", core::to_text(swap->record), swap->expected_revision);
     read_incarnation_record();
     return;
@@ -189,8 +196,8 @@ void StorePoller::write_incarnation_record(const std::shared_ptr<const core::Swa
 
 // Writes one record of these rank assignments, unless the store has it.
 void StorePoller::put_assignments(const core::AssignmentsRead& assignments, std::size_t number) {
-  const std::size_t begin = number * core::assignments_per_record;
-  const std::size_t count = std::min(core::assignments_per_record, assignments.assignments.size() - begin);
+  const std::size_t most = per_record(assignments.assignments), begin = number * most;
+  const std::size_t count = std::min(most, assignments.assignments.size() - begin);
   const std::span some = std::span(assignments.assignments).subspan(begin, count);
   store_.put_if(core::assignments_key(assignments.name, number),
                 core::to_text(core::AssignmentsRecord{{some.begin(), some.end()}}), 0);

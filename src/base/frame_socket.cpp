@@ -142,10 +142,9 @@ ssize_t FrameSocket::write_some(Outgoing& frame) {
 bool FrameSocket::queue(const nlohmann::json& body, std::span<const int> fds) {
   if (outgoing_.size() >= frames_queued_max) return false;
   if (fds.size() > frame_fds_max)
-    throw Failure(
-        CKPT_ERR_INTERNAL,
-        "a message would carry " + std::to_string(fds.size()) +
-            " file descriptors, and the limit is 16: this is a bug in ckptengine; report it with the agent's log");
+    throw Failure(CKPT_ERR_INTERNAL, "a message would carry " + std::to_string(fds.size()) +
+                                         " file descriptors, and the limit is " + std::to_string(frame_fds_max) +
+                                         ": this is a bug in ckptengine; report it with the agent's log");
   Outgoing frame;
   frame.bytes = encode(body);
   for (const int fd : fds) {
@@ -188,9 +187,9 @@ bool FrameSocket::read_some() {
     received_ += static_cast<std::size_t>(got);
     take_fds(message, incoming_fds_);
     if ((message.msg_flags & MSG_CTRUNC) != 0 || incoming_fds_.size() > frame_fds_max)
-      throw Failure(CKPT_ERR_INVALID,
-                    "a message came with more file descriptors than the limit of 16; run ckptd, libckptengine and "
-                    "ckptctl of one version");
+      throw Failure(CKPT_ERR_INVALID, "a message came with more file descriptors than the limit of " +
+                                          std::to_string(frame_fds_max) +
+                                          "; run ckptd, libckptengine and ckptctl of one version");
     return true;
   }
   if (got == 0 || !would_block()) closed_ = true;

@@ -251,6 +251,22 @@ ckpt_status ckpt_unregister_tensor(ckpt_engine* engine, const char* name) {
   });
 }
 
+ckpt_status ckpt_take_shards(ckpt_engine* engine) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    self.take_shards();
+    return {};
+  });
+}
+
+ckpt_status ckpt_load_taken(ckpt_engine* engine, const char* shard, void* data, size_t size_bytes) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    need(shard != nullptr, "the shard's name");
+    need(data != nullptr || size_bytes == 0, "the place for the shard");
+    self.load_taken(shard, data, size_bytes);
+    return {};
+  });
+}
+
 ckpt_status ckpt_stored_layout(ckpt_engine* engine, const char** json) {
   return on_engine(engine, [&](auto& self) -> Outcome {
     need(json != nullptr, "the place for the layout");

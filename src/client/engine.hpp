@@ -62,7 +62,11 @@ class Engine {
   void move_tensor(const std::string& name, void* data);
   void unregister_tensor(const std::string& name);
 
+  // Before stored_layout() and restore(). This rank can take over shards that other ranks captured.
+  void take_shards();
   const std::string& stored_layout();
+  // Before restore(). Loads a shard that this rank takes over, and verifies it. `size_bytes`: of the whole shard.
+  void load_taken(const std::string& shard, void* data, std::size_t size_bytes);
   // The result's message is valid until the next restore().
   ckpt_restored restore(device::Stream stream = nullptr);
 
@@ -114,6 +118,7 @@ class Engine {
   // restore.cpp
   const Stored& stored(Deadline deadline);
   void ask_for_stored(nlohmann::json request, Deadline deadline);
+  nlohmann::json restore_request(Deadline deadline) const;
   std::optional<CorruptPiece> load(device::Stream stream);
   std::optional<CorruptPiece> load_or_keep(const ShardState& shard, StoredPiece& stored, bool is_expected,
                                            device::Stream stream);
@@ -218,6 +223,8 @@ class Engine {
   std::optional<CheckpointId> live_;
   bool is_registered_anew_ = false;  // since rejoin(), if there was one
   std::optional<Stored> stored_;     // between the agent's answer and restore()
+  bool takes_shards_ = false;        // see take_shards()
+  std::uint64_t taken_bytes_ = 0;    // that load_taken() has loaded
   std::string stored_layout_;
   std::string restored_message_;
   std::atomic<std::uint64_t> incarnation_{0};    // 0: not restored yet

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
+#include <span>
 
 #include "arena/comm_log.hpp"
 #include "base/error.hpp"
@@ -32,6 +34,31 @@ std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState&
   return CorruptPiece{stored.manifest.shard, stored.manifest.checkpoint, *leaf};
 }
 
+// Copies a shard that this rank takes over, and checks every leaf of the copy.
+std::optional<CorruptPiece> copy_taken(const Stored& stored, const std::string& shard, std::span<std::byte> target) {
+  const auto pieces = taken_pieces(stored, shard);
+  if (pieces.empty())
+    throw Failure(CKPT_ERR_INVALID, "this rank takes over no shard '" + shard +
+                                        "'; stored_layout() lists those that it does, under \"taken\"");
+  const std::uint64_t length = pieces.front()->layout.length_bytes;
+  if (target.size() != length)
+    throw Failure(CKPT_ERR_INVALID, "shard '" + shard + "' has " + std::to_string(length) +
+                                        " bytes, but load_taken() got room for " + std::to_string(target.size()) +
+                                        "; give it room for exactly the shard");
+  for (const StoredPiece* piece : pieces) {
+    const arena::Manifest& manifest = piece->manifest;
+    const auto range = arena::range_of(core::parse_part(manifest.shard), length);
+    std::byte* begin = target.data() + range.first_byte;
+    if (range.size_bytes != 0) std::memcpy(begin, piece->slot.data(), range.size_bytes);
+    for (std::size_t leaf = 0; leaf < manifest.leaves.size(); ++leaf) {
+      const std::byte* at = begin + leaf * kernels::leaf_size_bytes;
+      if (kernels::leaf_digest(at, kernels::leaf_length(range.size_bytes, leaf)) != manifest.leaves[leaf])
+        return CorruptPiece{manifest.shard, manifest.checkpoint, leaf};
+    }
+  }
+  return std::nullopt;
+}
+
 // The name of a tensor that differs from the stored piece in this leaf. "" if none does: then the piece is damaged.
 std::string changed_tensor(device::Device& device, const ShardState& shard, const StoredPiece& stored, std::size_t leaf,
                            device::Stream stream) {
@@ -56,14 +83,16 @@ std::uint64_t loaded_bytes(const StoredPiece& piece) {
 // Of the parts that were loaded.
 ckpt_tier main_tier(const Stored& stored) {
   ckpt_tier tier = CKPT_TIER_NONE;
-  for (const StoredPiece& part : stored.main)
-    if (part.tier != CKPT_TIER_LIVE) tier = std::max(tier, part.tier);
+  for (const auto* pieces : {&stored.main, &stored.taken})
+    for (const StoredPiece& part : *pieces)
+      if (part.tier != CKPT_TIER_LIVE) tier = std::max(tier, part.tier);
+  if (stored.is_taken_over()) return std::max(tier, stored.private_->tier);
   return tier == CKPT_TIER_NONE ? CKPT_TIER_LIVE : tier;
 }
 
 // What another number of ranks than captured the checkpoint should know.
 std::string size_news(const Stored& stored, const Options& options) {
-  const std::uint32_t then = stored.main.front().manifest.world_size;
+  const std::uint32_t then = stored.private_->manifest.world_size;
   const bool adopted = stored.private_->manifest.shard != options.private_shard();
   std::string news;
   if (then != options.world_size)
@@ -76,16 +105,21 @@ std::string size_news(const Stored& stored, const Options& options) {
 
 }  // namespace
 
+nlohmann::json Engine::restore_request(Deadline deadline) const {
+  return {{"type", "restore"},
+          {"timeout_ms", deadline.remaining_ms()},
+          {"replication", options_.replication == ReplicationMode::device},
+          {"takes_shards", takes_shards_}};
+}
+
 // Asks until all pieces that the agent sends are whole. Reports each damaged one, so that the agent does not send it
 // again.
 void Engine::ask_for_stored(nlohmann::json request, Deadline deadline) {
   stored_.reset();
   while (!stored_) {
-    const bool wants_gpu_replication = options_.replication == ReplicationMode::device;
-    request["timeout_ms"] = deadline.remaining_ms();
-    request["replication"] = wants_gpu_replication;
-    const nlohmann::json again = {
-        {"type", "restore"}, {"timeout_ms", deadline.remaining_ms()}, {"replication", wants_gpu_replication}};
+    const nlohmann::json again = restore_request(deadline);
+    for (const auto& [key, value] : again.items())
+      if (key != "type") request[key] = value;
     Frame answer = link_.ask(request, again, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
     try {
       stored_ = take_stored(std::move(answer));
@@ -109,6 +143,23 @@ const std::string& Engine::stored_layout() {
   return stored_layout_;
 }
 
+void Engine::take_shards() {
+  if (stored_ || incarnation_.load() != 0)
+    throw Failure(CKPT_ERR_INVALID,
+                  "take_shards() was called after stored_layout() or restore(); call it before both of them");
+  takes_shards_ = true;
+}
+
+void Engine::load_taken(const std::string& shard, void* data, std::size_t size_bytes) {
+  if (!stored_ || incarnation_.load() != 0)
+    throw Failure(CKPT_ERR_INVALID,
+                  "load_taken() was called before stored_layout() or after restore(); call it between them");
+  const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
+  while (const auto corrupt = copy_taken(*stored_, shard, {static_cast<std::byte*>(data), size_bytes}))
+    ask_for_stored(report_of(*corrupt), deadline);
+  taken_bytes_ += size_bytes;
+}
+
 // Loads a piece, unless the tensors hold it. `is_expected`: they should, so people are told if they do not.
 std::optional<CorruptPiece> Engine::load_or_keep(const ShardState& shard, StoredPiece& stored, bool is_expected,
                                                  device::Stream stream) {
@@ -130,6 +181,7 @@ std::optional<CorruptPiece> Engine::load_or_keep(const ShardState& shard, Stored
 
 std::optional<CorruptPiece> Engine::load(device::Stream stream) {
   const RankState& state = registry_.state();
+  if (stored_->is_taken_over()) return std::nullopt;  // load_taken() has loaded it
   check_matches(*stored_, state);
   if (!stored_->found) return std::nullopt;
   for (StoredPiece& part : stored_->main)
@@ -201,15 +253,15 @@ ckpt_restored Engine::restore(device::Stream stream) {
   if (stored_->found) {
     result.main_tier = main_tier(*stored_);
     result.private_tier = stored_->private_->tier;
-    result.bytes = loaded_bytes(*stored_->private_);
+    result.bytes = stored_->is_taken_over() ? taken_bytes_ : loaded_bytes(*stored_->private_);
     for (const StoredPiece& part : stored_->main) result.bytes += loaded_bytes(part);
     result.load_ms = load_ms;
-    result.stored_world_size = stored_->main.front().manifest.world_size;
+    result.stored_world_size = stored_->private_->manifest.world_size;
     result.adopted = stored_->private_->manifest.shard != options_.private_shard();
     if (const std::string news = size_news(*stored_, options_); !news.empty())
       stored_->message += (stored_->message.empty() ? "" : "; ") + news;
     tickets_.restored(result.iteration);
-    restored_word_.store(stored_->main.front().manifest.checkpoint.word(), std::memory_order_release);
+    restored_word_.store(stored_->private_->manifest.checkpoint.word(), std::memory_order_release);
   }
   registry_.share(stored_->share);
   is_replicated_ = stored_->is_replicated;
@@ -221,6 +273,7 @@ ckpt_restored Engine::restore(device::Stream stream) {
   if (const std::string news = join_replication(std::move(stored_->receive_buffer), deadline); !news.empty())
     warnings_.add(CKPT_WARNING_REPLICATION, news);
   live_.reset();
+  taken_bytes_ = 0;
   stored_.reset();  // unmaps the pieces that were restored
   if (!registry_.empty()) begin_reserving();
   return result;

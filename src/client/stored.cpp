@@ -43,9 +43,12 @@ void check_shard(const char* which, const StoredPiece& stored, const ShardState&
 }
 
 // All of the main shard, and all of one checkpoint.
-void check_parts(const Stored& stored) {
+void check_parts(const Stored& stored, bool takes_over) {
   const CheckpointId checkpoint = stored.private_->manifest.checkpoint;
-  bool agree = checkpoint.iteration() == stored.iteration && !stored.main.empty();
+  bool agree = checkpoint.iteration() == stored.iteration && stored.main.empty() == takes_over;
+  for (const StoredPiece& piece : stored.taken)
+    agree = agree && piece.manifest.checkpoint == checkpoint &&
+            piece.manifest.world_size == stored.private_->manifest.world_size;
   for (std::size_t i = 0; i < stored.main.size(); ++i) {
     const arena::Manifest& manifest = stored.main[i].manifest;
     const core::ShardPart part = core::parse_part(manifest.shard);
@@ -102,7 +105,10 @@ Stored take_stored(Frame answer) {
     stored.iteration = json.at("iteration").get<std::int64_t>();
     for (const auto& part : json.at("main")) stored.main.push_back(take_piece(part, answer.fds));
     stored.private_ = take_piece(json.at("private"), answer.fds);
-    check_parts(stored);
+    const auto taken = json.find("taken");
+    if (taken != json.end())
+      for (const auto& piece : *taken) stored.taken.push_back(take_piece(piece, answer.fds));
+    check_parts(stored, taken != json.end());
     return stored;
   } catch (const nlohmann::json::exception& error) {
     throw Failure(CKPT_ERR_INTERNAL, std::string("the agent's answer to restore is not understood (") + error.what() +
@@ -116,13 +122,28 @@ void check_matches(const Stored& stored, const RankState& state) {
   check_shard("private", *stored.private_, state.private_);
 }
 
+std::vector<const StoredPiece*> taken_pieces(const Stored& stored, const std::string& shard) {
+  std::vector<const StoredPiece*> pieces;
+  if (!stored.is_taken_over()) return pieces;
+  if (stored.private_->manifest.shard == shard) return {&*stored.private_};
+  for (const StoredPiece& piece : stored.taken)
+    if (core::parse_part(piece.manifest.shard).shard == shard) pieces.push_back(&piece);
+  return pieces;
+}
+
 std::string stored_layout_json(const Stored& stored) {
   std::string json = "{\"found\":" + std::string(stored.found ? "true" : "false") +
                      ",\"iteration\":" + std::to_string(stored.iteration) +
                      ",\"incarnation\":" + std::to_string(stored.incarnation);
   json += ",\"main\":" + (stored.main.empty() ? "{}" : stored.main.front().manifest.layout);
   json += ",\"private\":" + (stored.private_ ? stored.private_->manifest.layout : "{}");
-  return json + "}";
+  if (!stored.is_taken_over()) return json + "}";
+  json += ",\"taken\":{\"" + stored.private_->manifest.shard + "\":" + stored.private_->manifest.layout;
+  for (const StoredPiece& piece : stored.taken) {
+    const core::ShardPart part = core::parse_part(piece.manifest.shard);
+    if (part.index == 0) json += ",\"" + part.shard + "\":" + piece.manifest.layout;
+  }
+  return json + "}}";
 }
 
 }  // namespace ckpt::client

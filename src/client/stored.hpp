@@ -36,9 +36,14 @@ struct Stored {
   bool is_replicated = false;     // ranks on two nodes or more have each main shard of the job
   std::vector<StoredPiece> main;  // if a checkpoint was found: the shard's parts in order
   std::optional<StoredPiece> private_;
+  // If this rank takes over shards of another number of ranks: all pieces of these shards but `private_`, a shard's
+  // parts in order. Then `main` is empty.
+  std::vector<StoredPiece> taken;
   // Where GPU replication's pieces arrive, with its page. Set if the rank asked for GPU replication and has a group.
   std::optional<arena::ReceiveBuffer> receive_buffer;
   std::string no_receive_buffer;  // why there is no receive buffer; "" if there is one or none was asked for
+
+  bool is_taken_over() const { return found && main.empty(); }
 };
 
 // A piece whose bytes do not match its manifest. The agent can fetch another copy.
@@ -55,6 +60,9 @@ Stored take_stored(Frame answer);
 // Throws Failure (CKPT_ERR_MISMATCH) unless the pieces can be loaded into `state`. The message names the first tensor
 // that differs.
 void check_matches(const Stored& stored, const RankState& state);
+
+// The pieces of a shard that this rank takes over, in order. Empty if it takes over none of that name.
+std::vector<const StoredPiece*> taken_pieces(const Stored& stored, const std::string& shard);
 
 // The answer to ckpt_stored_layout().
 std::string stored_layout_json(const Stored& stored);

@@ -63,6 +63,7 @@ struct TrainerExited {
 struct RestoreAsked {
   Rank rank = 0;
   bool wants_gpu_replication = false;  // see RankReport
+  bool takes_shards = false;           // likewise
 };
 // The rank's tensors have the restored checkpoint, or the rank starts fresh.
 struct RestoreDone {
@@ -261,7 +262,9 @@ struct RestoreSource {
   Tier tier = Tier::none;  // where the piece was before it was in this slot
 };
 // The answer to RestoreAsked: what the trainer restores. If the verdict is `restore`, `main` has the parts of the main
-// shard in order, and `private_` has the private shard. If the verdict is `fresh`, both are empty.
+// shard in order, and `private_` has the private shard. If the rank takes over shards of another number of ranks,
+// `main` is empty, `private_` has the private shard among them, and `taken` all their other pieces. If the verdict is
+// `fresh`, all are empty.
 struct RestoreReady {
   Rank rank = 0;
   std::uint64_t incarnation = 0;
@@ -270,6 +273,7 @@ struct RestoreReady {
   std::vector<RestoreSource> main;
   RestoreSource private_;
   bool is_replicated = false;  // see Admission
+  std::vector<RestoreSource> taken = {};
 };
 enum class RestoreError : std::uint8_t { superseded, refused, lost, mismatch };
 // The other answer to RestoreAsked. `text` says to people why restore() fails.

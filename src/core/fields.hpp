@@ -87,6 +87,7 @@ void visit_fields(auto& v, Is<RankReport> auto& rank) {
   v.field("capturing", rank.capturing);
   v.field("resume_at", rank.resume_at);
   v.field("wants_gpu_replication", rank.wants_gpu_replication);
+  v.field("takes_shards", rank.takes_shards);
   v.field("is_stopped", rank.is_stopped);
   v.field("failed", rank.failed);
   v.field("computing_ms", rank.computing_ms);
@@ -227,7 +228,7 @@ void visit_fields(auto& v, Is<Share> auto& share) {
 }
 
 void visit_fields(auto& v, Is<Cut> auto& cut) {
-  v.field("shard", cut.shard);
+  v.shard("shard", cut.shard);
   v.field("of", cut.of);
 }
 
@@ -266,6 +267,7 @@ void visit_fields(auto& v, Is<Admission> auto& admission) {
   v.field("share", admission.share);
   v.field("replication", admission.replication);
   v.shard_or_none("adopts", admission.adopts);
+  v.field("takes", admission.takes);
   v.field("is_replicated", admission.is_replicated);
 }
 
@@ -360,6 +362,7 @@ void visit_fields(auto& v, Is<RankAssignment> auto& assignment) {
   v.shard("private_shard", assignment.private_shard);
   v.field("restored_parts", assignment.restored_parts);
   v.field("wants_gpu_replication", assignment.wants_gpu_replication);
+  v.field("takes", assignment.takes);
 }
 
 void visit_fields(auto& v, Is<AssignmentsRecord> auto& record) { v.field("assignments", record.assignments); }

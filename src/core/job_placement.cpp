@@ -184,6 +184,22 @@ void add_parity_of_what_is_there(const Place& place, Places& places) {
   places.try_emplace(parity_name(left.parity->rows, shards, left.parity->member), std::move(left));
 }
 
+// Each shard goes to the ranks that take it over, and to the nodes that hold their own private shards.
+Places places_of_taken(const std::vector<RankAssignment>& assignments, const JobPlacement& placement_of_job) {
+  Places places;
+  for (const RankAssignment& assignment : assignments) {
+    for (const Cut& taken : assignment.takes) {
+      for (const std::string& part : parts_of(taken.shard, taken.of)) {
+        Place& place = places[part];
+        add_once(place.owners, assignment.node);
+        for (const NodeId node : placement_of_job.places.at(assignment.private_shard).holders)
+          add_once(place.holders, node);
+      }
+    }
+  }
+  return places;
+}
+
 }  // namespace
 
 JobPlacement arrange(const std::vector<RankAssignment>& assignments, std::optional<Strategy> strategy,
@@ -238,6 +254,7 @@ JobPlacement arrange(const std::vector<RankAssignment>& assignments, std::option
 std::optional<Places> places_with(const std::vector<Cut>& cuts, std::uint32_t own_ranks,
                                   const std::vector<RankAssignment>& assignments,
                                   const JobPlacement& placement_of_job) {
+  if (Places taken = places_of_taken(assignments, placement_of_job); !taken.empty()) return taken;
   std::unordered_map<std::string, std::uint32_t> stored_in;  // number of parts
   for (const Cut& cut : cuts) stored_in[cut.shard] = cut.of;
   const auto parts_stored = [&](const std::string& main_shard) {

@@ -48,8 +48,9 @@ JobPlacement arrange(const std::vector<RankAssignment>& assignments, std::option
 // Returns where the pieces of the restored checkpoint belong until this incarnation has its own commit. `cuts` says
 // into how many parts that checkpoint cut the main shards. If `placement_of_job` cuts a shard into as many parts, its
 // places apply. All parts of other shards must be on all nodes that restore the shard. `own_ranks`: how many ranks
-// restore a private shard of their own. The ranks from this number on restore rank 0's. Returns nothing if all places
-// are those of `placement_of_job`.
+// restore a private shard of their own. The ranks from this number on restore rank 0's. If ranks take over shards,
+// these shards must be on the nodes of these ranks, and on the nodes that hold copies for them. Returns nothing if all
+// places are those of `placement_of_job`.
 std::optional<Places> places_with(const std::vector<Cut>& cuts, std::uint32_t own_ranks,
                                   const std::vector<RankAssignment>& assignments, const JobPlacement& placement_of_job);
 

@@ -32,6 +32,7 @@ struct RankReport {
   std::int64_t capturing = -1;         // iteration being captured, -1: none
   std::int64_t resume_at = 0;          // it takes no snapshot before this iteration, even under another leader
   bool wants_gpu_replication = false;  // it wants its main shard copied from GPU to GPU
+  bool takes_shards = false;           // it can take over shards that other ranks captured
   bool is_stopped = false;             // its process is stopped (SIGSTOP, a debugger)
   std::uint8_t failed = 0;             // ckpt_status of its newest snapshot if that failed; a skip does not count
   std::uint32_t computing_ms = 0;      // how long it computes in an iteration, roughly; 0: not known
@@ -141,7 +142,8 @@ struct Admission {
   std::uint64_t instance = 0;
   std::optional<Share> share = {};                   // once the incarnation is decided and placed
   std::optional<ReplicationGroup> replication = {};  // likewise, if the rank asked for it
-  std::string adopts = {};  // the private shard that it restores instead of one of its own; "": its own
+  std::string adopts = {};      // the private shard that it restores instead of one of its own; "": its own
+  std::vector<Cut> takes = {};  // see RankAssignment
   // With `share`: ranks on two nodes or more name each main shard of the job. The same for all ranks.
   bool is_replicated = false;
   bool operator==(const Admission&) const = default;
@@ -264,6 +266,9 @@ struct RankAssignment {
   std::string private_shard;
   std::uint32_t restored_parts = 1;    // in how many parts the restored checkpoint has its main shard
   bool wants_gpu_replication = false;  // as reported; kept here, so that every leader forms the same replication groups
+  // Shards that it takes over from another number of ranks, instead of shards of its own: first a private shard, then
+  // main shards and further private shards. Empty: it restores its own shards.
+  std::vector<Cut> takes = {};
   bool operator==(const RankAssignment&) const = default;
 };
 
@@ -283,7 +288,10 @@ struct AssignmentsRecord {
   std::vector<RankAssignment> assignments;
   bool operator==(const AssignmentsRecord&) const = default;
 };
-inline constexpr std::size_t assignments_per_record = 1024;  // fits into one record even with the longest names
+// So many fit into one record even with the longest names, and so many if the ranks take over shards.
+inline constexpr std::size_t assignments_per_record = 1024;
+inline constexpr std::size_t taking_assignments_per_record = 64;
+inline constexpr std::size_t taken_shards_max = 128;  // of one rank
 
 // The current incarnation of the job. It is stored under the key "incarnation". A new leader first writes its epoch
 // here. From then on every compare-and-swap of an older leader fails.

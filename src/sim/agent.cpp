@@ -286,7 +286,7 @@ void Agent::ask_restore(std::uint64_t instance) {
   if (session == nullptr || trainer == nullptr) return;
   session->waits_for_restore = true;
   watch_.joined(trainer->rank, 0);
-  handle(RestoreAsked{trainer->rank});
+  handle(RestoreAsked{trainer->rank, false, world_.settings.resizes});
 }
 
 void Agent::end_restore(std::uint64_t instance, const std::vector<SlotRef>& corrupt) {

@@ -156,7 +156,8 @@ void Agent::on(const RestoreReady& ready) {
   world_.watch_check.joined(machine_.id, ready.rank, session.instance, ready.incarnation);
   if (ready.decision.verdict == Verdict::restore) {
     session.reads = {ready.private_.slot};
-    for (const RestoreSource& part : ready.main) session.reads.push_back(part.slot);
+    for (const auto* sources : {&ready.main, &ready.taken})
+      for (const RestoreSource& part : *sources) session.reads.push_back(part.slot);
     for (const SlotRef& ref : session.reads) ++machine_.arena.find(ref)->readers;
   }
   world_.notify(session.instance, [ready](Trainer& trainer) { trainer.restore_ready(ready); });

@@ -51,7 +51,7 @@ void Faults::start() {
   for (int i = 0; i < world_.settings.faults; ++i) plan_one();
   if (world_.settings.is_hard) plan_harder();
   if (world_.settings.is_hard) plan_rare();
-  if (world_.settings.elastic) plan_elastic();
+  if (world_.settings.elastic || world_.settings.resizes) plan_elastic();
   if (world_.settings.watches) plan_watched();
   if (world_.settings.can_halt()) plan_halts();
   if (world_.settings.can_rejoin()) plan_rejoins();

@@ -58,7 +58,7 @@ enum class Fault : std::uint8_t {
   store_record_lost,  // the coordination store loses the leader's or the incarnation's record
   store_record_old,   // the coordination store sets one of these records back
   effects_fail,       // for a while, an agent fails to do what its core asks
-  // Only in runs in which all ranks share one main shard:
+  // Only in runs in which all ranks share one main shard, or can take over shards:
   world_size_changed,  // the job restarts with another number of ranks
   // Only in runs in which agents watch the ranks. Such a fault strikes when all ranks train and the agents know all of
   // them. The launcher notices nothing at first.

@@ -169,9 +169,10 @@ bool Invariants::is_there(CheckpointId checkpoint, const History::Shards& shards
 const History::Shards& Invariants::with_parity(CheckpointId checkpoint) const {
   static const History::Shards none;
   const Rank now = history_.world_size(history_.incarnation());
-  const bool is_cut_otherwise =
-      world_.settings.parts(0, history_.world_size(checkpoint)) != world_.settings.parts(0, now);
-  return world_.settings.elastic && is_cut_otherwise ? none : history_.shards(checkpoint);
+  const Rank then = history_.world_size(checkpoint);
+  const bool is_cut_otherwise = world_.settings.parts(0, then) != world_.settings.parts(0, now);
+  const bool is_elsewhere = (world_.settings.elastic && is_cut_otherwise) || (world_.settings.resizes && then != now);
+  return is_elsewhere ? none : history_.shards(checkpoint);
 }
 
 bool Invariants::awaits_commit() const {
@@ -348,6 +349,20 @@ void Invariants::restore_offered(const Machine& machine, std::uint64_t instance,
     }
   };
   const CheckpointId checkpoint = ready.decision.checkpoint;
+  const Rank then = history_.world_size(checkpoint), now = history_.world_size(ready.incarnation);
+  if (world_.settings.resizes && then != now) {
+    const auto expected = world_.settings.taken_by(ready.rank, then, now);
+    std::set<std::string> offered;
+    const auto offer = [&](const SlotRef& ref) { check(ref, *offered.insert(ref.shard).first); };
+    offer(ready.private_.slot);
+    for (const RestoreSource& source : ready.taken) offer(source.slot);
+    if (offered != expected || !ready.main.empty() ||
+        ready.private_.slot.shard != world_.settings.private_shard(ready.rank < then ? ready.rank : 0)) {
+      throw Violation{"I1", text("rank ", ready.rank, " on node ", machine.id, " takes over other shards of ",
+                                 describe(checkpoint), " than it should, or others first")};
+    }
+    return;
+  }
   const auto parts = parts_of(world_.settings.main_shard(ready.rank),
                               world_.settings.parts(ready.rank, history_.world_size(checkpoint)));
   if (ready.main.size() != parts.size()) {
@@ -382,6 +397,7 @@ void Invariants::restored(const Trainer& trainer, const RestoreReady& ready) {
   }
   if (ready.decision.verdict != Verdict::restore) return;
   std::vector<RestoreSource> sources = ready.main;
+  sources.insert(sources.end(), ready.taken.begin(), ready.taken.end());
   sources.push_back(ready.private_);
   tally_.from_peer +=
       std::any_of(sources.begin(), sources.end(), [](const RestoreSource& each) { return each.tier == Tier::peer; });

@@ -84,7 +84,7 @@ const History::Shards& Invariants::needed(CheckpointId checkpoint, const Incarna
                                           Rank world_size) const {
   Rank own = history_.world_size(checkpoint);
   if (before.restored == checkpoint && before.restored_ranks != 0) own = std::min(own, before.restored_ranks);
-  return history_.shards(checkpoint, std::min(own, world_size));
+  return history_.shards(checkpoint, world_.settings.resizes ? own : std::min(own, world_size));
 }
 
 // If a main shard was not cut, another number of ranks cannot see from the pieces whether there were other main shards.
@@ -93,8 +93,12 @@ bool Invariants::may_be_a_fraction(CheckpointId checkpoint, const IncarnationRec
   const Rank captured_by = history_.world_size(checkpoint);
   const bool is_as_now = captured_by == world_size && needed(checkpoint, before, world_size).size() ==
                                                           history_.shards(checkpoint, world_size).size();
-  const bool is_known =
-      before.assignments.count != 0 && world_.store.assignment_table(before.assignments).name() == before.assignments;
+  // If ranks take over shards, the rank assignments name only the shards of that incarnation, and of what it restored.
+  const bool names_all = !world_.settings.resizes || checkpoint == before.restored ||
+                         checkpoint.incarnation() == before.assignments.incarnation;
+  const bool is_known = names_all && before.assignments.count != 0 &&
+                        world_.store.assignment_table(before.assignments).name() == before.assignments;
+  if (world_.settings.resizes) return !is_as_now && !is_known;
   return !is_as_now && !is_known && world_.settings.parts(0, captured_by) != captured_by;
 }
 
@@ -202,14 +206,16 @@ void Invariants::check_decision(const IncarnationRecord& before, const Incarnati
   if (decision.verdict == Verdict::lost && !history_.newest_committed_ever()) {
     throw Violation{"I3", what + ", although nothing was ever committed that could be lost"};
   }
-  if (decision.verdict == Verdict::mismatch &&
+  if (decision.verdict == Verdict::mismatch && !world_.settings.resizes &&
       (!world_.settings.elastic || world_.store.assignment_table(before.assignments).name() == before.assignments)) {
     throw Violation{
         "I3", what + ", which refuses this number of ranks, although all ranks are known to share one main shard"};
   }
-  if (gives_state && now.restored_ranks != std::min(history_.own_ranks(checkpoint), now.world_size)) {
-    throw Violation{"I1", text(what, " with the private shards of ", now.restored_ranks, " ranks instead of ",
-                               std::min(history_.own_ranks(checkpoint), now.world_size))};
+  const Rank own = history_.own_ranks(checkpoint);
+  const Rank expected = world_.settings.resizes ? own : std::min(own, now.world_size);
+  if (gives_state && now.restored_ranks != expected) {
+    throw Violation{"I1",
+                    text(what, " with the private shards of ", now.restored_ranks, " ranks instead of ", expected)};
   }
 
   const auto assignment_table = world_.store.assignment_table(now.assignments);

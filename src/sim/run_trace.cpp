@@ -203,7 +203,8 @@ std::string describe(const Effect& effect) {
           [](const Fence& e) { return text("fence rank ", e.rank, " instance ", e.instance % 10000, ": ", e.text); },
           [](const RestoreReady& e) {
             std::string slots;
-            for (const RestoreSource& part : e.main) slots += text(" ", describe(part.slot));
+            for (const auto* sources : {&e.main, &e.taken})
+              for (const RestoreSource& part : *sources) slots += text(" ", describe(part.slot));
             return text("rank ", e.rank, " may restore ", describe(e.decision), " from", slots, " and ",
                         describe(e.private_.slot));
           },

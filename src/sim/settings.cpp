@@ -51,6 +51,13 @@ std::vector<std::string> Settings::shards(Rank world_size, Rank own) const {
   return all;
 }
 
+std::set<std::string> Settings::taken_by(Rank rank, Rank then, Rank now) const {
+  std::set<std::string> taken;
+  for (Rank other = rank; other < then; other += now) taken.insert({main_shard(other), private_shard(other)});
+  if (taken.empty()) taken.insert(private_shard(0));
+  return taken;
+}
+
 Settings draw_settings(std::uint64_t seed) {
   Random random(mix(seed, hash_of("settings")));
   Settings settings;
@@ -105,6 +112,7 @@ Settings draw_settings(std::uint64_t seed) {
   // In most of the runs, machines without ranks are standby nodes.
   settings.core.standby = settings.ranks < settings.nodes && Random(mix(seed, hash_of("standby"))).chance(800);
   settings.elastic = settings.sharers >= settings.ranks && Random(mix(seed, hash_of("elastic"))).chance(800);
+  settings.resizes = settings.sharers == 1 && Random(mix(seed, hash_of("resizes"))).chance(300);
   Random watching(mix(seed, hash_of("watching")));
   settings.watches = watching.chance(500);
   settings.exchanges = static_cast<std::uint32_t>(watching.below(3));

@@ -184,7 +184,11 @@ void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
     const auto of = static_cast<std::uint32_t>(ready.main.size());
     std::vector<std::uint64_t> states;  // for each part, the state of the whole shard that it is a part of
     for (std::uint32_t i = 0; i < of; ++i) states.push_back(part_bytes(bytes_of(ready.main[i]), i, of));
+    // What the rank computes of the shards that it takes over stands for the tensors that it cuts anew.
+    std::uint64_t taken = rank;
+    for (const RestoreSource& source : ready.taken) taken = mix(taken, bytes_of(source));
     const std::uint64_t private_bytes = bytes_of(ready.private_);
+    if (states.empty()) states.push_back(mix(taken, private_bytes));
     if (corrupt.empty()) {
       main_ = states.front();
       for (const std::uint64_t state : states) {
@@ -209,7 +213,8 @@ void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
   share_ = ready.share;
   stage_ = Stage::training;
   obeys_since_ = world_.event_queue.now();
-  const bool has_own = ready.private_.slot.shard == world_.settings.private_shard(rank);  // not rank 0's
+  // Not rank 0's, and not shards that it has taken over.
+  const bool has_own = ready.private_.slot.shard == world_.settings.private_shard(rank) && !ready.main.empty();
   if (ready.decision.verdict == Verdict::restore && has_own)
     world_.halt_check.restored(*this, ready.decision.checkpoint);
   newest_captured_ = iteration_;

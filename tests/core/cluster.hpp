@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -174,7 +175,7 @@ class Cluster {
     drain();
   }
   void ask_restore(Rank rank) {
-    feed(homes_.at(rank), RestoreAsked{rank, wants_gpu_replication});
+    feed(homes_.at(rank), RestoreAsked{rank, wants_gpu_replication, takes_shards && rank != takes_no_shards});
     drain();
   }
   // Every rank says hello on its node and restores.
@@ -272,8 +273,10 @@ class Cluster {
   bool was_ready_before_replication = false;
   std::map<Rank, std::uint32_t> captures_every;  // options of ranks that say hello from now on
   std::set<Rank> halting;
-  CaptureMode capture = CaptureMode::every;                            // of all ranks, likewise
-  bool wants_gpu_replication = false;                                  // every rank
+  CaptureMode capture = CaptureMode::every;  // of all ranks, likewise
+  bool wants_gpu_replication = false;        // every rank
+  bool takes_shards = false;                 // every rank but the next one
+  std::optional<Rank> takes_no_shards;
   std::map<AssignmentsName, std::vector<RankAssignment>> assignments;  // in the store
   bool reading_assignments = true;                                     // false: they are not told
   int assignments_asked = 0;

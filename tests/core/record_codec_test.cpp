@@ -83,6 +83,9 @@ TEST(RecordCodec, AssignmentsNamePlainShardsAndPartsThatThereMayBe) {
   EXPECT_FALSE(with([](auto& assignment) { assignment.private_shard = ""; }));
   EXPECT_FALSE(with([](auto& assignment) { assignment.restored_parts = 0; }));
   EXPECT_FALSE(with([](auto& assignment) { assignment.restored_parts = parts_max + 1; }));
+  EXPECT_TRUE(with([](auto& assignment) { assignment.takes = {{"rank7", 2}}; }));
+  EXPECT_FALSE(with([](auto& assignment) { assignment.takes = {{"../rank7", 2}}; }));
+  EXPECT_FALSE(with([](auto& assignment) { assignment.takes = {{"rank7", 0}}; }));
 }
 
 TEST(RecordCodec, AsManyAssignmentsAsARecordHasFitIntoItWithTheLongestNames) {
@@ -90,6 +93,10 @@ TEST(RecordCodec, AsManyAssignmentsAsARecordHasFitIntoItWithTheLongestNames) {
                                std::string(64, 'm'), std::string(64, 'p'), parts_max};
   const AssignmentsRecord record{std::vector(assignments_per_record, longest)};
   EXPECT_LE(to_text(record).size(), coord::value_bytes_max);
+  RankAssignment taking = longest;
+  taking.takes.resize(taken_shards_max, {std::string(64, 's'), parts_max});
+  const AssignmentsRecord smaller{std::vector(taking_assignments_per_record, taking)};
+  EXPECT_LE(to_text(smaller).size(), coord::value_bytes_max);
 }
 
 TEST(RecordCodec, KeysOfAssignmentsTellTheirIncarnationAndNoOtherKeysDo) {

@@ -96,6 +96,10 @@ class Version:
     def boxes(self) -> list[Box]:
         return list(dict.fromkeys(place.box for place in self.places))  # replicas have equal boxes
 
+    def distinct(self) -> list[Place]:
+        """Returns the places without replicas."""
+        return list({place.box: place for place in reversed(self.places)}.values())
+
 
 class Known(dict):
     """Metadata by key. Also finds a key that differs from the stored one only in the words of wrappers."""
@@ -240,7 +244,7 @@ def _captured(ranks: list[RankState], own: RankState | None, at: Mapping[str, st
     state = first.python_state()
     keys = Keys(state, at)
     index = Index(Metadata(Known()))
-    index.versions, mappings = _versions(ranks, own, keys)
+    index.versions, mappings = versions_of(ranks, own, keys)
     known = index.metadata.state_dict_metadata
     for key, versions in index.versions.items():
         known[key] = _tensor_metadata(key, versions[0])
@@ -260,7 +264,7 @@ def _captured(ranks: list[RankState], own: RankState | None, at: Mapping[str, st
     return index
 
 
-def _versions(
+def versions_of(
     ranks: list[RankState], own: RankState | None, keys: Keys
 ) -> tuple[dict[str, list[Version]], dict[str, tuple]]:
     found: dict[str, dict[Any, Version]] = {}  # by key; then by the ranks of the mesh, or by the shard

@@ -41,7 +41,7 @@ class Held:
     last: Ticket | None = None  # of the last save
 
     def read(self, shard: str) -> Read:
-        return _reader_of(self.buffers[shard])
+        return reader_of(self.buffers[shard])
 
     def small(self, shard: str, name: str) -> bytes:
         return bytes(self.read(shard)(*self.layouts[shard][name]["data_offsets"]))
@@ -74,7 +74,7 @@ def _restore(engine: Engine) -> Held:
     return Held(start, layouts, buffers)
 
 
-def _reader_of(buffer: torch.Tensor) -> Read:
+def reader_of(buffer: torch.Tensor) -> Read:
     view = memoryview((ctypes.c_char * buffer.numel()).from_address(buffer.data_ptr())) if buffer.numel() else b""
     plain = memoryview(view).cast("B")
     return lambda begin, end: plain[begin:end]

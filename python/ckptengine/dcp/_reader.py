@@ -22,7 +22,7 @@ from .._stored import StorageError
 from ..torch._codec import _tensor_bytes as bytes_of
 from ..torch._replicas import is_distributed, this_rank
 from ._boxes import Box, Parts, Wanted
-from ._index import Index, Place, Version, index_of
+from ._index import Index, Version, index_of
 from ._keys import Keys, Members
 from ._memory import Memory
 from ._storage import Storage
@@ -190,16 +190,12 @@ def _put(item: ReadItem, planner: LoadPlanner, value: torch.Tensor, target: torc
 def _reads(version: Version, box: Box, into: torch.Tensor) -> list[Wanted]:
     """Returns what to read for a box of the whole tensor."""
     found: list[Wanted] = []
-    for place in _distinct(version.places):
+    for place in version.distinct():
         common = place.box.common(box)
         if common is not None:
             local = common.within(place.box).moved(place.local.begin)
             found.append((place.shard, place.tensor, local, into[common.within(box).slices()]))
     return found
-
-
-def _distinct(places: list[Place]) -> list[Place]:
-    return list({place.box: place for place in reversed(places)}.values())
 
 
 def _refuse_difference(key: str, one: torch.Tensor, other: torch.Tensor) -> None:

@@ -40,6 +40,8 @@ class Checkpointer(_torch.Checkpointer):
     which batches it has yielded.
     """
 
+    _takes_shards = False  # nothing says how partitions are cut out of the whole
+
     def __init__(self, engine: deepspeed.DeepSpeedEngine, *, extra: Mapping[str, Any] | None = None, **more: Any):
         extra = dict(extra or {})
         refused = _why_not(engine, extra.values())

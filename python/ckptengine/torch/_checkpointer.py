@@ -61,6 +61,8 @@ class Checkpointer:
     failed or skipped snapshot does not raise: the ticket and the log say so.
     """
 
+    _takes_shards = True  # whether restore() can cut tensors anew for another number of ranks
+
     def __init__(
         self,
         model: Any = None,
@@ -116,6 +118,8 @@ class Checkpointer:
             if self._main_shard.ranks:
                 more["shard"] = self.shard
         self.engine = Engine(options, library=library, **more)
+        if self._takes_shards and (is_distributed() or given_option(given, "world_size") in ("", "1")):
+            self.engine.take_shards()
         tells = torch.distributed.is_available() and communication is not None
         self._communication = Communication(self.engine, patch=communication == "patch") if tells else None
         # If the optimizer has hooks, no update is missed even if the loop does not call before_update().
@@ -131,9 +135,9 @@ class Checkpointer:
         """Restores the newest checkpoint that every rank can get: tensors in place, then Python state through
         load_state_dict(), then random number generators. Every rank must call it before its first snapshot. On a fresh
         start (found is False) it changes nothing. If you replace tensors afterwards, the first snapshot() releases the
-        old ones. A job with another number of ranks can restore state that all ranks share. Then a rank for which
-        nothing is stored (`adopted`) gets rank 0's buffers and Python state, but keeps its own random number
-        generators (docs/elastic.md)."""
+        old ones. A job with another number of ranks can restore state that all ranks share, and state that is split
+        over the ranks if torch.distributed is initialized. A rank for which nothing is stored (`adopted`) gets rank 0's
+        buffers and Python state, but keeps its own random number generators (docs/elastic.md)."""
         if self._communication is not None:
             self._communication.place(self._inventory.models.values())
         result = self._restore()
@@ -151,6 +155,8 @@ class Checkpointer:
             with contextlib.suppress(Error, ValueError):  # the first snapshot() raises for what cannot be registered
                 self._register(self._wanted())  # now, so that restore() knows their GPU
             return self.engine.restore(self._current_stream())
+        if "taken" in stored:
+            return self._take_over(stored)
         self._inventory.create_missing_state(stored["main"])
         self._splits = self._inventory.splits()
         self._register(self._wanted(as_stored={**stored["main"], **stored["private"]}), stored["private"])
@@ -162,6 +168,16 @@ class Checkpointer:
             if self._record is not None:
                 self._inventory.join_created_state(self._stored_splits())
             self._python_state.put(adopted=result.adopted)
+        self._identities = None
+        return result
+
+    def _take_over(self, stored: dict[str, Any]) -> Restored:
+        from ._resize import take_over  # needs torch.distributed.checkpoint
+
+        take_over(self.engine, self._inventory, self._python_state, stored)
+        self._splits = self._inventory.splits()
+        self._register(self._wanted())
+        result = self.engine.restore(self._current_stream())
         self._identities = None
         return result
 

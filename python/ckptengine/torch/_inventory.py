@@ -281,7 +281,26 @@ class Inventory:
                         device = _device_of_state(optimizer, parameter, state_key, entry["shape"])
                         optimizer.state[parameter][state_key] = create_as_stored(stored_name, entry, device)
 
-    def _stored_state(self, key: str, stored_main: Mapping[str, dict]) -> dict[str, dict[str, str]]:
+    def create_resized_state(self, stored: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
+        """Creates optimizer state that does not exist yet, for a checkpoint whose tensors were split otherwise.
+        `stored` has the whole shape and the type of each tensor, by name. State of a parameter's shape is split like
+        the parameter."""
+        for key, optimizer in self.optimizers.items():
+            known = self._stored_state(key, stored)
+            for parameter, name in self.parameter_names(key).items():
+                split = split_of(name, parameter)
+                whole = tuple(parameter.shape) if split is None else split.shape
+                for state_key, stored_name in known.get(name, {}).items():
+                    if state_key in optimizer.state[parameter]:
+                        continue
+                    shape, dtype = stored[stored_name]
+                    if shape == whole:
+                        optimizer.state[parameter][state_key] = torch.zeros_like(parameter.detach(), dtype=dtype)
+                    else:
+                        device = _device_of_state(optimizer, parameter, state_key, list(shape))
+                        optimizer.state[parameter][state_key] = torch.zeros(shape, dtype=dtype, device=device)
+
+    def _stored_state(self, key: str, stored_main: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         """Returns the stored names of an optimizer's state, by parameter and key."""
         prefix = _prefix("optim", key) + "."
         found: dict[str, dict[str, str]] = {}

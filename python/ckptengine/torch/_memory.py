@@ -83,7 +83,7 @@ class Shown:
 
 def show(name: str, tensor: torch.Tensor, capture: Capture) -> Shown:
     """Returns how to register `tensor` under `name`. Raises Error if it cannot be stored."""
-    tensor = _plain(name, local(tensor).detach())
+    tensor = plain(name, local(tensor).detach())
     if tensor.is_contiguous():
         return Shown(name, tensor, capture)
     order = _memory_order(tensor)
@@ -102,7 +102,7 @@ def show_as_stored(shown: Shown, tensor: torch.Tensor, stored_name: str) -> Show
     if stored_name == shown.name:
         return shown
     base, order = split_name(stored_name)
-    source = _plain(base, local(tensor).detach())
+    source = plain(base, local(tensor).detach())
     if order is None:
         staging = torch.empty(source.shape, dtype=source.dtype, device=source.device)
         return Shown(stored_name, staging, shown.capture, source)
@@ -137,7 +137,7 @@ def split_name(stored_name: str) -> tuple[str, list[int] | None]:
     return (match[1], [int(dim) for dim in match[2].split(",")]) if match else (stored_name, None)
 
 
-def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
+def plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Returns `tensor` in a type and layout that the engine knows, on the same memory. Raises Error otherwise."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise _refused(name, f"has layout {tensor.layout}: only dense, unquantized tensors are stored")

@@ -95,6 +95,18 @@ class PythonState:
         if self._own.data:
             self._put({**self._own.decoded(), **self._common.decoded()}, adopted)
 
+    def put_taken(self, state: dict[str, Any], *, adopted: bool) -> None:
+        """Gives the objects a state that another number of ranks stored. `adopted`: see put()."""
+        for key, states in state["optimizer"].items():
+            missing = states.keys() - set(self._inventory.parameter_names(key).values())
+            if missing:
+                raise Error(
+                    Status.MISMATCH,
+                    f"the optimizer has state for parameter '{min(missing)}' in the checkpoint, but this rank does not "
+                    "have it; start as many ranks as stored it",
+                )
+        self._put(state, adopted)
+
     def read(self) -> bytes:
         """Returns the present state, for write(). Waits for the GPU if a part of the state is there. Raises Error."""
         return _codec.join({**self._encode_own({}, None), **self._encode_common(None)})

@@ -128,7 +128,9 @@ Asker bye_request(const json& request) {
   return {static_cast<core::Rank>(number(request, "rank", core::held_rank - 1)), number(request, "instance")};
 }
 
-RestoreRequest restore_request(const json& request) { return {timeout_ms(request), flag(request, "replication")}; }
+RestoreRequest restore_request(const json& request) {
+  return {timeout_ms(request), flag(request, "replication"), flag(request, "takes_shards")};
+}
 
 std::string restored_request(const json& request) { return sentence(request, "no_replication"); }
 

@@ -126,13 +126,15 @@ void TrainerManager::exited(Asker asker, bool died) {
 void TrainerManager::restore(Asker asker, const RestoreRequest& request, const Respond& respond) {
   if (refuse_unknown(asker, respond)) return;
   trainers_.at(asker.rank).wants_gpu_replication = request.wants_gpu_replication;
+  trainers_.at(asker.rank).takes_shards = request.takes_shards;
   await_restore(asker.rank, request.timeout_ms, respond);
 }
 
 void TrainerManager::await_restore(Rank rank, std::int64_t timeout_ms, const Respond& respond) {
   watch_.joined(rank, 0);
   restores_.insert_or_assign(rank, PendingRestore{respond, Deadline::in_ms(timeout_ms), Clock::now()});
-  deps_.core.handle(core::RestoreAsked{rank, trainers_.at(rank).wants_gpu_replication});
+  const Trainer& trainer = trainers_.at(rank);
+  deps_.core.handle(core::RestoreAsked{rank, trainer.wants_gpu_replication, trainer.takes_shards});
 }
 
 void TrainerManager::restored(Asker asker, const std::string& no_replication, const Respond& respond) {
@@ -162,9 +164,12 @@ const SlotRef* TrainerManager::served_slot(Rank rank, const std::string& shard) 
   const core::RestoreReady* ready = served(rank);
   if (ready == nullptr) return nullptr;
   if (ready->private_.slot.shard == shard) return &ready->private_.slot;
-  const auto part = std::find_if(ready->main.begin(), ready->main.end(),
-                                 [&](const core::RestoreSource& source) { return source.slot.shard == shard; });
-  return part == ready->main.end() ? nullptr : &part->slot;
+  for (const auto* sources : {&ready->main, &ready->taken}) {
+    const auto part = std::find_if(sources->begin(), sources->end(),
+                                   [&](const core::RestoreSource& source) { return source.slot.shard == shard; });
+    if (part != sources->end()) return &part->slot;
+  }
+  return nullptr;
 }
 
 const core::RestoreReady* TrainerManager::served(Rank rank) const {
@@ -393,6 +398,8 @@ Reply TrainerManager::restore_reply(const core::RestoreReady& ready) {
   reply.fields["main"] = json::array();
   for (const core::RestoreSource& part : ready.main) reply.fields["main"].push_back(add(part));
   reply.fields["private"] = add(ready.private_);
+  if (ready.main.empty()) reply.fields["taken"] = json::array();
+  for (const core::RestoreSource& piece : ready.taken) reply.fields["taken"].push_back(add(piece));
   return reply;
 }
 

@@ -81,6 +81,7 @@ class TrainerManager {
     Clock::time_point progress_at = Clock::now();
     std::string shortage = {};  // what its GPU lacks memory for, as it reported for people; "" if nothing
     bool wants_gpu_replication = false;
+    bool takes_shards = false;
     std::uint8_t failed = 0;         // as RankPort::ControlChanges::failed
     std::string slots_refused = {};  // why the agent could not add a slot that its captures need; otherwise ""
   };

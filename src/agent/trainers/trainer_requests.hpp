@@ -46,6 +46,7 @@ struct ReserveRequest {
 struct RestoreRequest {
   std::int64_t timeout_ms = 0;
   bool wants_gpu_replication = false;
+  bool takes_shards = false;  // see RankReport
 };
 
 // Reports a damaged piece among those to restore, and asks for a whole one.

@@ -70,8 +70,8 @@ void DecisionMaker::write(const RecoveryAnswer& answer, TimeMs now, Effects& eff
     return;
   }
   // The ranks' present nodes become those of the incarnation. So do this leader's options for placement.
-  const AssignmentTable& drafted =
-      others_.assignments.draft(decided.incarnation, assignments_now(std::exchange(decided.decision.cuts, {})));
+  const AssignmentTable& drafted = others_.assignments.draft(
+      decided.incarnation, assignments_now(std::exchange(decided.decision.cuts, {}), answer.takes));
   decided.restored = answer.decision.checkpoint;
   decided.restored_ranks = answer.restored_ranks;
   decided.base = answer.base;
@@ -82,16 +82,18 @@ void DecisionMaker::write(const RecoveryAnswer& answer, TimeMs now, Effects& eff
   others_.record_writer.swap(std::move(decided), now, effects, drafted.assignments());
 }
 
-// The ranks on their present nodes, by rank. `cuts`: of the checkpoint that they restore, by shard.
-std::vector<RankAssignment> DecisionMaker::assignments_now(const std::vector<Cut>& cuts) const {
+// The ranks on their present nodes, by rank. `cuts`: of the checkpoint that they restore, by shard. `takes`: see
+// RecoveryAnswer.
+std::vector<RankAssignment> DecisionMaker::assignments_now(const std::vector<Cut>& cuts,
+                                                           const std::vector<std::vector<Cut>>& takes) const {
   std::vector<RankAssignment> assignments;
   assignments.reserve(view_.bindings.size());
   for (const auto& [rank, binding] : view_.bindings) {
     const Report& report = binding.peer->report;
-    const Cut* cut = find_cut(cuts, binding.rank.main_shard);
+    const Cut* cut = takes.empty() ? find_cut(cuts, binding.rank.main_shard) : nullptr;
     assignments.push_back({rank, binding.node, report.arena_id, report.domain, binding.rank.main_shard,
-                           binding.rank.private_shard, cut == nullptr ? 1 : cut->of,
-                           binding.rank.wants_gpu_replication});
+                           binding.rank.private_shard, cut == nullptr ? 1 : cut->of, binding.rank.wants_gpu_replication,
+                           takes.empty() ? std::vector<Cut>() : takes.at(rank)});
   }
   return assignments;
 }
@@ -151,7 +153,14 @@ RecoveryQuestion DecisionMaker::question(bool with_storage) const {
   const bool share = std::all_of(view_.bindings.begin(), view_.bindings.end(),
                                  [&](const auto& entry) { return entry.second.rank.main_shard == first; });
   if (share) question.main_shard = first;
+  question.takes_shards = std::all_of(view_.bindings.begin(), view_.bindings.end(),
+                                      [](const auto& entry) { return entry.second.rank.takes_shards; });
   const auto& last = view_.assignment_table.assignments();
+  question.members_are_as_many = last.size();
+  for (const RankAssignment& each : last) {
+    question.member_shards.insert(question.member_shards.end(), {each.main_shard, each.private_shard});
+    for (const Cut& taken : each.takes) question.taken_shards.push_back(taken.shard);
+  }
   question.members_share = share && !last.empty() && std::all_of(last.begin(), last.end(), [&](const auto& each) {
                              return each.main_shard == first;
                            });

@@ -44,7 +44,8 @@ class DecisionMaker {
   bool all_answered(TimeMs now) const;
   RecoveryQuestion question(bool with_storage) const;
   void write(const RecoveryAnswer& answer, TimeMs now, Effects& effects);
-  std::vector<RankAssignment> assignments_now(const std::vector<Cut>& cuts) const;
+  std::vector<RankAssignment> assignments_now(const std::vector<Cut>& cuts,
+                                              const std::vector<std::vector<Cut>>& takes) const;
   std::vector<CheckpointId> whole_of_last_incarnation();
 
   const JobView& view_;

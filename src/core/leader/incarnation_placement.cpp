@@ -40,6 +40,9 @@ Role role_of(NodeId node, const Place& place) {
 IncarnationPlacement::IncarnationPlacement(const IncarnationRecord& record, const AssignmentTable& assignment_table)
     : began_from_(record.decision.checkpoint),
       own_ranks_(began_from_ && record.restored_ranks != 0 ? record.restored_ranks : record.assignments.count) {
+  for (const RankAssignment& assignment : assignment_table.assignments())
+    if (!assignment.takes.empty()) takes_.emplace(assignment.rank, assignment.takes);
+  if (!takes_.empty()) own_ranks_ = record.assignments.count;
   JobPlacement placement_of_job = arrange(assignment_table.assignments(), record.strategy, record.protection);
   shares_.insert(placement_of_job.shares.begin(), placement_of_job.shares.end());
   replications_ = replication_groups(assignment_table.assignments(), placement_of_job, record.protection);
@@ -65,6 +68,12 @@ void IncarnationPlacement::put_in_replacements(const std::vector<Replacement>& r
 const Share* IncarnationPlacement::share_of(Rank rank) const {
   const auto found = shares_.find(rank);
   return found == shares_.end() ? nullptr : &found->second;
+}
+
+const std::vector<Cut>& IncarnationPlacement::taken_by(Rank rank) const {
+  static const std::vector<Cut> none;
+  const auto found = takes_.find(rank);
+  return found == takes_.end() ? none : found->second;
 }
 
 const ReplicationGroup* IncarnationPlacement::replication_of(Rank rank) const {

@@ -51,6 +51,8 @@ class IncarnationPlacement {
   const ReplicationGroup* replication_of(Rank rank) const;
   // The private shard that the rank restores because it has none of its own; "" if it has its own.
   std::string adopted_by(Rank rank) const { return rank < own_ranks_ ? "" : adopted_; }
+  // The shards that the rank takes over instead of shards of its own; see RankAssignment.
+  const std::vector<Cut>& taken_by(Rank rank) const;
 
   // Where the pieces that this incarnation captures belong.
   const Places& own() const { return own_.now(); }
@@ -80,6 +82,7 @@ class IncarnationPlacement {
   CheckpointId began_from_;
   std::uint32_t own_ranks_ = 0;  // ranks below this number restore a private shard of their own
   std::string adopted_;          // rank 0's, which the others restore
+  std::unordered_map<Rank, std::vector<Cut>> takes_;
   std::unordered_map<Rank, Share> shares_;
   std::map<Rank, ReplicationGroup> replications_;
   std::vector<Replacement> replacements_;

@@ -133,6 +133,7 @@ Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs no
       if (const Share* share = view_.places.share_of(rank.rank)) {
         directive.admitted.back().share = *share;
         directive.admitted.back().adopts = view_.places.adopted_by(rank.rank);
+        directive.admitted.back().takes = view_.places.taken_by(rank.rank);
         directive.admitted.back().is_replicated = view_.places.is_replicated();
       }
       if (const ReplicationGroup* replication = view_.places.replication_of(rank.rank))

@@ -20,6 +20,8 @@ std::uint64_t hash_of(std::uint64_t hash, const RankAssignment& assignment) {
   for (const std::string* text : {&assignment.domain, &assignment.main_shard, &assignment.private_shard}) {
     hash = core::hash_of(core::hash_of(hash, text->size()), *text);
   }
+  for (const Cut& taken : assignment.takes)
+    hash = core::hash_of(core::hash_of(core::hash_of(hash, taken.of), taken.shard.size()), taken.shard);
   return hash;
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
+#include "core/leader/rank_assignments.hpp"
 #include "core/parity_pieces.hpp"
 
 namespace ckpt::core {
@@ -70,7 +72,10 @@ struct Needs {
   std::uint32_t world_size = 0;  // of the job that captured it
   std::uint32_t ranks = 0;       // so many ranks restore a private shard of their own
   std::vector<std::string_view> shards;
-  bool is_replicated = true;  // or captured by as many ranks as there are now
+  bool is_replicated = true;   // or captured by as many ranks as there are now
+  bool is_taken_over = false;  // the ranks share out all shards of another number of ranks
+
+  bool can_restore() const { return is_replicated || is_taken_over; }
 };
 
 // Whether nothing but one main shard, and private shards, was ever captured for the checkpoint. What is seen of it does
@@ -94,6 +99,31 @@ bool is_replicated(const Pieces& pieces, const RecoveryQuestion& question) {
   return is_proven && !question.main_shard.empty();
 }
 
+// Every shard of the checkpoint, private shards in the order of their ranks. Empty if not all of them are known: what
+// is seen of a checkpoint does not tell what else there was.
+std::vector<std::string_view> all_shards_of(const Pieces& pieces, CheckpointId checkpoint,
+                                            const RecoveryQuestion& question) {
+  std::set<std::string_view> shards;
+  if (checkpoint.incarnation() == question.members_incarnation) {
+    shards.insert(question.member_shards.begin(), question.member_shards.end());
+  } else if (checkpoint == question.restored && !question.taken_shards.empty()) {
+    shards.insert(question.taken_shards.begin(), question.taken_shards.end());
+  } else if (checkpoint == question.restored && question.members_are_as_many == world_size_of(pieces)) {
+    shards.insert(question.member_shards.begin(), question.member_shards.end());
+  } else if (std::any_of(pieces.begin(), pieces.end(),
+                         [](const auto& entry) { return entry.second.back().node == storage_node; })) {
+    for (const auto& [name, holders] : pieces) {
+      if (!name.starts_with(parity_prefix)) shards.insert(name.substr(0, parse_part(name).shard.size()));
+    }
+  }
+  const auto is_private = [](std::string_view shard) { return shard.ends_with(private_suffix); };
+  const auto privates = std::count_if(shards.begin(), shards.end(), is_private);
+  if (static_cast<std::uint32_t>(privates) != world_size_of(pieces)) return {};
+  std::vector<std::string_view> ordered(shards.begin(), shards.end());
+  std::stable_sort(ordered.begin(), ordered.end(), [](auto a, auto b) { return a.size() < b.size(); });
+  return ordered;
+}
+
 // Another number of ranks restores the one main shard, and the private shards of ranks that there were. An incarnation
 // with fewer ranks may have gone on from the checkpoint: then the private shards of the others are void.
 Needs needs_of(const Pieces& pieces, CheckpointId checkpoint, const RecoveryQuestion& question) {
@@ -103,7 +133,13 @@ Needs needs_of(const Pieces& pieces, CheckpointId checkpoint, const RecoveryQues
     needs.ranks = std::min(needs.ranks, question.restored_ranks);
   if (needs.ranks == question.world_size && needs.world_size == question.world_size) return needs;
   needs.is_replicated = is_replicated(pieces, question);
-  if (!needs.is_replicated) return needs;
+  if (!needs.is_replicated) {
+    if (!question.takes_shards || needs.ranks != needs.world_size) return needs;  // void shards have parts of tensors
+    auto shards = all_shards_of(pieces, checkpoint, question);
+    needs.is_taken_over = !shards.empty() && shards.size() <= std::size_t{question.world_size} * taken_shards_max / 2;
+    if (needs.is_taken_over) needs.shards = std::move(shards);
+    return needs;
+  }
   needs.ranks = std::min(needs.ranks, question.world_size);
   needs.shards.assign(question.private_shards.begin(), question.private_shards.begin() + needs.ranks);
   needs.shards.push_back(question.main_shard);
@@ -117,7 +153,7 @@ std::set<std::string> unusable(const Inventory& inventory, CheckpointId checkpoi
   const Needs needs = needs_of(pieces->second, checkpoint, question);
   std::set<std::string> shards;
   for (const auto& shard : needs.shards) {
-    if (!needs.is_replicated || usable_cut(pieces->second, cuts, shard, needs.world_size) == 0) shards.emplace(shard);
+    if (!needs.can_restore() || usable_cut(pieces->second, cuts, shard, needs.world_size) == 0) shards.emplace(shard);
   }
   return shards;
 }
@@ -133,6 +169,23 @@ std::vector<Cut> cuts_of(const Pieces& pieces, const Needs& needs) {
   }
   std::sort(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) { return a.shard < b.shard; });
   return cuts;
+}
+
+// Rank r takes over the private shards of ranks r, r + n, r + 2n ... of the earlier ones, if there are n ranks now, and
+// main shards likewise. Ranks for which no private shard is left take rank 0's.
+std::vector<std::vector<Cut>> shared_out(const Needs& needs, const std::vector<Cut>& cuts,
+                                         const RecoveryQuestion& question) {
+  std::vector<std::vector<Cut>> takes(question.world_size);
+  std::vector<std::string_view> main, private_;
+  for (const std::string_view shard : needs.shards)
+    (shard.ends_with(private_suffix) ? private_ : main).push_back(shard);
+  for (std::size_t i = 0; i < std::max(takes.size(), private_.size()); ++i)
+    takes[i % takes.size()].push_back({std::string(private_[i < private_.size() ? i : 0]), 1});
+  for (std::size_t i = 0; i < main.size(); ++i) {
+    const Cut* cut = find_cut(cuts, std::string(main[i]));
+    takes[i % takes.size()].push_back({std::string(main[i]), cut == nullptr ? 1 : cut->of});
+  }
+  return takes;
 }
 
 // `alarm`: see RecoveryAnswer.
@@ -176,7 +229,7 @@ CheckpointId newest_commit_until(CheckpointId limit, const RecoveryQuestion& que
 std::uint32_t foreign_world_size(const Inventory& inventory, const RecoveryQuestion& question) {
   for (auto it = inventory.rbegin(); it != inventory.rend(); ++it) {
     const Needs needs = needs_of(it->second, it->first, question);
-    if (!needs.is_replicated) return needs.world_size;
+    if (!needs.can_restore()) return needs.world_size;
   }
   return 0;
 }
@@ -184,7 +237,8 @@ std::uint32_t foreign_world_size(const Inventory& inventory, const RecoveryQuest
 std::string mismatch_text(std::uint32_t stored, std::uint32_t world_size) {
   return "the stored checkpoints are of a job of " + std::to_string(stored) + " ranks, and this job has " +
          std::to_string(world_size) +
-         ". Another number of ranks can restore them only if all ranks are known to share one main shard. Start " +
+         ". Another number of ranks can restore them only if all ranks are known to share one main shard, or if all "
+         "ranks can take over shards of others, as a Checkpointer can, and all shards are known. Start " +
          std::to_string(stored) +
          " ranks, or load a checkpoint from storage with ckptengine.dcp.Reader, or remove these"
          " checkpoints ('ckptctl gc', and 'ckptctl rm' on storage)";
@@ -256,7 +310,7 @@ std::string lacking_text(const RecoveryQuestion& question, const std::set<std::s
 // Why the checkpoint, which was committed, cannot be restored.
 std::string loss_text(const Inventory& inventory, CheckpointId checkpoint, const RecoveryQuestion& question) {
   const auto pieces = inventory.find(checkpoint);
-  if (pieces == inventory.end() || needs_of(pieces->second, checkpoint, question).is_replicated)
+  if (pieces == inventory.end() || needs_of(pieces->second, checkpoint, question).can_restore())
     return lacking_text(question, unusable(inventory, checkpoint, question));
   return "it is of a job of " + std::to_string(world_size_of(pieces->second)) +
          " ranks, and not all of them are known to share one main shard";
@@ -441,6 +495,7 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
     const Needs needs = needs_of(inventory.at(chosen), chosen, question);
     decision.cuts = cuts_of(inventory.at(chosen), needs);
     answer.restored_ranks = needs.ranks;
+    if (needs.is_taken_over) answer.takes = shared_out(needs, decision.cuts, question);
     if (decision.behind) {
       decision.text = describe(newest_commit) + " was committed but is lost (" +
                       loss_text(inventory, newest_commit, question) + ")";

@@ -54,6 +54,10 @@ struct RecoveryQuestion {
   std::string_view main_shard;                   // the shard that all ranks name, "" if they name several; borrowed
   std::vector<std::string_view> private_shards;  // by rank; borrowed
   bool members_share = false;                    // all ranks of the last incarnation named `main_shard`
+  bool takes_shards = false;                     // all ranks can take over shards of another number of ranks
+  std::vector<std::string_view> member_shards;   // that the ranks of the last incarnation captured; borrowed
+  std::vector<std::string_view> taken_shards;    // that they took over, if they did; borrowed
+  std::size_t members_are_as_many = 0;           // so many ranks were in the last incarnation
   std::vector<NodeId> missing;                   // members of the last incarnation that are not present
   std::vector<Member> members;                   // of the last incarnation
   std::uint64_t members_incarnation = 0;         // the last incarnation
@@ -74,8 +78,10 @@ struct RecoveryAnswer {
   Decision decision;
   CheckpointId base;                 // newest commit up to the checkpoint; kept until the checkpoint has all its copies
   std::uint32_t restored_ranks = 0;  // this many ranks restore a private shard of their own
-  bool final = false;                // no missing node can change the answer
-  std::string alarm;  // why a newer checkpoint was passed over: its ranks captured different bytes; "" if none was
+  // By rank: the shards that it takes over; see RankAssignment. Empty if the ranks restore their own shards.
+  std::vector<std::vector<Cut>> takes;
+  bool final = false;  // no missing node can change the answer
+  std::string alarm;   // why a newer checkpoint was passed over: its ranks captured different bytes; "" if none was
 };
 
 // `inventory` has the question's reports and borrows from them.

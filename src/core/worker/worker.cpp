@@ -107,6 +107,7 @@ void Worker::on(const RestoreAsked& asked) {
   if (it == trainers_.end()) return;
   it->second.asked = true;
   it->second.wants_gpu_replication = asked.wants_gpu_replication;
+  it->second.takes_shards = asked.takes_shards;
   it->second.served_in = 0;
 }
 
@@ -187,6 +188,7 @@ std::vector<RankReport> Worker::rank_reports() const {
     report.main_shard = trainer.hello.main_shard;
     report.private_shard = trainer.hello.private_shard;
     report.wants_gpu_replication = trainer.wants_gpu_replication;
+    report.takes_shards = trainer.takes_shards;
     report.waiting = trainer.asked;
     report.attempted = trainer.attempted;
     report.capturing = trainer.capturing;
@@ -342,6 +344,7 @@ void Worker::reconcile_admissions(Effects& effects) {
     if (admission.share) {
       trainer.share = admission.share;
       trainer.adopts = admission.adopts;
+      trainer.takes = admission.takes;
       trainer.is_replicated = admission.is_replicated;
     }
     if (admission.replication &&
@@ -481,6 +484,21 @@ std::optional<std::vector<RestoreSource>> Worker::find_sources(const std::vector
   return sources;
 }
 
+// The pieces of main shards that the trainer restores. If it takes over shards: all of their pieces but the first one.
+std::vector<std::string> Worker::main_pieces(const Trainer& trainer) const {
+  if (trainer.takes.empty()) return parts_of(trainer.hello.main_shard, parts_stored(trainer.hello.main_shard));
+  std::vector<std::string> pieces;
+  for (auto taken = trainer.takes.begin() + 1; taken != trainer.takes.end(); ++taken) {
+    for (std::string& part : parts_of(taken->shard, taken->of)) pieces.push_back(std::move(part));
+  }
+  return pieces;
+}
+
+std::vector<std::string> Worker::private_pieces(const Trainer& trainer) {
+  if (!trainer.takes.empty()) return {trainer.takes.front().shard};
+  return {trainer.adopts.empty() ? trainer.hello.private_shard : trainer.adopts};
+}
+
 // The trainer on this node that captures the shard, or null.
 const Worker::Trainer* Worker::home_of(const std::string& shard) const {
   for (const auto& [rank, trainer] : trainers_) {
@@ -517,17 +535,18 @@ void Worker::reconcile_restore(Trainer& trainer, Effects& effects) {
       trainer.served_in = directive_.incarnation;
       break;
     case Verdict::restore: {
-      const std::string& main_shard = trainer.hello.main_shard;
-      const auto main = find_sources(parts_of(main_shard, parts_stored(main_shard)));
-      const auto private_ = find_sources({trainer.adopts.empty() ? trainer.hello.private_shard : trainer.adopts});
+      const auto main = find_sources(main_pieces(trainer));
+      const auto private_ = find_sources(private_pieces(trainer));
       if (directive_.reading_storage && directive_.stranded.empty()) return;  // the checkpoint may still prove damaged
       if (!main || !private_) {
         if (directive_.stranded.empty()) return;  // the pieces are on their way here
         effects.push_back(RestoreFailed{rank, RestoreError::lost, directive_.stranded});
         break;
       }
-      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *trainer.share, *main, private_->front(),
-                                     trainer.is_replicated});
+      RestoreReady ready{
+          rank, directive_.incarnation, decision, *trainer.share, *main, private_->front(), trainer.is_replicated};
+      if (!trainer.takes.empty()) std::swap(ready.main, ready.taken);
+      effects.push_back(std::move(ready));
       trainer.served_in = directive_.incarnation;
       break;
     }

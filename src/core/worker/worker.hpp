@@ -81,7 +81,9 @@ class Worker {
     std::optional<Share> share;      // of the main shard that it captures in this incarnation
     bool is_replicated = false;      // see Admission
     std::string adopts;              // the private shard that it restores instead of its own, "": its own
+    std::vector<Cut> takes;          // see RankAssignment
     bool wants_gpu_replication = false;
+    bool takes_shards = false;
     std::uint64_t notified_replication_in = 0;  // incarnation
     std::vector<std::string> segments;          // the shards whose segments are ready
     std::uint8_t slots = 0;                     // how many slots each segment has
@@ -148,6 +150,8 @@ class Worker {
   std::optional<NodeId> pick_source(const FetchOrder& order, TimeMs now) const;
   Tier tier_of(const SlotRef& ref) const;
   std::uint32_t parts_stored(const std::string& main_shard) const;
+  std::vector<std::string> main_pieces(const Trainer& trainer) const;
+  static std::vector<std::string> private_pieces(const Trainer& trainer);
 
   const Config config_;
   const std::uint64_t agent_id_;

@@ -1,0 +1,258 @@
+"""Restores a checkpoint that another number of ranks captured in shards of their own (docs/elastic.md).
+
+The engine of each rank takes over some of the old shards. Their records say how tensors were split (_split.py). Each
+rank looks up which ranges its own tensors need. The ranks send each other what they lack over the default process
+group. A rank that cannot go on tells all others, so all ranks go on, or all raise the same error. Tensors change only
+after every rank has found all that it needs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .._engine import Engine, Error, Status
+from ..dcp._boxes import Box, Parts, Read, Wanted, pieces
+from ..dcp._index import RankState, Version, main_of, versions_of
+from ..dcp._keys import Keys
+from ..dcp._memory import Memory, reader_of
+from ._inventory import Inventory
+from ._memory import plain
+from ._python_state import COMMON_STATE, COMMON_STATE_ON_GPU, PythonState
+from ._replicas import is_distributed, this_rank
+from ._split import RECORD, local
+
+_PART_BYTES = 64 << 20  # how much is read at a time, before it is copied to the tensors
+_PRIVATE = re.compile(r"rank(\d+)\.private")
+_SMALL = (RECORD, COMMON_STATE, COMMON_STATE_ON_GPU)
+
+
+def take_over(engine: Engine, inventory: Inventory, python_state: PythonState, stored: Mapping[str, Any]) -> None:
+    """Fills the tensors and the Python state of all ranks. `stored`: the engine's stored_layout(), with "taken". All
+    ranks must call this. Raises the same Error on all ranks if anything is missing; then only optimizer state may have
+    been created. If it raises while it reads, the contents of the tensors are undefined."""
+    taken = Taken(engine, stored["taken"])
+    ranks = taken.look()
+    own = next(rank for rank in ranks if rank.private == taken.private)
+    versions, _ = versions_of(sorted(ranks, key=lambda rank: rank is not own), None, Keys(None, {}))
+    targets: list[Target] = []
+    names = _agreed_all(lambda: _find(targets, inventory, versions, len(ranks)))
+    _refuse_unwanted(versions, set(itertools.chain.from_iterable(names)))
+    _agreed(lambda: taken.load(_parts(targets, versions)))
+    _agreed(lambda: _put_python_state(python_state, own))
+
+
+# ---- the old shards ----
+
+
+class Taken(Memory):
+    """Reads from the shards that all ranks have taken over. All ranks must call the same methods in the same order."""
+
+    def __init__(self, engine: Engine, layouts: Mapping[str, dict]) -> None:
+        super().__init__(engine)
+        self._layouts = layouts
+        self._buffers: dict[str, Tensor] = {}
+        self.private = next(iter(layouts))  # the private shard that this rank takes as its own
+        self.world_size = dist.get_world_size() if is_distributed() else 1
+
+    def look(self) -> list[RankState]:
+        """Loads the shards that this rank has taken over. Returns what each rank stored, in the order of ranks."""
+        told = _agreed_all(self._load)
+        layouts, small, mains = {}, {}, {}
+        for rank, found in enumerate(told):
+            for shard, layout, of_shard, main in found:
+                if shard not in layouts:
+                    layouts[shard], small[shard], self._owners[shard] = layout, of_shard, rank
+                if (private := _PRIVATE.fullmatch(shard)) is not None:
+                    mains[int(private[1])] = main or f"rank{private[1]}"
+        self._owners |= dict.fromkeys(self._layouts, this_rank())
+        missing = [main for main in mains.values() if main not in layouts]
+        if missing:
+            raise Error(Status.MISMATCH, f"no rank got the stored shard '{missing[0]}'; load from storage instead")
+        return [self._state(rank, main, layouts, small) for rank, main in sorted(mains.items())]
+
+    def _state(self, rank: int, main: str, layouts: dict[str, Any], small: dict[str, dict[str, bytes]]) -> RankState:
+        private = f"rank{rank}.private"
+
+        def read(name: str) -> bytes:
+            for shard in (private, main):
+                if name in small[shard]:
+                    return small[shard][name]
+            return self._small(private, name)
+
+        return RankState(rank, main, private, {main: layouts[main], private: layouts[private]}, read)
+
+    def _load(self) -> list[tuple[str, dict, dict[str, bytes], str | None]]:
+        found = []
+        for shard, layout in self._layouts.items():
+            size = max((entry["data_offsets"][1] for entry in layout.values()), default=0)
+            self._buffers[shard] = torch.empty(size, dtype=torch.uint8)
+            self._engine.load_taken(shard, self._buffers[shard].data_ptr(), size)
+            small = {name: self._small(shard, name) for name in layout if name.startswith(_SMALL)}
+            found.append((shard, layout, small, main_of(layout, lambda name, shard=shard: self._small(shard, name))))
+        return found
+
+    def _small(self, shard: str, name: str) -> bytes:
+        return bytes(self._read(shard)(*self._layouts[shard][name]["data_offsets"]))
+
+    def _read(self, shard: str) -> Read:
+        return reader_of(self._buffers[shard])
+
+
+# ---- this rank's tensors ----
+
+
+class Target(NamedTuple):
+    name: str
+    memory: Tensor  # in the type in which it is stored
+    boxes: list[tuple[Box, tuple[int, ...]]]  # each box within the whole tensor, and where it begins in `memory`
+
+
+def _find(
+    targets: list[Target], inventory: Inventory, versions: Mapping[str, list[Version]], world_size: int
+) -> list[str]:
+    """Appends what this rank needs to `targets`, and returns the names. Raises Error for the first tensor, in the order
+    of the inventory, that is missing."""
+    inventory.create_resized_state({name: (found[0].shape, found[0].dtype) for name, found in versions.items()})
+    splits = inventory.splits()
+    for found in inventory.gather():
+        memory, split = plain(found.name, local(found.tensor).detach()), splits.get(found.name)
+        shape = tuple(memory.shape) if split is None else split.shape
+        whole = [(Box((0,) * memory.ndim, shape), (0,) * memory.ndim)]
+        target = Target(found.name, memory, whole if split is None else list(pieces(split.at)))
+        _refuse_missing(target, shape, versions.get(found.name, []), world_size)
+        targets.append(target)
+    return [target.name for target in targets]
+
+
+def _refuse_unwanted(versions: Mapping[str, list[Version]], names: set[str]) -> None:
+    for name in versions:
+        if name not in names:
+            raise Error(
+                Status.MISMATCH,
+                f"tensor '{name}' is stored, but no rank of this job has it; start the job as it was stored, or under "
+                "another job name",
+            )
+
+
+def _refuse_missing(target: Target, shape: tuple[int, ...], versions: list[Version], world_size: int) -> None:
+    advice = "start the job as it was stored, or under another job name"
+    if not versions:
+        raise Error(
+            Status.MISMATCH, f"tensor '{target.name}' is missing in the checkpoint of {world_size} ranks; {advice}"
+        )
+    for version in versions:
+        if (version.shape, version.dtype) != (shape, target.memory.dtype):
+            raise Error(
+                Status.MISMATCH,
+                f"tensor '{target.name}' has the type {target.memory.dtype} and the whole shape {list(shape)}, but is "
+                f"stored with {version.dtype} and {list(version.shape)}; {advice}",
+            )
+        for box, _ in target.boxes:
+            common = [c for place in version.distinct() if (c := place.box.common(box)) is not None]
+            overlap = any(one.common(other) for one, other in itertools.combinations(common, 2))
+            there = sum(each.elements() for each in common)
+            if overlap or there != box.elements():
+                raise Error(
+                    Status.MISMATCH,
+                    f"tensor '{target.name}' is missing in part: the checkpoint of {world_size} ranks has {there} of "
+                    f"the {box.elements()} elements that rank {this_rank()} needs; load from storage instead",
+                )
+
+
+def _parts(targets: list[Target], versions: Mapping[str, list[Version]]) -> Parts:
+    """Yields what to read, in parts of about _PART_BYTES. A part is larger if one box is."""
+    wanted: list[Wanted] = []
+    whens: list[Callable[[], None]] = []
+    size = 0
+    for target in targets:
+        for box, begin in target.boxes:
+            into = target.memory[Box(begin, box.size).slices()]
+            reads, when = _box(target.name, versions[target.name], box, into)
+            wanted += reads
+            whens.append(when)
+            size += sum(one[3].nbytes for one in reads)
+            if size >= _PART_BYTES:
+                yield wanted, _all(whens)
+                wanted, whens, size = [], [], 0
+    yield wanted, _all(whens)
+
+
+def _box(name: str, versions: list[Version], box: Box, into: Tensor) -> tuple[list[Wanted], Callable[[], None]]:
+    copies = [into if into.device.type == "cpu" else torch.empty(box.size, dtype=into.dtype)]
+    copies += [torch.empty(box.size, dtype=into.dtype) for _ in versions[1:]]
+    wanted = []
+    for version, copy in zip(versions, copies, strict=True):
+        for place in version.distinct():
+            common = place.box.common(box)
+            if common is not None:
+                at = common.within(place.box).moved(place.local.begin)
+                wanted.append((place.shard, place.tensor, at, copy[common.within(box).slices()]))
+
+    def when() -> None:
+        for other in copies[1:]:
+            if not torch.equal(_raw(copies[0]), _raw(other)):
+                raise Error(
+                    Status.MISMATCH,
+                    f"tensor '{name}' is not split, and has different values on different ranks of the checkpoint. "
+                    "Another number of ranks restores it, so no value belongs to this rank; start as many ranks as "
+                    "stored it",
+                )
+        if copies[0] is not into:
+            into.copy_(copies[0])
+
+    return wanted, when
+
+
+def _all(whens: list[Callable[[], None]]) -> Callable[[], None]:
+    def when() -> None:
+        with torch.no_grad():
+            for one in whens:
+                one()
+
+    return when
+
+
+def _raw(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _put_python_state(python_state: PythonState, own: RankState) -> None:
+    state = own.python_state()
+    if state is None:
+        raise Error(Status.MISMATCH, "the checkpoint is not of a Checkpointer; load it with ckptengine.dcp.Reader")
+    python_state.put_taken(state, adopted=own.rank != this_rank())
+
+
+# ---- agreement of all ranks ----
+
+
+def _agreed(make: Callable[[], Any]) -> Any:
+    """Calls `make` and returns its result. If it raises on any rank, raises the same Error on all ranks."""
+    result: list[Any] = []
+    _agreed_all(lambda: result.append(make()))
+    return result[0]
+
+
+def _agreed_all(make: Callable[[], Any]) -> list[Any]:
+    """The same, but returns the results of all ranks."""
+    failure: Exception | None = None
+    try:
+        own: tuple[Any, int, str] = make(), Status.OK, ""
+    except Exception as error:
+        failure = error
+        own = None, error.status if isinstance(error, Error) else Status.SYSTEM, str(error) or repr(error)
+    told: list[Any] = [own]
+    if is_distributed() and dist.get_world_size() > 1:
+        told = [None] * dist.get_world_size()
+        dist.all_gather_object(told, own)
+    for _, status, text in told:
+        if text:
+            raise Error(Status(status), text) from failure
+    return [one for one, _, _ in told]
