@@ -20,7 +20,7 @@ def train_rank(settings: dict) -> None:
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("split_trainer", __name__)
+    return ranks_of("split_trainer", "torch._dynamo", __name__)
 
 
 class Job:
