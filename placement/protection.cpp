@@ -41,7 +41,7 @@ Group group_of(const Protection& protection) {
 [[noreturn]] void refuse() {
   throw std::invalid_argument(
       "must be copies(m), xor(n), rs(n,p), or copies and parity as in copies(2)+xor(8): m from 1 to 16, p from 1 to 4, "
-      "n above p (1 for xor) and at most 64");
+      "n from p + 1 to 64 (for xor: from 2)");
 }
 
 // Reads the numbers of "rs(8,2)" or "rs:8,2". `text` is what follows the bracket or colon: "8,2)" or "8,2".

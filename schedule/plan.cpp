@@ -16,7 +16,7 @@ constexpr double most_every = 100'000;  // iterations from one snapshot to the n
 bool is_time(double value) { return std::isfinite(value) && value >= 0; }
 
 void check(const PlanRequest& request) {
-  if (request.copies == 0) refuse("copies is 0: a plan needs at least the local copy, so set it to 1 or more");
+  if (request.copies == 0) refuse("copies is 0, but a plan needs at least one; set it to 1 or more");
   if (request.buffers == 0) refuse("buffers is 0: set it to 1 sub-buffer or more");
   if (request.reserved_bytes < request.buffers) {
     refuse(std::to_string(request.reserved_bytes) + " reserved bytes are too few for " +

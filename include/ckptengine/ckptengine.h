@@ -360,7 +360,7 @@ CKPT_API ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration, void*
  *
  * CKPT_ERR_HALTED, with the option on_suspicion=halt: the job was halted, because a rank holds it up (docs/jit.md). Do
  * not change the tensors any more: their state is captured. Call ckpt_rejoin(), or close the engine and restart all
- * ranks. The call waits for that capture, and at most 75 s.
+ * ranks. The call waits for that capture, and at most 60 s.
  *
  * If all tensors are in host memory, the call blocks until they are captured, at most one minute. `count` may be 0.
  * CKPT_DISCARDED: the capture failed or took too long. CKPT_SKIPPED: no slot has become free since ckpt_snapshot(), so
@@ -423,7 +423,7 @@ CKPT_API ckpt_status ckpt_report_trouble(ckpt_engine* engine, const char* text);
  * Afterwards call ckpt_restore(), then train on as after the first restore. Registered tensors stay registered. Between
  * the two calls they may be moved, unregistered, and others registered.
  *
- * The call waits for the capture of this rank, at most 75 s, and for the node's agent, about twice as long as the
+ * The call waits for the capture of this rank, at most 60 s, and for the node's agent, about twice as long as the
  * option claim_timeout_ms says. Only ckpt_restore() waits for other ranks. A ckpt_wait() for a snapshot of the halted
  * incarnation returns CKPT_ERR_SUPERSEDED.
  *

@@ -434,3 +434,30 @@ def test_update_is_before_update_and_snapshot_in_one_and_captures_nothing_when_i
     with Checkpointer(fresh, **job) as checkpointer:
         assert checkpointer.restore().iteration == 0
     assert torch.equal(fresh.weight, torch.full((4, 4), 7.0))
+
+
+def test_own_state_that_cannot_be_brought_up_to_date_is_not_kept_before_the_update(job):
+    """Else a rank that dies within its update would go on with the position of an earlier iteration."""
+
+    class Position:
+        text = ""
+
+        def state_dict(self) -> dict:
+            return {"text": self.text}
+
+        def load_state_dict(self, state: dict) -> None:
+            self.text = state["text"]
+
+    net, position, told = nn.Linear(4, 4), Position(), []
+    with Checkpointer(net, extra={"position": position}, **job | {"on_suspicion": "halt"}) as checkpointer:
+        checkpointer.restore()
+        own_not_ready = checkpointer.engine.own_not_ready
+        checkpointer.engine.own_not_ready = lambda: (told.append(iteration), own_not_ready())
+        for iteration in range(6):
+            if iteration == 2:
+                position.text = "x" * 100_000  # outgrows its buffer
+            if iteration == 4:
+                net.weight = nn.Parameter(torch.ones(4, 4))  # a tensor was replaced
+            with checkpointer.update(iteration):
+                pass
+    assert told == [2, 4]

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from ckptengine import Error
 from ckptengine.torch import Checkpointer, groups, run
+from ckptengine.torch._group_state import state
 from torch import nn
 from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
@@ -76,6 +77,41 @@ def test_no_update_begins_after_a_communication_has_failed(make):
         patch.setattr("ckptengine.torch._run.HALT_WAIT_S", 0.0)
         run(train, make())
     assert not begun
+
+
+def test_no_snapshot_is_taken_of_an_update_within_which_a_communication_has_failed(make):
+    taken = []
+
+    def train(checkpointer):
+        with checkpointer.update(0):
+            state.fail(RuntimeError("a peer has gone"))
+        taken.append(checkpointer.ticket)
+
+    with pytest.raises(groups.Interrupted, match="may have used garbage"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ckptengine.torch._run.HALT_WAIT_S", 0.0)
+        run(train, make())
+    assert not taken
+
+
+def test_training_goes_on_without_gradients_of_the_interrupted_pass_and_of_passes_that_warm_up(make):
+    """A loop may clear them after its update."""
+    gradients = []
+
+    def train(checkpointer):
+        parameters = list(checkpointer.model.parameters())
+        if not checkpointer.is_warming_up:
+            gradients.append([parameter.grad for parameter in parameters])
+        if len(gradients) == 2:
+            return
+        one_iteration(checkpointer, checkpointer.next_iteration)
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        checkpointer.engine.report_trouble("the test says so")
+        assert checkpointer.engine.wait_halt(20)
+        checkpointer.before_update()
+
+    run(train, make())
+    assert gradients == [[None, None]] * 2
 
 
 def marks_of(checkpointer: Checkpointer, communicate) -> list[str]:

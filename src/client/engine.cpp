@@ -51,10 +51,12 @@ Engine::~Engine() {
   reserving_.end();
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
   use_gpu_comm(nullptr);
-  if (has_late_captures())
+  if (has_late_captures()) {
     capture_at_close();
-  else if (open_capture() && !give_up_deferred(CKPT_SKIPPED))
+    halt_watch_.answer_at_end();
+  } else if (open_capture() && !give_up_deferred(CKPT_SKIPPED)) {
     release({}, deadline.remaining_ms());
+  }
   sealing_.wait(deadline);
   capture_.cancel();  // also if all is sealed: when it returns, no thread of the device is here any more
   if (gpu_replication_) gpu_replication_->end("the engine was closed");

@@ -48,6 +48,9 @@ class Engine {
     std::int64_t gpu_work_ms = 3'600'000;   // for GPU work of training; far longer than any iteration
     std::int64_t late_capture_ms = 45'000;  // for a slot, the copy and the seal; also without a GPU
     std::int64_t abort_ms = 10'000;         // until libckptinterpose has aborted NCCL's communicators
+    // For the decision of a halt and the late capture, on the training thread. Longer than HaltWatch waits for the
+    // decision and late_capture_ms together, and no longer than the leader's halt lasts (docs/jit.md).
+    std::int64_t gate_ms = 60'000;
   };
   Engine(const Options& options, std::unique_ptr<device::Device> device, const Limits& limits);
   Engine(const Options& options, std::unique_ptr<device::Device> device) : Engine(options, std::move(device), {}) {}

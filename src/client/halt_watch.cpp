@@ -29,6 +29,12 @@ void HaltWatch::stop() {
   thread_.join();
 }
 
+void HaltWatch::answer_at_end() {
+  const auto control = settings_.has_thread ? source_.control() : nullptr;
+  if (control == nullptr || gate_.state() != UpdateGate::over) return;
+  if (const auto halt = control->halt()) answer(*control, halt->number, end_state());
+}
+
 void HaltWatch::run() {
   while (!stop_.load(std::memory_order_acquire)) {
     const auto control = source_.control();

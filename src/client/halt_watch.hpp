@@ -48,6 +48,9 @@ class HaltWatch {
 
   // Ends the thread. If the thread is capturing, waits for the end of the capture.
   void stop();
+  // Training thread, after stop(). The last answer: what closing the engine has captured. No look follows that would
+  // tell.
+  void answer_at_end();
   // Training thread, after stop(). Watches for a halt of the next incarnation. The caller has reopened the gate.
   void start();
   // Does once what the thread does again and again. For tests.

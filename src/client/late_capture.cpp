@@ -11,9 +11,6 @@
 namespace ckpt::client {
 namespace {
 
-// HaltWatch's wait for the decision and the late capture end before this, and this before the leader's halt
-// (docs/jit.md).
-constexpr std::int64_t gate_timeout_ms = 60'000;
 constexpr std::int64_t session_timeout_ms = 1'000;  // while the link is busy with a request
 constexpr std::int64_t slot_look_ms = 50;           // only bounds the wait: the doorbell wakes it
 
@@ -26,7 +23,7 @@ constexpr auto no_slot = "no slot was free, because earlier snapshots do not hav
 // waits here does what the halt demands. So it counts as paused, and is not suspected of a hang.
 bool Engine::pass_gate() {
   if (gate_.begin_update()) return true;
-  const Deadline deadline = Deadline::in_ms(gate_timeout_ms);
+  const Deadline deadline = Deadline::in_ms(limits_.gate_ms);
   link_.comm().pause("halt");
   bool has_passed = false;
   while (!(has_passed = gate_.begin_update())) {
@@ -169,7 +166,7 @@ bool Engine::capture_at_close() {
     gate_.end(capture_late(Deadline::in_ms(options_.close_timeout_ms), true));
     return true;
   }
-  const Deadline deadline = Deadline::in_ms(gate_timeout_ms);
+  const Deadline deadline = Deadline::in_ms(limits_.gate_ms);
   while (gate_.state() == UpdateGate::frozen && !deadline.passed()) gate_.wait(UpdateGate::frozen, deadline);
   return gate_.state() == UpdateGate::over;
 }

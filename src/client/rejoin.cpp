@@ -5,7 +5,6 @@
 namespace ckpt::client {
 namespace {
 
-constexpr std::int64_t capture_end_ms = 75'000;  // as long as before_update() waits for it
 constexpr std::int64_t trouble_timeout_ms = 10'000;
 constexpr std::size_t trouble_bytes_max = 500;
 
@@ -68,7 +67,7 @@ void Engine::await_end_of_halt() const {
     throw Failure(CKPT_ERR_INVALID,
                   "rejoin() was called, but this rank is not halted; call wait_halt() first. If no halt comes, end "
                   "this process and restart the rank");
-  const Deadline deadline = Deadline::in_ms(capture_end_ms);
+  const Deadline deadline = Deadline::in_ms(limits_.gate_ms);
   for (UpdateGate::State state = gate_.state(); state != UpdateGate::over; state = gate_.state()) {
     if (deadline.passed())
       throw Failure(CKPT_ERR_TIMEOUT,

@@ -47,12 +47,13 @@ class History {
   // A fault destroyed some copy of the checkpoint.
   void damaged(CheckpointId checkpoint) { damaged_.insert(checkpoint); }
   bool was_damaged(CheckpointId checkpoint) const { return damaged_.contains(checkpoint); }
-  // Of these shards, the one that the fewest nodes have, and how many nodes have it. A node that lost the shard at
-  // `since` or later still counts, because others may not know that yet. By default, all nodes that ever had it count.
+  // A shard of a checkpoint, and how many nodes have it.
   struct Scarcest {
     std::size_t copies = 0;
     std::string shard;
   };
+  // Returns the one of `shards` that the fewest nodes have. A node that lost the shard at the time `since` or later
+  // still counts, because others may not know of the loss yet. With `since` 0, all nodes that ever had it count.
   Scarcest scarcest(CheckpointId checkpoint, const Shards& shards, TimeMs since = 0) const;
   std::size_t copies(CheckpointId checkpoint) const { return scarcest(checkpoint, shards(checkpoint)).copies; }
   // Returns one of these shards that is in no complete parity group, or "" if all are in one. A group is complete if

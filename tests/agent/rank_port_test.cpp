@@ -1,7 +1,9 @@
 #include "agent/trainers/rank_port.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include "agent/trainers/claims.hpp"
 #include "support.hpp"
 
 namespace ckpt::agent {
@@ -348,6 +350,32 @@ TEST_F(RankPortTest, TheSlotThatIsLeftToATrainerOutlivesItsAgent) {
   EXPECT_FALSE(port_->outstanding());
   ASSERT_EQ(port_->left_behind(segments_).size(), 1u);
   EXPECT_EQ(port_->left_behind(segments_)[0].second.checkpoint, CheckpointId(1, 6));
+}
+
+TEST_F(RankPortTest, ARestartedAgentFindsWhichSlotsALivingTrainerStillHas) {
+  Claims claims(arena_.directory());
+  Claimant claimant{0, hello_.instance, 0, hello_.main_shard, hello_.private_shard, Process::open(::getpid())};
+  ASSERT_EQ(claims.claim(claimant).verdict, Claims::Verdict::admitted);
+  const auto found = [&] { return find_open_grants(arena_.directory(), silent_log()); };
+  const core::SlotRef main{0, "rank0", 2}, own{0, "rank0.private", 1}, spare{0, "rank0.private", 0};
+
+  port_->grant({}, {main, own}, spare);
+  ASSERT_TRUE(found().contains(0));
+  EXPECT_EQ(found().at(0).slots, (std::vector{main, own}));
+  EXPECT_EQ(found().at(0).spare, spare);
+  control_->used_grant(control_->grant().sequence, true);
+  ASSERT_TRUE(found().contains(0)) << "one slot is left to it for its own state";
+  EXPECT_TRUE(found().at(0).slots.empty());
+  EXPECT_EQ(found().at(0).spare, own);
+
+  port_->grant({}, {main, own}, spare);
+  control_->used_grant(control_->grant().sequence);
+  EXPECT_EQ(found().at(0).spare, spare);
+
+  port_->grant({}, {main, own});
+  EXPECT_EQ(found().at(0).slots.size(), 2u);
+  control_->used_grant(control_->grant().sequence);
+  EXPECT_FALSE(found().contains(0));
 }
 
 TEST_F(RankPortTest, ATrainerThatNeverCameBackLeavesAWholeCapture) {

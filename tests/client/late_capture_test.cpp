@@ -1,6 +1,7 @@
 // Halts, and what the engine captures late: after the failure, without the training thread.
 #include <future>
 
+#include "core/types.hpp"
 #include "halt_fixture.hpp"
 
 namespace ckpt::client {
@@ -83,8 +84,11 @@ TEST_F(LateCaptureTest, AHeldRankWaitsAtTheGateAndGoesOnIfItLags) {
   await(FreezeState::held, 3);
   auto update = std::async(std::launch::async, [&] { return engine->before_update().status; });
   EXPECT_EQ(update.wait_for(std::chrono::milliseconds(30)), std::future_status::timeout);
+  const arena::CommReader words(agent_->control().comm());
+  EXPECT_EQ(words.paused(), "halt") << "nobody takes it for a hang";
   halt(4);
   ASSERT_EQ(update.get(), CKPT_OK);
+  EXPECT_EQ(words.paused(), std::nullopt);
   fill(4);
   engine->snapshot(4);
   await(FreezeState::captured, 4);
@@ -273,6 +277,47 @@ TEST_F(LateCaptureTest, AnEngineThatIsClosedWithinAnUpdateRefusesAHaltAtOnce) {
   await(FreezeState::refused, 3);
 }
 
+// Whoever closes an engine may end its thread before it has looked again.
+TEST_F(LateCaptureTest, AnEngineThatIsDestroyedInAHaltedJobAnswersLast) {
+  agent_->answer_with("restore", {{"found", false}});
+  for (const bool is_updating : {false, true}) {
+    auto engine = halting_engine();
+    train_until(*engine, 3);
+    if (is_updating) {
+      ASSERT_EQ(engine->before_update().status, CKPT_OK);
+    }
+    halt(std::nullopt);
+    await(is_updating ? FreezeState::updating : FreezeState::held, 3);
+    engine.reset();
+    await(is_updating ? FreezeState::refused : FreezeState::captured, 3);
+  }
+}
+
+TEST_F(LateCaptureTest, WithoutADecisionTheRankDoesNotWaitForEver) {
+  auto engine = std::make_unique<Engine>(options({{"on_suspicion", "halt"}, {"capture_every", "10"}}),
+                                         std::make_unique<device::HostDevice>(2u), Engine::Limits{.gate_ms = 20});
+  register_all(*engine, tensors_);
+  restore(*engine);
+  train_until(*engine, 3);
+  halt(std::nullopt);
+  await(FreezeState::held, 3);
+  const Outcome outcome = engine->before_update();
+  EXPECT_EQ(outcome.status, CKPT_ERR_HALTED);
+  EXPECT_THAT(outcome.text, HasSubstr("the state of iteration 3 was not captured in time"));
+  EXPECT_EQ(caught([&] { engine->rejoin(); }).status, CKPT_ERR_TIMEOUT);
+  halt(3);
+  await(FreezeState::captured, 3);
+}
+
+TEST_F(LateCaptureTest, NobodyGivesUpWhileWhatItWaitsForStillHasTime) {
+  const Engine::Limits limits;
+  const HaltWatch::Settings watch;
+  const core::Config leader;
+  EXPECT_LT(leader.halt_decision_ms, watch.hold_timeout_ms);
+  EXPECT_LT(watch.hold_timeout_ms + limits.late_capture_ms, limits.gate_ms);
+  EXPECT_LE(limits.gate_ms, leader.halt_ms);
+}
+
 TEST_F(LateCaptureTest, ASnapshotThatComesWithoutAskingWhileHeldMeansThatNothingIsSealed) {
   if (finds_races) GTEST_SKIP();
   auto engine = halting_engine();
@@ -332,6 +377,19 @@ TEST_F(LateCaptureTest, TheNextSnapshotCanBeMadeAWholeOne) {
   expect_stored(3);
   fill(4);
   EXPECT_EQ(engine->snapshot(4).status, CKPT_SKIPPED) << "the one after it is not";
+}
+
+TEST_F(LateCaptureTest, WithCaptureAutoEachIterationIsCapturedUnlessAllMainShardsHaveReplicas) {
+  for (const bool has_replicas : {false, true}) {
+    agent_->answer_with("restore", {{"is_replicated", has_replicas}, {"found", false}});
+    auto engine = host_engine({{"on_suspicion", "halt"}, {"capture", "auto"}, {"close_timeout_ms", "50"}});
+    register_all(*engine, tensors_);
+    const std::uint64_t incarnation = restore(*engine).incarnation;
+    train_until(*engine, 2);
+    ASSERT_EQ(engine->before_update().status, CKPT_OK);
+    for (const int k : {1, 2})
+      EXPECT_EQ(agent_->piece("rank0", CheckpointId(incarnation, k)).has_value(), !has_replicas) << k;
+  }
 }
 
 TEST_F(LateCaptureTest, WithOnSuspicionReportNothingIsHeld) {

@@ -96,6 +96,7 @@ TEST_F(OwnStateTest, OfASecondUpdateInOneIterationIsNotSealed) {
   mean().fill(51);
   ASSERT_EQ(engine->before_update().status, CKPT_OK);
   EXPECT_EQ(stored("mean", CheckpointId(1, 5)), first);
+  EXPECT_TRUE(is_stored("rank0.private", 4)) << "beside it";
 }
 
 TEST_F(OwnStateTest, IsNotSealedEarlyWithoutASecondSlot) {
@@ -135,6 +136,28 @@ TEST_F(OwnStateTest, ACaptureUsesTheSlotThatItIsInAndLeavesTheOtherToTheRank) {
     engine->snapshot(k + 1);
     train_alike(*engine, k + 2, k + 9);
   }
+}
+
+TEST_F(OwnStateTest, IsNotSealedEarlyOnceANewerIncarnationHasBegun) {
+  auto engine = engine_with_spare();
+  train_alike(*engine, 1, 4);
+  agent_->control().fence(2);
+  forward(5);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  EXPECT_FALSE(is_stored("rank0.private", 5));
+}
+
+TEST_F(OwnStateTest, IsNotJoinedWithMainShardsInAGrantThatDoesNotHaveItsSlot) {
+  auto engine = engine_with_spare();
+  train_alike(*engine, 1, 9);
+  for (const int k : {10, 11}) iterate_alike(*engine, k, false);  // the capture of iteration 10 has used the grant
+  halt(11);
+  await(FreezeState::capturing, 11);
+  const arena::Grant last = agent_->control().grant();
+  const auto other = static_cast<std::uint8_t>(3 - last.slots[1] - *last.spare);
+  agent_->control().grant({last.sequence + 1, {other, other, other, other}});
+  await(FreezeState::refused, 11);
+  EXPECT_FALSE(is_stored("rank0", 11));
 }
 
 TEST_F(OwnStateTest, IsKeptWhileNoGrantIsOpen) {

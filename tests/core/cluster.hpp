@@ -190,8 +190,8 @@ class Cluster {
     feed(homes_.at(rank), RestoreDone{rank});
     auto segments = parts_of(main_of(rank), shares_.at(rank));
     segments.push_back(private_shard(rank));
-    feed(homes_.at(rank),
-         SegmentsReady{rank, segments, static_cast<std::uint8_t>(storage ? own_slots + 1 : own_slots)});
+    const auto slots = static_cast<std::uint8_t>(storage ? own_slots + 1 : own_slots);
+    feed(homes_.at(rank), SegmentsReady{rank, segments, slots, static_cast<std::uint8_t>(slots + spare_slots)});
     drain();
   }
   // A whole snapshot of one rank; false when it holds no grant (it then skips).
@@ -337,12 +337,14 @@ class Cluster {
     std::map<std::string, int> reads;             // by shard
   };
   std::uint8_t own_slots = 2;        // of ranks that begin to train from now on; with storage one more
+  std::uint8_t spare_slots = 0;      // of their private shards, likewise: 1 in a job that can be halted
   std::optional<Storage> storage;    // of nodes that boot from now on
   std::set<NodeId> without_storage;  // likewise, as set up by mistake
   std::map<Rank, std::vector<AddSlots>> added_slots;
   std::int64_t storage_every = 0;           // likewise
   std::set<std::pair<NodeId, NodeId>> cut;  // messages from, to that are lost
   const std::map<Rank, std::vector<SlotRef>>& granted() const { return granted_; }
+  const SlotRef& spare(Rank rank) const { return spares_.at(rank); }  // as it was last granted
   const Share& share(Rank rank) const { return shares_.at(rank); }
 
   // Which main shard a rank names; of its own unless a test says otherwise.
@@ -486,7 +488,10 @@ class Cluster {
       held_releases.push_back(drop.slot);
   }
   void carry_out(NodeId, AddSlots& add) { added_slots[add.rank].push_back(add); }
-  void carry_out(NodeId, GrantSlots& grant) { granted_[grant.rank] = grant.slots; }
+  void carry_out(NodeId, GrantSlots& grant) {
+    granted_[grant.rank] = grant.slots;
+    if (grant.spare) spares_[grant.rank] = *grant.spare;
+  }
   void carry_out(NodeId, RestoreReady& answer) {
     ready[answer.rank] = answer;
     served_in_[answer.rank] = answer.incarnation;
@@ -517,6 +522,7 @@ class Cluster {
   std::map<Rank, std::uint64_t> instances_;
   std::map<Rank, NodeId> homes_;
   std::map<Rank, std::vector<SlotRef>> granted_;  // unused grants
+  std::map<Rank, SlotRef> spares_;
   std::map<Rank, Share> shares_;
   std::map<Rank, std::uint64_t> served_in_;  // incarnation
   std::deque<std::pair<NodeId, Effect>> pending_;

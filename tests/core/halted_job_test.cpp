@@ -84,6 +84,20 @@ TEST(HaltedJob, ARankThatNeverAnswersIsWaitedForUntilTheDeadlineAlone) {
   EXPECT_EQ(job.halt().others.size(), 3u);
 }
 
+TEST(HaltedJob, ARankWhoseNodeDoesNotAnswerIsNotWaitedFor) {
+  Job job;
+  const NodeId lost = *job.current_leader() == 3 ? 1 : 3;
+  job.suspect(2, RankTrouble::stopped);
+  job.lose(lost);
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    if (rank != 2 && own_node(rank) != lost) job.answer(rank, Freeze::captured, 43);
+  }
+  EXPECT_FALSE(job.halt(0).iteration) << "it may still answer";
+  job.advance(2500);
+  EXPECT_EQ(job.halt(0).iteration, 43) << "without the deadline for ranks in an update";
+  EXPECT_TRUE(job.halt(0).is_over);
+}
+
 TEST(HaltedJob, AHaltEndsWithItsIncarnation) {
   Job job;
   job.suspect(2);
@@ -151,6 +165,21 @@ TEST(HaltedJob, ANewLeaderGoesOnWithTheHaltThatRanksObey) {
     EXPECT_EQ(job.halt(node).number, number) << node;
     EXPECT_EQ(job.halt(node).iteration, 43) << node;
   }
+}
+
+// Rank 3 was in an update for too long, so it freezes at a newer iteration than the others.
+TEST(HaltedJob, ANewLeaderDecidesNoIterationAgain) {
+  Job job;
+  job.suspect(2, RankTrouble::stopped);
+  for (const Rank rank : {0u, 1u}) job.answer(rank, Freeze::held, 43);
+  job.answer(3, Freeze::updating, 43);
+  job.advance(6000);
+  ASSERT_EQ(job.halt().iteration, 43);
+  job.answer(3, Freeze::captured, 44);
+  for (NodeId node = 0; node < ranks; ++node) job.feed(node, RanksWatched{});
+  job.change_leader();
+  job.advance(8000);
+  for (NodeId node = 0; node < ranks; ++node) EXPECT_EQ(job.halt(node).iteration, 43) << node;
 }
 
 TEST(HaltedJob, AnAgentThatStartsAgainTellsItsTrainerAgain) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.hpp"
 
@@ -21,7 +22,7 @@ constexpr std::int64_t longest_sweep_ms = 1000;  // an exit wakes the pidfd, and
 
 struct Record {
   LivingTrainer trainer;
-  Process process;
+  std::optional<Process> process;  // none: it has ended
 };
 
 std::optional<Rank> rank_of(const std::string& file_name) {
@@ -34,18 +35,17 @@ std::optional<Rank> rank_of(const std::string& file_name) {
   return error == std::errc() && stop == end ? std::optional(rank) : std::nullopt;
 }
 
-// The recorded trainer, if it still lives.
 std::optional<Record> read_record(const fs::path& path, Rank rank) {
   std::ifstream file(path);
   const auto body = nlohmann::json::parse(file, nullptr, false);
   if (!body.is_object()) return std::nullopt;
   try {
     auto process = Process::open(body.at("pid").get<pid_t>());
-    if (!process || process->start_time() != body.at("start_time").get<std::uint64_t>() || process->exited())
-      return std::nullopt;
+    if (process && (process->start_time() != body.at("start_time").get<std::uint64_t>() || process->exited()))
+      process.reset();
     return Record{{rank, body.at("instance").get<std::uint64_t>(), body.at("main_shard").get<std::string>(),
                    body.at("private_shard").get<std::string>()},
-                  std::move(*process)};
+                  std::move(process)};
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
@@ -65,8 +65,13 @@ std::vector<Record> read_records(const std::string& directory) {
 }  // namespace
 
 Claims::Claims(std::string directory) : directory_(std::move(directory)) {
-  for (Record& record : read_records(directory_))
-    holders_.emplace(record.trainer.rank, Holder{record.trainer.instance, std::move(record.process), false, false});
+  for (Record& record : read_records(directory_)) {
+    const LivingTrainer& trainer = record.trainer;
+    if (record.process)
+      holders_.emplace(trainer.rank, Holder{trainer.instance, std::move(*record.process), false, false});
+    else
+      ended_.push_back({trainer.rank, trainer.instance, true});
+  }
 }
 
 Claims::Answer Claims::claim(Claimant& claimant) {
@@ -101,6 +106,12 @@ Claims::Answer Claims::claim(Claimant& claimant) {
     answer.retired_instance = holder.instance;
     retire(claimant.rank);
   }
+  const auto ended =
+      std::find_if(ended_.begin(), ended_.end(), [&](const Retired& gone) { return gone.rank == claimant.rank; });
+  if (ended != ended_.end()) {
+    answer.retired_instance = ended->instance;
+    ended_.erase(ended);
+  }
   answer.verdict = Verdict::admitted;
   record(claimant);
   holders_.emplace(claimant.rank, Holder{claimant.instance, std::move(*claimant.process), true, false});
@@ -126,7 +137,7 @@ void Claims::disconnected(Rank rank, std::uint64_t instance) {
 }
 
 std::vector<Claims::Retired> Claims::sweep() {
-  std::vector<Retired> retired;
+  std::vector<Retired> retired = std::exchange(ended_, {});
   for (const auto& [rank, holder] : holders_)
     if (holder.process.exited() || holder.closed) retired.push_back({rank, holder.instance, !holder.closed});
   for (const Retired& gone : retired) retire(gone.rank);
@@ -140,8 +151,8 @@ std::vector<int> Claims::process_fds() const {
 }
 
 std::int64_t Claims::sweep_due_ms() const {
-  const bool is_due =
-      std::any_of(holders_.begin(), holders_.end(), [](const auto& held) { return held.second.closed; });
+  const bool is_due = !ended_.empty() || std::any_of(holders_.begin(), holders_.end(),
+                                                     [](const auto& held) { return held.second.closed; });
   return is_due ? 0 : longest_sweep_ms;
 }
 
@@ -171,7 +182,8 @@ void Claims::retire(Rank rank) {
 
 std::vector<LivingTrainer> living_trainers(const std::string& directory) {
   std::vector<LivingTrainer> trainers;
-  for (Record& record : read_records(directory)) trainers.push_back(std::move(record.trainer));
+  for (Record& record : read_records(directory))
+    if (record.process) trainers.push_back(std::move(record.trainer));
   return trainers;
 }
 

@@ -42,7 +42,8 @@ std::vector<LivingTrainer> living_trainers(const std::string& directory);
 
 class Claims {
  public:
-  // Reads the records that an earlier agent left in `directory`.
+  // Reads the records that an earlier agent left in `directory`. Their trainers may have ended since the agent looked
+  // which of them live, so sweep() returns those that have.
   explicit Claims(std::string directory);
 
   // admitted: the claimant has the rank. wait: an earlier trainer may still write. superseded: the engine cannot go on.
@@ -88,6 +89,7 @@ class Claims {
 
   std::string directory_;
   std::map<core::Rank, Holder> holders_;
+  std::vector<Retired> ended_;  // recorded trainers that had ended before; not returned yet, and none has a holder
 };
 
 }  // namespace ckpt::agent

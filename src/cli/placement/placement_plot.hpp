@@ -15,8 +15,8 @@ struct SurvivalPlot {
   std::vector<placement::Strategy> strategies;
 };
 
-// Returns the gnuplot script that draws `path`. Left: survival against the number of lost nodes. Right: survival
-// against the number of nodes.
+// Returns a gnuplot script that draws a picture into the file `path`. Both diagrams show how probable it is that a
+// checkpoint survives. Left: if 1, 2, 3 ... nodes are lost. Right: for jobs of more and more nodes.
 std::string plot_script(const SurvivalPlot& plot, const std::string& path);
 
 // Writes the plot to `path`, a .png or .svg. Throws Failure if `path` is neither, or if gnuplot is missing, fails or

@@ -91,8 +91,8 @@ void Halts::reconcile(const JobView& view, const Suspicion& suspicion, bool is_s
   if (current_.culprits.empty() && justifies_halt(suspicion)) current_.culprits = suspicion.culprits;
   const TimeMs lasted_ms = now - since_;
   const std::vector<HaltedRank> ranks = halted_ranks(view, current_, now);
-  current_ = advance(std::move(current_), ranks, lasted_ms >= view.config.halt_decision_ms,
-                     lasted_ms >= view.config.halt_ms);
+  current_ =
+      advance(std::move(current_), ranks, lasted_ms >= view.config.halt_decision_ms, lasted_ms >= view.config.halt_ms);
 }
 
 }  // namespace ckpt::core
