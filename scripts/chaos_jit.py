@@ -164,7 +164,7 @@ class Campaign:
             if wrong := sorted(differing - untold):
                 self.tally.wrong += len(wrong)
                 some = ", ".join(f"{k}: {ours.get(k, 'none')} instead of {theirs[k]}" for k in wrong[:5])
-                raise Violation(f"rank {rank} has {len(wrong)} losses that the undisturbed run has not: {some}")
+                raise Violation(f"rank {rank} has other losses than the undisturbed run, {len(wrong)} in all: {some}")
             if not theirs:
                 raise Violation(f"the undisturbed run has no losses of rank {rank}")
 

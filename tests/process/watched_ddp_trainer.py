@@ -2,8 +2,9 @@
 
 Nothing in it tells the engine of communications but torch's own hooks. A file FOLDER/COMMAND-RANK changes what it does:
 `spin` computes without end in the forward pass and holds the interpreter lock, `spin_backward` does so in the backward
-pass, `slow` computes much longer, `pause` waits in a pause while the file is there, `drop` lets no packet reach its
-connections to other ranks while the file is there. It ends when its parent has ended."""
+pass, `slow` computes much longer, `pause` waits in a pause while the file is there. FOLDER/drop holds an iteration:
+from its begin on, no packet reaches the connections to other ranks while the file is there. It ends when its parent has
+ended."""
 
 from __future__ import annotations
 
@@ -52,17 +53,18 @@ def drop_while(command: Path) -> None:
     """As a switch that forwards nothing: the kernel drops all packets that arrive for the connections."""
     nothing = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0
     program = struct.pack("HP", 1, ctypes.addressof(nothing))
-    while True:
-        while not command.exists():
-            time.sleep(0.01)
-        dropped = connections()
-        for each in dropped:
-            each.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+    dropped = connections()
+    for each in dropped:
+        each.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+
+    def end() -> None:
         while command.exists():
             time.sleep(0.01)
         for each in dropped:
             each.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
             each.close()
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def end_with(parent: int) -> None:
@@ -82,13 +84,15 @@ def main(folder: Path, rank: int, ranks: int, options: dict) -> None:
     model = DistributedDataParallel(inner, bucket_cap_mb=0.02)  # several buckets
     inner[0].weight.register_hook(lambda _: spin() if command("spin_backward").exists() else None)
     optimizer = torch.optim.AdamW(model.parameters())
-    for watcher in (lambda: end_with(parent), lambda: drop_while(command("drop"))):
-        threading.Thread(target=watcher, daemon=True).start()
+    threading.Thread(target=lambda: end_with(parent), daemon=True).start()
+    drop = folder / "drop"
     with Checkpointer(model, optimizer, **options) as checkpointer:
         iteration = checkpointer.restore().next_iteration
         while True:
             if command("spin").exists():
                 spin()
+            if drop.exists() and iteration == int(drop.read_text()):
+                drop_while(drop)
             if command("pause").exists():
                 with checkpointer.pause("eval"):
                     while command("pause").exists():

@@ -52,6 +52,13 @@ class WatchedJob:
         path.touch()
         return path
 
+    def drop_after(self, iterations: int) -> Path:
+        """All ranks drop packets from the begin of the same iteration on. So all wait in its first communication."""
+        path, whole = self.folder / "drop", self.folder / "drop.new"
+        whole.write_text(str(self.status(0)["ranks"][0]["attempted"] + iterations))
+        whole.rename(path)
+        return path
+
     def status(self, rank: int) -> dict:
         asked = subprocess.run(
             [build_file_of("ckptctl"), "status", "--json", f"node=n{rank}", f"job={self.cluster.job}",

@@ -142,7 +142,8 @@ def plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise _refused(name, f"has layout {tensor.layout}: only dense, unquantized tensors are stored")
     if tensor.device.type not in ("cpu", "cuda"):
-        raise _refused(name, f"is on {tensor.device}: only cpu and cuda memory is captured; move it there, or leave it out")
+        only = "only cpu and cuda memory is captured; move it there, or leave it out"
+        raise _refused(name, f"is on {tensor.device}: {only}")
     if tensor.is_conj() or tensor.is_neg():
         raise _refused(name, "is a lazy conjugate or negative: call its resolve_conj() or resolve_neg() first")
     if is_traceable_wrapper_subclass(tensor) or (tensor.numel() and tensor.data_ptr() == 0):
