@@ -1,4 +1,6 @@
 // Halts with tensors on a GPU: what the host waits for, what is captured late, and what a rank keeps that rejoins.
+#include <atomic>
+#include <deque>
 #include <future>
 #include <memory>
 #include <string>
@@ -15,9 +17,9 @@ using testing::HasSubstr;
 // A communication that gets no further on its stream until it is aborted.
 class HungCommunication {
  public:
-  explicit HungCommunication(CUstream stream) : stream_(stream) {
+  explicit HungCommunication(CUstream stream) : stream_(stream), aborted_(add_flag()) {
     EXPECT_CUDA(cuLaunchHostFunc(
-        stream, [](void* self) { static_cast<HungCommunication*>(self)->aborted_.wait(false); }, this));
+        stream, [](void* aborted) { static_cast<std::atomic<bool>*>(aborted)->wait(false); }, &aborted_));
   }
   ~HungCommunication() {
     abort();
@@ -32,8 +34,14 @@ class HungCommunication {
   }
 
  private:
+  // Never freed: if the context dies, nobody can wait until the stream has left the communication.
+  static std::atomic<bool>& add_flag() {
+    static std::deque<std::atomic<bool>> flags;
+    return flags.emplace_back(false);
+  }
+
   CUstream stream_;
-  std::atomic<bool> aborted_{false};
+  std::atomic<bool>& aborted_;
 };
 
 class GpuHaltTest : public Halting<HeldCudaEngineTest> {
