@@ -11,8 +11,7 @@
 namespace ckpt::client {
 namespace {
 
-constexpr std::int64_t session_timeout_ms = 1'000;  // while the link is busy with a request
-constexpr std::int64_t slot_look_ms = 50;           // only bounds the wait: the doorbell wakes it
+constexpr std::int64_t slot_look_ms = 50;  // only bounds the wait: the doorbell wakes it
 
 constexpr auto not_asked_for = "training has not called before_update() before each change of its tensors";
 constexpr auto no_slot = "no slot was free, because earlier snapshots do not have all their copies yet";
@@ -143,7 +142,7 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
     return fail(not_asked_for);
   }
   if (!capture_.active()) {
-    if (!follow_session(Deadline::in_ms(session_timeout_ms))) return fail("the node's agent does not answer");
+    if (!follow_session(slot_deadline)) return fail("the node's agent does not answer");
     if (!capture_.may_begin_late()) return fail("its snapshot was skipped or failed");
     const auto grant = await_grant(slot_deadline, is_closing);
     if (!grant || !capture_.begin_late(*grant)) return fail(no_slot);
