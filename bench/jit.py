@@ -95,8 +95,8 @@ def measure(arguments: argparse.Namespace, logs: Path, progress: Progress) -> Fi
 
     for number in range(2 * arguments.rounds + 1):
         is_ours = number % 2 == 1
-        progress.say(f"iterations, job {number + 1} of {2 * arguments.rounds + 1}: "
-                     f"{'with the engine' if is_ours else 'torch alone'} ...")  # fmt: skip
+        which = "with the engine" if is_ours else "torch alone"
+        progress.say(f"iterations, job {number + 1} of {2 * arguments.rounds + 1}: {which} ...")
         if is_ours:
             figures.ours_ms.append(iteration_ms("rejoin", options=OPTIONS))
         else:

@@ -25,8 +25,8 @@ class Tickets {
   void refused(std::int64_t iteration, ckpt_status why);  // skipped, discarded while it waited, or failed
   void stalled(double ms) { stall_ms_.store(ms, std::memory_order_relaxed); }
   void restored(std::int64_t iteration);  // this iteration is committed, and training continues after it
-  // Call this when another incarnation begins. Forgets all iterations, and ends all calls of wait(). No other thread
-  // may write meanwhile.
+  // Forgets all iterations, and ends all calls of wait(). Call this when another incarnation begins. Other threads may
+  // read meanwhile, but not write.
   void forget();
 
   // Watcher. Repeated calls do no harm.

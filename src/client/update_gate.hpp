@@ -9,7 +9,8 @@
 // - resting or held to frozen: freeze(). The thread that makes this change captures the tensors, unless they are
 //   captured already. Then it calls end().
 // - frozen to over: end(). No update begins any more in this incarnation.
-// - updating to over: abandon(). The engine is closed within an update, so the tensors hold the state of no iteration.
+// - updating to over: abandon(). The engine is closed within an update. The tensors may be half updated, so nothing is
+//   captured.
 // - over to updating: reopen(). The engine has rejoined the job, and will restore.
 //
 // While the gate is held, frozen or over, the training thread does not use the engine's capture. From freeze() to

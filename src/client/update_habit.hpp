@@ -32,7 +32,7 @@ class UpdateHabit {
 
   // True if nothing has announced a change of the tensors since the last snapshot.
   bool rests() const { return rests_after_.has_value(); }
-  // True if the tensors rest, and can be trusted to stay as they are until the next before_update().
+  // True if rests(), and the loop was seen to call before_update() before it changes the tensors.
   bool is_kept() const { return rests() && has_asked_after_[*rests_after_] && !has_forgotten(); }
   bool has_forgotten_after_taken() const { return has_forgotten_after_[taken]; }
 

@@ -36,7 +36,7 @@ class ClaimsTest : public ::testing::Test {
   const pid_t trainer_;
 };
 
-// Else its slots would stay granted, and nobody would look what it left in them.
+// Otherwise its slots would stay granted, and no agent would read what the trainer left in them.
 TEST_F(ClaimsTest, ATrainerThatEndsWhileAnAgentStartsIsRetiredOnce) {
   EXPECT_TRUE(living_trainers(directory_.path()).empty());
   Claims claims(directory_.path());

@@ -1,4 +1,5 @@
-"""Processes of tests come from a server that has imported their modules, also if another file was first."""
+"""Test processes are forked from a server that has imported their modules, even if an earlier test file started the
+server for other modules."""
 
 import sys
 

@@ -33,8 +33,8 @@ struct OpenGrant {
 // trainers in the arena in `directory`.
 std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, const Log& log);
 
-// The two slots of a grant that are for the private shard. `used`: the one that has it, or will have it, once the
-// trainer has used the grant. `left`: the other one, which then remains for the trainer.
+// A grant has two slots for the private shard, and the trainer fills one of them. `used` is that slot. `left` is the
+// other one, which the trainer keeps for its next private shard.
 struct OwnSlots {
   core::SlotRef used;
   std::optional<core::SlotRef> left;

@@ -99,8 +99,8 @@ bool is_replicated(const Pieces& pieces, const RecoveryQuestion& question) {
   return is_proven && !question.main_shard.empty();
 }
 
-// Every shard of the checkpoint, private shards in the order of their ranks. Empty if not all of them are known: what
-// is seen of a checkpoint does not tell what else there was.
+// Every shard of the checkpoint, private shards in the order of their ranks. Empty if the checkpoint may have had more
+// shards than are known: the pieces that nodes report do not tell which other shards there were.
 std::vector<std::string_view> all_shards_of(const Pieces& pieces, CheckpointId checkpoint,
                                             const RecoveryQuestion& question) {
   std::set<std::string_view> shards;
