@@ -181,7 +181,7 @@ TEST(Plan, RefusesWhatCannotBeInOneSentenceThatNamesIt) {
   };
   EXPECT_THAT(refused([](auto& r) { r.buffers = 0; }), HasSubstr("sub-buffer"));
   EXPECT_THAT(refused([](auto& r) { r.reserved_bytes = 1; }), HasSubstr("1 reserved bytes"));
-  EXPECT_THAT(refused([](auto& r) { r.copies = 0; }), HasSubstr("copy"));
+  EXPECT_THAT(refused([](auto& r) { r.copies = 0; }), HasSubstr("copies is 0"));
   for (const double value : {0.0, 1.0, -0.5, 2.0, nan})
     EXPECT_THAT(refused([&](auto& r) { r.usable = value; }), HasSubstr("usable")) << value;
   for (const double value : {0.0, -1.0, nan, infinity})
