@@ -1,10 +1,10 @@
 // LearnedDeadline says by when a rank should make its next mark. It learns this deadline from the times between earlier
 // marks. Pure: callers pass times in, in seconds of any one clock. Not thread-safe.
 //
-// A rank makes a mark when a communication begins, when it ends, and when an iteration ends. Three times have limits:
-// from one mark to the next while the rank computes, from one mark to the next while it communicates, and all its
-// computing in an iteration. Each limit is `factor` times the longest such time in the last 32 iterations, and at least
-// `floor_s`. An iteration as a whole has no limit: its length depends on how long the rank waits for others.
+// A rank makes a mark when a communication begins, when it ends, and when an iteration ends. Three durations have
+// limits: from one mark to the next while the rank computes, from one mark to the next while it communicates, and all
+// its computing in an iteration. Each limit is `factor` times the longest such time in the last 32 iterations, and at
+// least `floor_s`. An iteration as a whole has no limit: its length depends on how long the rank waits for others.
 #pragma once
 
 #include <array>

@@ -10,7 +10,8 @@ namespace ckpt::schedule {
 namespace {
 
 void check(const PipelineRequest& request) {
-  if (request.buffers == 0) throw std::invalid_argument("buffers is 0: set it to 1 sub-buffer or more");
+  if (request.buffers == 0)
+    throw std::invalid_argument("buffers is 0, but chunks need at least one sub-buffer; set it to 1 or more");
   if (!(request.link.bytes_per_s > 0))
     throw std::invalid_argument("link.bytes_per_s is " + std::to_string(request.link.bytes_per_s) + ": set it above 0");
   if (!(request.copy_bytes_per_s > 0))

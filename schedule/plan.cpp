@@ -17,7 +17,7 @@ bool is_time(double value) { return std::isfinite(value) && value >= 0; }
 
 void check(const PlanRequest& request) {
   if (request.copies == 0) refuse("copies is 0, but a plan needs at least one; set it to 1 or more");
-  if (request.buffers == 0) refuse("buffers is 0: set it to 1 sub-buffer or more");
+  if (request.buffers == 0) refuse("buffers is 0, but chunks need at least one sub-buffer; set it to 1 or more");
   if (request.reserved_bytes < request.buffers) {
     refuse(std::to_string(request.reserved_bytes) + " reserved bytes are too few for " +
            std::to_string(request.buffers) + " sub-buffers; reserve at least one byte for each");

@@ -99,7 +99,8 @@ UniqueFd lock_of(const Arena& arena) {
   if (!lock) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + arena.directory + "/node");
   if (!arena::lock_alone(lock.get(), arena.directory, lock_wait_limit_ms))
     throw Failure(CKPT_ERR_CLAIMED,
-                  "an agent has just taken the arena " + arena.directory + "; stop that agent first (ckptctl stop)");
+                  "an agent has just taken the arena " + arena.directory +
+                      ", so this arena was not removed; stop that agent (ckptctl stop), then repeat this command");
   return lock;
 }
 

@@ -48,10 +48,10 @@ class HaltWatch {
 
   // Ends the thread. If the thread is capturing, waits for the end of the capture.
   void stop();
-  // Training thread, after stop(). The last answer: what closing the engine has captured. No look follows that would
-  // tell.
+  // Answers whether closing the engine has captured the state. The thread no longer looks, so it does not answer this.
+  // Training thread. Call it after stop().
   void answer_at_end();
-  // Training thread, after stop(). Watches for a halt of the next incarnation. The caller has reopened the gate.
+  // Watches for a halt of the next incarnation. Training thread. Call it after stop(), once the gate is reopened.
   void start();
   // Does once what the thread does again and again. For tests.
   void look(arena::Control& control, Clock::time_point now);

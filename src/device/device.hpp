@@ -192,18 +192,19 @@ class Device {
     return 0;
   }
 
-  // Creates a StreamTimestamps whose words are in `words`, which must be whole pages. They must stay mapped while
-  // anybody owns `owner`. Returns null if the tensors are not on a GPU, or if the GPU cannot write such words. The
-  // StreamTimestamps may outlive the device.
+  // Creates a StreamTimestamps, which calls `reached` for each of its points. The words of its points must be in the
+  // memory `words`. The caller keeps this memory mapped as long as `owner` exists, and the StreamTimestamps keeps
+  // `owner` as long as the GPU may write there. `words` must be whole pages. Returns null if the tensors are not on a
+  // GPU, or if the GPU cannot write to `words`. The StreamTimestamps may outlive the device.
   virtual std::unique_ptr<StreamTimestamps> timestamps(Range /*words*/, std::shared_ptr<void> /*owner*/,
                                                        StreamTimestamps::Reached /*reached*/) {
     return nullptr;
   }
 
   // For GPU replication. new_communicator_id() makes the id with which members of a group meet; one member calls it.
-  // replicator() creates one member's replicator. It receives into `receive_buffers`, which must be whole pages, and
-  // must stay mapped while anybody owns `failed`. check_replication() finds out early whether these two would refuse.
-  // All throw Failure, also if no tensor is on a GPU.
+  // replicator() creates one member's replicator. It receives into `receive_buffers`. These must be whole pages, and
+  // the caller keeps them mapped as long as `failed` exists. check_replication() finds out early whether the other two
+  // would refuse. All throw Failure, also if no tensor is on a GPU.
   virtual void check_replication(const char* const* /*environment*/) const { refuse_replication(); }
   virtual Replicator::Id new_communicator_id() { refuse_replication(); }
   virtual std::unique_ptr<Replicator> replicator(const Replicator::Group& /*group*/,

@@ -317,7 +317,10 @@ std::string decode_header(std::string_view header, const ShardRecord& record, co
     refuse("the header of " + label + " is damaged: its digest does not match");
   std::memcpy(&length, header.data(), sizeof(length));
   std::string_view text = header.substr(sizeof(length));
-  if (length != text.size()) refuse("the header of " + label + " has another length than its record says");
+  if (length != text.size())
+    refuse(label + " is damaged: its first 8 bytes say that its header has " + std::to_string(length) +
+           " bytes, but the header has " + std::to_string(text.size()) +
+           ", so this checkpoint cannot be read; use another one");
   text = text.substr(0, text.find_last_not_of(' ') + 1);
   // The layout's own text ends the header, except for its opening brace.
   std::string layout;

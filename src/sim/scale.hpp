@@ -25,12 +25,13 @@ struct ScaleResult {
   std::uint32_t sharers = 1;  // how many ranks name the same main shard
   core::NodeId lost = 0;      // how many nodes are lost at once, in the middle of the run
   int commits = 0;            // how many commits were measured
-  // Messages with news per commit, sent and received: those of the leader, and of the busiest other node.
+  // How many messages and bytes a node sends and receives per commit. Heartbeats and their answers are not counted:
+  // they bring no news. A worker is neither leader nor relay; these are the figures of the busiest worker and relay.
   double messages_leader = 0;
   double bytes_leader = 0;
   double messages_worker = 0;
   double bytes_worker = 0;
-  double messages_relay = 0;  // the same of the busiest relay; 0: there is none
+  double messages_relay = 0;  // 0: there is no relay
   double bytes_relay = 0;
   double repeats_leader = 0;        // the leader's messages without news: heartbeats and their answers
   int hops = 0;                     // messages on the longest way from a capture to the news of its commit
