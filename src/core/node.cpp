@@ -96,14 +96,14 @@ Effects Node::handle(const Event& event, TimeMs now) {
   return effects;
 }
 
-// Events come often; ticks do in any case. A long time without events means that this node was stopped itself. So the
-// silence of others in that time proves nothing.
+// Events come often; ticks do in any case. A long time without events means that this node was stopped itself, or that
+// the leader has worked for so long. The silence of others in that time proves nothing.
 void Node::Parts::look_at_clock(TimeMs next) {
   const TimeMs before = std::exchange(now, next);
   const bool is_first = !std::exchange(has_begun, true);
-  const TimeMs pause_ms =
-      std::min(config.node_timeout_ms, config.lease_ms) / 2 + (leader ? leader->reconcile_gap_ms() : 0);
-  if (is_first || now - before <= pause_ms) return;
+  const TimeMs long_ms = std::min(config.node_timeout_ms, config.lease_ms) / 2;
+  if (is_first || now - before <= long_ms) return;
+  if (leader && now - before <= long_ms + leader->reconcile_gap_ms()) return leader->on_long_work(now - before);
   election.on_pause(now);
   worker.on_pause();
   if (leader) leader->on_pause(before, now);

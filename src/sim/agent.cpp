@@ -129,9 +129,9 @@ void Agent::receive(Event event) {
   take([event = std::move(event)](Agent& agent) { agent.handle(event); });
 }
 
+// An agent that is frozen again before it wakes has had one pause.
 void Agent::freeze() {
-  frozen_ = true;
-  frozen_at_ = world_.event_queue.now();
+  if (!std::exchange(frozen_, true)) frozen_at_ = world_.event_queue.now();
 }
 
 void Agent::wake() {

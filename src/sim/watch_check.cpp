@@ -1,6 +1,7 @@
 #include "sim/watch_check.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "sim/world.hpp"
 
@@ -73,6 +74,7 @@ void WatchCheck::marked(const Trainer& trainer, schedule::Mark::Kind kind) {
   const TimeMs now = world_.event_queue.now();
   const TimeMs took_ms = now - truth->marked_at;
   if (truth->is_communicating) {
+    truth->communicated_at = now;
     truth->longest_waiting_ms = std::max(truth->longest_waiting_ms, took_ms);
   } else {
     const TimeMs counted_ms = computing_ms(*truth, truth->marked_at, now);
@@ -127,6 +129,7 @@ void WatchCheck::interrupted(const Trainer& trainer) {
 void WatchCheck::ended(const Trainer& trainer) {
   Truth* truth = truth_of(trainer.instance);
   if (truth == nullptr) return;
+  truth->ended_at = world_.event_queue.now();
   if (trainer.is_closed()) {
     truth->calm_iterations = 0;
     return;
@@ -207,8 +210,8 @@ bool WatchCheck::were_left_waiting(std::uint64_t incarnation, TimeMs since) cons
     const Truth& truth = entry.second;
     if (entry.first.first != incarnation) return true;
     const bool is_over = truth.launch != launcher.launch() || launcher.is_between_launches();
-    const bool has_run = truth.died_at ? *truth.died_at >= since : world_.trainer(truth.instance) != nullptr;
-    return is_over && has_run && truth.is_communicating;
+    const bool has_run = truth.ended_at ? *truth.ended_at >= since : world_.trainer(truth.instance) != nullptr;
+    return is_over && has_run && (truth.is_communicating || truth.communicated_at >= since);
   });
 }
 
@@ -285,7 +288,10 @@ std::string WatchCheck::why_innocent(const Machine& leader, const Culprit& culpr
   return hung_in_computing(truth, since) ? "" : "made progress within its deadline";
 }
 
-void WatchCheck::told(const Machine& leader, const Directive& directive) const {
+// A leader that has just woken may repeat what it said before its pause.
+void WatchCheck::told(const Machine& leader, const Directive& directive) {
+  const bool is_news = !std::exchange(last_told_[leader.id], directive.suspicion).says_the_same(directive.suspicion);
+  if (!is_news && world_.event_queue.now() < leader.listens_since + wake_up_ms) return;
   for (const Culprit& culprit : directive.suspicion.culprits) {
     const std::string why = why_innocent(leader, culprit, directive);
     if (why.empty()) continue;

@@ -39,7 +39,7 @@ class WatchCheck {
   void let_go();                         // communications that hung
   void forget_everything();
 
-  void told(const Machine& leader, const core::Directive& directive) const;
+  void told(const Machine& leader, const core::Directive& directive);
   void after_step();
 
   // True if the agents have watched every rank for long enough to have deadlines.
@@ -71,8 +71,10 @@ class WatchCheck {
     bool is_watched = true;
     TimeMs marked_at = 0;  // since then it computes or communicates
     bool is_communicating = false;
+    TimeMs communicated_at = -1'000'000;  // when it last ended a communication
     std::deque<Halt> halts;
     std::deque<Span> pauses;
+    std::optional<TimeMs> ended_at;  // died or closed its engine
     std::optional<TimeMs> died_at;
     bool is_death_known = true;     // its agent has run since
     std::deque<Done> stretches;     // long stretches of computing
@@ -102,7 +104,8 @@ class WatchCheck {
 
   World& world_;
   std::map<Key, Truth> truths_;
-  std::map<std::uint64_t, Key> keys_;  // of trainers' instances
+  std::map<std::uint64_t, Key> keys_;            // of trainers' instances
+  std::map<NodeId, core::Suspicion> last_told_;  // by leader
   TimeMs next_look_ = 0;
   TimeMs agents_well_since_ = 0;
   TimeMs leader_well_since_ = 0;

@@ -98,6 +98,27 @@ TEST(HaltedJob, ARankWhoseNodeDoesNotAnswerIsNotWaitedFor) {
   EXPECT_TRUE(job.halt(0).is_over);
 }
 
+// They wait for those that the halt holds.
+TEST(HaltedJob, NobodyIsAccusedOfWaiting) {
+  Job job;
+  job.suspect(2, RankTrouble::computing);
+  ASSERT_EQ(job.status(0).suspicion.culprits.at(0).standing.rank, 2u);
+  for (Rank rank = 0; rank < ranks; ++rank)
+    job.feed(own_node(rank), RanksWatched{{{rank, 1, RankTrouble::waiting, 'S', 40, 6u, 3000, 0}}, {}});
+  job.advance(1000);
+  for (NodeId node = 0; node < ranks; ++node) EXPECT_TRUE(job.status(node).suspicion.culprits.empty()) << node;
+}
+
+TEST(HaltedJob, ThoseInACommunicationThatHangsStayNamedOnceItHasHaltedTheJob) {
+  Job job;
+  for (Rank rank = 0; rank < ranks; ++rank)
+    job.feed(own_node(rank),
+             RanksWatched{{{rank, 1, RankTrouble::waiting, 'S', 40, rank < 2 ? 5u : 6u, 3000, 0, 8}}, {}});
+  job.advance(3000);
+  ASSERT_NE(job.halt().incarnation, 0u);
+  EXPECT_EQ(job.status(0).suspicion.culprits.size(), 2u);
+}
+
 TEST(HaltedJob, AHaltEndsWithItsIncarnation) {
   Job job;
   job.suspect(2);

@@ -28,6 +28,53 @@ TEST(ALeadersPause, MakesNobodyAbsentWhoWasHeardRightBeforeIt) {
   }
 }
 
+// A leader with many pieces may work that long between two events.
+TEST(ALeadersPause, MakesNobodyAbsentIfItMayHaveWorkedForSoLong) {
+  Config config;
+  config.pieces_per_ms = 1;
+  LoneLeader leader(3, placement::Protection::of_copies(2), config);
+  for (NodeId node = 0; node < 3; ++node) {
+    Report report = leader.report_of(node);
+    for (int i = 0; i < 250; ++i) report.pieces.push_back(piece_of("shard" + std::to_string(i), CheckpointId(1, 1), 3));
+    leader.say(report);
+  }
+  leader.now += 800;
+  leader.handle(Tick{});
+  const auto present = leader.status().nodes_present;
+  ASSERT_EQ(present.size(), 4u);
+  leader.now += config.node_timeout_ms / 2 + 600;
+  leader.handle(Tick{});
+  EXPECT_EQ(leader.status().nodes_present, present);
+}
+
+// Its predecessor may live, and merely have failed to write to the store.
+TEST(ANewLeader, TellsItsPredecessorAtOnceThatItLeads) {
+  IncarnationRecord incarnation_record;
+  incarnation_record.epoch = 5;
+  incarnation_record.incarnation = 1;
+  incarnation_record.world_size = 1;
+  incarnation_record.decision.verdict = Verdict::fresh;
+  incarnation_record.protection = placement::Protection::of_copies(2);
+  const std::vector<RankAssignment> assignments{{0, 0, 100, "", main_shard(0), private_shard(0)}};
+  incarnation_record.assignments = name_of(1, assignments);
+  Config config;
+  config.node = lone_leader;
+  LoneNode node(config);
+  node.follow(0, incarnation_record, assignments);
+  Directive directive;
+  directive.leader = 0;
+  directive.epoch = 5;
+  directive.incarnation = 1;
+  directive.sequence = 1;
+  node.receive(0, directive);
+  for (int i = 0; i < 100 && !node.status().is_leader; ++i) {
+    node.now += 100;
+    node.handle(Tick{});
+  }
+  ASSERT_TRUE(node.status().is_leader);
+  EXPECT_EQ(node.newest_to<Directive>(0).epoch, node.status().epoch);
+}
+
 // Nobody could follow it yet, and it tells nobody anything before it has renewed its term.
 TEST(ALeadersPause, LeavesANewLeaderTheTimeToBeFollowed) {
   LoneLeader leader(3, placement::Protection::of_copies(2));

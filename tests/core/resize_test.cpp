@@ -142,6 +142,22 @@ TEST_F(Resize, AShardOfWhichNothingIsLeftIsNeverLeftOut) {
   }
 }
 
+// A job of one rank names one main shard. That does not prove that the checkpoint it took over had no other.
+TEST_F(Resize, ASingleRankThatTookOverShardsNeverPassesForAJobWithOneMainShard) {
+  begin(4, 2);
+  cluster->fetching = false;
+  cluster->restart_with(1, own_node);
+  cluster->advance(1000);
+  for (NodeId node = 0; node < 4; ++node) {
+    if (cluster->find_slot(node, piece_of("rank1", CheckpointId(1, 3), 2)) != nullptr)
+      cluster->rot(node, "rank1", CheckpointId(1, 3));
+  }
+  cluster->restart_with(1, own_node);
+  cluster->advance(8000);
+  EXPECT_FALSE(cluster->ready.contains(0));
+  EXPECT_TRUE(cluster->failed.contains(0));
+}
+
 TEST_F(Resize, UnlessAllRanksCanTakeOverShardsTheCheckpointIsRefusedAndKept) {
   begin(4, 4);
   cluster->end_trainers();

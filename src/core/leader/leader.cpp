@@ -65,6 +65,13 @@ void Leader::on_pause(TimeMs before, TimeMs now) {
   if (led_since_ && before - *led_since_ <= 2 * view_.config.lease_ms) led_since_ = now;
 }
 
+void Leader::on_long_work(TimeMs work_ms) {
+  for (auto& [node, peer] : view_.peers) {
+    peer.received_at += work_ms;
+    peer.obeyed_at += work_ms;
+  }
+}
+
 bool Leader::is_obeyed(TimeMs now) const {
   return !led_since_ || now - *led_since_ <= 2 * view_.config.lease_ms ||
          losses_.is_followed(now, view_.config.node_timeout_ms);
@@ -146,7 +153,8 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   }
   reads_ = restore_progress_.plan_reads(commits_.committed(), now);
   reconcile_health(now);
-  suspicions_.reconcile(view_, losses_.has_listened(now), reconcile_gap_ms(), now);
+  const bool is_halted = halts_.current().incarnation == view_.record->incarnation;
+  suspicions_.reconcile(view_, is_halted, losses_.has_listened(now), reconcile_gap_ms(), now);
   halts_.reconcile(view_, suspicions_.current(), admission_.is_held_back(), losses_.has_listened(now), now);
   send_directives(now, effects);
 }

@@ -57,6 +57,8 @@ class Leader {
   // This node did nothing between `before` and `now`. Silence in that time counts against nobody, and every wait starts
   // again.
   void on_pause(TimeMs before, TimeMs now);
+  // This node handled no event for `work_ms`, which the leader's own work may explain. That is no silence of others.
+  void on_long_work(TimeMs work_ms);
   // Call this when the nodes whose listeners refuse this node's token have changed. Replaces the earlier list.
   void distrust(const std::vector<NodeId>& nodes) { distrusted_ = nodes; }
 
@@ -83,6 +85,7 @@ class Leader {
   void send_directives(TimeMs now, Effects& effects);
   static void send_batch(NodeId via, std::vector<DirectiveBatch::Item> items, Effects& effects);
   void call_absent(const Directive& common, TimeMs now, Effects& effects);
+  void call(NodeId node, const Directive& common, TimeMs now, Effects& effects);
   Directive common_directive() const;
   Directive directive_for(const Peer& peer, Directive directive, TimeMs now) const;
   void add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Directive& directive) const;

@@ -40,8 +40,11 @@ void Leader::send_directives(TimeMs now, Effects& effects) {
 }
 
 // A member that was never heard in this term may be unable to read the store, and still lead by itself or report to a
-// former leader. A directive tells it who leads now.
+// former leader. A directive tells it who leads now. The predecessor is told at once: its silence in the store may be
+// the store's fault.
 void Leader::call_absent(const Directive& common, TimeMs now, Effects& effects) {
+  if (const NodeId predecessor = losses_.take_predecessor_to_call(); predecessor != no_node)
+    call(predecessor, common, now, effects);
   if (now - std::max(called_at_, *led_since_) < view_.config.node_timeout_ms / 4) return;
   called_at_ = now;
   std::vector<NodeId> absent;
@@ -52,14 +55,15 @@ void Leader::call_absent(const Directive& common, TimeMs now, Effects& effects) 
   std::sort(absent.begin(), absent.end());
   std::rotate(absent.begin(), std::upper_bound(absent.begin(), absent.end(), called_last_), absent.end());
   absent.resize(std::min(absent.size(), calls_max));
-  for (const NodeId node : absent) {
-    Peer unheard;
-    unheard.report.node = node;
-    Directive call = directive_for(unheard, common, now);
-    call.sequence = ++directive_sequence_;
-    effects.push_back(Send{node, std::move(call)});
-    called_last_ = node;
-  }
+  for (const NodeId node : absent) call(called_last_ = node, common, now, effects);
+}
+
+void Leader::call(NodeId node, const Directive& common, TimeMs now, Effects& effects) {
+  Peer unheard;
+  unheard.report.node = node;
+  Directive directive = directive_for(unheard, common, now);
+  directive.sequence = ++directive_sequence_;
+  effects.push_back(Send{node, std::move(directive)});
 }
 
 // Answers a node directly if it reported directly.

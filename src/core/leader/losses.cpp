@@ -13,6 +13,10 @@ void Losses::on_directive_of(NodeId other, TimeMs now) {
   if (other == predecessor_.node) predecessor_.silent_since = now;
 }
 
+NodeId Losses::take_predecessor_to_call() {
+  return std::exchange(is_predecessor_called_, true) ? no_node : predecessor_.node;
+}
+
 void Losses::on_pause(TimeMs now) {
   begin_to_listen(now);
   predecessor_.silent_since = now;
@@ -29,7 +33,8 @@ bool Losses::misses_only_its_predecessor(TimeMs now) const {
 }
 
 // A leader that was just elected or stopped must first hear who is present. But its predecessor was already silent
-// during the lease. If all others are present, this node only gives the predecessor the time to find the new leader.
+// during the lease. If all others are present, this node only gives the predecessor the time to answer its call:
+// perhaps the predecessor lives and merely could not write to the store.
 bool Losses::has_listened(TimeMs now) const {
   const TimeMs listened_ms = now - listening_since_;
   if (has_listened_long(now)) return true;

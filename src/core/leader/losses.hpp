@@ -25,6 +25,8 @@ class Losses {
   void on_pause(TimeMs now);                       // the pause ends now
   void begin_to_listen(TimeMs now) { listening_since_ = followed_at_ = now; }
   void release(const std::vector<NodeId>& former_members);
+  // Returns the predecessor, once: the caller asks that node to report. Returns no_node later, or if there is none.
+  NodeId take_predecessor_to_call();
 
   // `newest_directive`: number of the last directive sent. `gap_ms`: how long the leader delays its own work.
   void reconcile(std::uint64_t newest_directive, TimeMs gap_ms, TimeMs now, Effects& effects);
@@ -47,7 +49,8 @@ class Losses {
 
   const JobView& view_;
   RecordWriter& record_writer_;
-  Predecessor predecessor_;                    // none once it has reported
+  Predecessor predecessor_;  // none once it has reported
+  bool is_predecessor_called_ = false;
   TimeMs listening_since_ = view_.elected_at;  // since when it hears nodes without a pause of its own
   TimeMs followed_at_ = view_.elected_at;
   std::map<NodeId, NodeId> notified_lost_;  // members announced as lost, with their announced replacements

@@ -78,13 +78,23 @@ struct Needs {
   bool can_restore() const { return is_replicated || is_taken_over; }
 };
 
+// Whether the last incarnation proves that the checkpoint has one main shard: all its ranks shared this shard, and
+// either captured the checkpoint or restored it as it was. Ranks that took over the shards of others prove nothing
+// about them: a single rank always "shares" its main shard.
+bool members_prove_sharing(CheckpointId checkpoint, const RecoveryQuestion& question) {
+  if (!question.members_share) return false;
+  if (checkpoint.incarnation() == question.members_incarnation) return true;
+  if (!question.taken_shards.empty()) return false;
+  return !question.takes_shards || checkpoint == question.restored;
+}
+
 // Whether nothing but one main shard, and private shards, was ever captured for the checkpoint. What is seen of it does
 // not tell by itself: all nodes that had another main shard may be gone.
-bool is_replicated(const Pieces& pieces, const RecoveryQuestion& question) {
+bool is_replicated(const Pieces& pieces, CheckpointId checkpoint, const RecoveryQuestion& question) {
   const auto is_part_of_it = [&](std::string_view name) {
     return name.empty() || name.ends_with(private_suffix) || parse_part(name).shard == question.main_shard;
   };
-  bool is_proven = question.members_share;
+  bool is_proven = members_prove_sharing(checkpoint, question);
   for (const auto& [name, holders] : pieces) {
     for (const Holder& holder : holders) {
       const auto& made_of = holder.piece->parity_manifest.sources;
@@ -132,7 +142,7 @@ Needs needs_of(const Pieces& pieces, CheckpointId checkpoint, const RecoveryQues
   if (checkpoint == question.restored && question.restored_ranks != 0)
     needs.ranks = std::min(needs.ranks, question.restored_ranks);
   if (needs.ranks == question.world_size && needs.world_size == question.world_size) return needs;
-  needs.is_replicated = is_replicated(pieces, question);
+  needs.is_replicated = is_replicated(pieces, checkpoint, question);
   if (!needs.is_replicated) {
     if (!question.takes_shards || needs.ranks != needs.world_size) return needs;  // void shards have parts of tensors
     auto shards = all_shards_of(pieces, checkpoint, question);

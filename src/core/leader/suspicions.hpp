@@ -10,10 +10,10 @@ namespace ckpt::core {
 class Suspicions {
  public:
   // Judges again. Agents notice trouble one after the other, so current() changes only once the new suspicion has
-  // stayed the same for a moment. A death counts at once, and so does the end of a suspicion. `may_miss_nodes`: whether
-  // members that are not present count as silent. False while a new leader has not heard all of them yet. `gap_ms`: how
-  // long the leader delays its own work.
-  void reconcile(const JobView& view, bool may_miss_nodes, TimeMs gap_ms, TimeMs now);
+  // stayed the same for a moment. A death counts at once, and so does the end of a suspicion. `is_halted`: whether the
+  // incarnation has a halt. `may_miss_nodes`: whether members that are not present count as silent. False while a new
+  // leader has not heard all of them yet. `gap_ms`: how long the leader delays its own work.
+  void reconcile(const JobView& view, bool is_halted, bool may_miss_nodes, TimeMs gap_ms, TimeMs now);
   const Suspicion& current() const { return current_; }
 
  private:
