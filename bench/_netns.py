@@ -1,9 +1,10 @@
-"""Two nodes on this machine, each in its own network namespace, joined by a link of limited rate. Agents on them."""
+"""Nodes on this machine, each in its own network namespace with a link of limited rate. Agents on them."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -20,10 +21,12 @@ START_S = 15
 
 
 class Network(netns.Network):
-    """Nodes node0 and node1, and the processes on them. A node's link has `rate_mbit` Mbit/s in each direction."""
+    """Nodes node0, node1 and so on, and the processes on them. A node's link has `rate_mbit` Mbit/s in each
+    direction.
+    """
 
-    def __init__(self, rate_mbit: float) -> None:
-        self.nodes = ["node0", "node1"]
+    def __init__(self, rate_mbit: float, nodes: int = 2) -> None:
+        self.nodes = [f"node{number}" for number in range(nodes)]
         self._processes: list[subprocess.Popen] = []
         super().__init__(self.nodes, rate_mbit)
 
@@ -66,18 +69,34 @@ class Agents:
         core: int | None = None,
     ) -> None:
         self.job = job
+        self._network, self._ckptd, self._options, self._core = network, ckptd, options, core
+        self._coordination = scratch / f"{job}-coordination"
         self.arenas = {node: arena_root / f"{job}-{node}" for node in network.nodes}
         self.logs = {node: scratch / f"{job}-{node}.log" for node in network.nodes}
         self.processes: dict[str, subprocess.Popen] = {}
-        coordination = scratch / f"{job}-coordination"
-        coordination.mkdir()
-        for node, arena in self.arenas.items():
-            arena.mkdir(mode=0o700)
-            own = {"job": job, "node": node, "arena_dir": arena, "coordination": coordination}
-            more = {"transport": "tcp", "interface": INTERFACE, "log_file": self.logs[node]}
-            words = [f"{key}={value}" for key, value in (own | more | options).items()]
-            self.processes[node] = network.start(node, [ckptd, *words], self.logs[node], core)
+        self._coordination.mkdir()
         for node in self.arenas:
+            self._start(node)
+        for node in self.arenas:
+            self._await_socket(node)
+
+    def _start(self, node: str) -> None:
+        arena = self.arenas[node]
+        arena.mkdir(mode=0o700)
+        own = {"job": self.job, "node": node, "arena_dir": arena, "coordination": self._coordination}
+        more = {"transport": "tcp", "interface": INTERFACE, "log_file": self.logs[node]}
+        words = [f"{key}={value}" for key, value in (own | more | self._options).items()]
+        self.processes[node] = self._network.start(node, [self._ckptd, *words], self.logs[node], self._core)
+
+    def replace(self, nodes: list[str]) -> None:
+        """What power failures do: these nodes' agents and memory are gone. Then each node gets a new agent."""
+        for node in nodes:
+            self.processes[node].kill()
+        for node in nodes:
+            self.processes[node].wait()
+            shutil.rmtree(self.arenas[node])
+            self._start(node)
+        for node in nodes:
             self._await_socket(node)
 
     def _await_socket(self, node: str) -> None:
@@ -87,9 +106,9 @@ class Agents:
                 raise NetworkFailure(f"the agent of {self.job} on {node} did not start: {tail(self.logs[node])}")
             time.sleep(0.02)
 
-    def status(self, ckptctl: Path) -> dict[str, Any]:
-        """What the first node's agent tells."""
-        words = [ckptctl, "status", "--json", "--job", self.job, "--arena-dir", next(iter(self.arenas.values()))]
+    def status(self, ckptctl: Path, node: str = "node0") -> dict[str, Any]:
+        """What that node's agent tells."""
+        words = [ckptctl, "status", "--json", "--job", self.job, "--arena-dir", self.arenas[node]]
         asked = subprocess.run(words, check=False, capture_output=True)  # status not 0: the job is not protected
         return json.loads(asked.stdout)["agents"][0]
 

@@ -90,6 +90,7 @@ class Network:
               "peer", INTERFACE, "netns", inside)
         self._start_interface(inside, self.address(node))
         _must("ip", "-n", switch, "link", "set", self._port(node), "master", BRIDGE, "up")
+        self._limit(switch, self._port(node))
         self._await_link(node)
 
     def remove(self, node: str) -> None:
@@ -142,9 +143,13 @@ class Network:
         _must("ip", "-n", inside, "link", "set", "lo", "up")
         _must("ip", "-n", inside, "addr", "add", f"{address}/16", "dev", INTERFACE)
         _must("ip", "-n", inside, "link", "set", INTERFACE, "up", "gso_max_size", str(GSO_BYTES))
+        self._limit(inside, INTERFACE)
+
+    def _limit(self, namespace: str, device: str) -> None:
+        """Limits what leaves through the device: a node's interface to send, its port at the switch to receive."""
         if self._rate_mbit is not None:
             limit = ["rate", f"{self._rate_mbit}mbit", "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES)]
-            _must("tc", "-n", inside, "qdisc", "add", "dev", INTERFACE, "root", "tbf", *limit)
+            _must("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *limit)
 
     def _await_link(self, node: str) -> None:
         """Until the kernel says so, programs take the interface for one that cannot be used, and the switch passes
