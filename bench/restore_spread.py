@@ -39,7 +39,7 @@ from run import find_programs
 
 DEADLINE_S = 300
 STOP_S = 10
-TRIES = 20
+TRIES = 60
 CAPTURE_S = 1
 POLL_S = 0.05
 MIB = 1 << 20
@@ -75,16 +75,16 @@ def say_into(log: Path) -> None:
 
 
 def capture(log: Path, options: dict[str, Any], size_bytes: int, together: Any, committed: Any, end: Any) -> None:
-    """A rank of the first incarnation. Takes snapshots in step with the others until one is committed: the first ones
-    are skipped while the agents make the slots.
+    """A rank of the first incarnation. Takes snapshots until one is committed. The first ones are skipped while the
+    agents make the slots. A rank that skipped one goes on, so that the others do not wait for its commit in vain.
     """
     say_into(log)
     state = bytearray(BYTE * size_bytes)
     with Engine(**options) as engine:
         engine.register("state", state)
         engine.restore()
+        together.wait(DEADLINE_S)
         for iteration in range(1, TRIES + 1):
-            together.wait(DEADLINE_S)
             ticket = engine.snapshot(iteration)
             time.sleep(CAPTURE_S)
             engine.before_update()

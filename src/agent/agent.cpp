@@ -77,9 +77,10 @@ std::string machine_name() {
   return name.data();
 }
 
-std::optional<net::ServedPiece> serve(const PieceIndex& index, const net::PieceName& name) {
+std::optional<net::ServedPiece> serve(const PieceIndex& index, const ArrivingPieces& arriving,
+                                      const net::PieceName& name) {
   const Pin piece = index.find(name.shard, CheckpointId::from_word(name.checkpoint));
-  if (piece == nullptr) return std::nullopt;
+  if (piece == nullptr) return arriving.find(name);
   return net::ServedPiece{piece->encoded_manifest(),
                           {piece->data(), piece->manifest().length_bytes},
                           std::const_pointer_cast<HeldPiece>(piece)};
@@ -130,6 +131,7 @@ struct Agent::Parts : AgentControl {
   const std::uint32_t node_id;
   const std::shared_ptr<CoreQueue> queue = std::make_shared<CoreQueue>(offered_tasks_max);
   PieceIndex index;
+  ArrivingPieces arriving;
   ChunkBuffers buffers;
   TraceBuffer trace;
   Scheduler scheduler;
@@ -146,7 +148,8 @@ Agent::Parts::Parts(AgentSetup agent_setup)
       arena(options.node_dir(), options.job, options.node),
       node_id(coord::node_id(store, options.node, arena.number())),
       scheduler(options, arena.directory(), trace),
-      driver({options, arena, index, *queue, digests, buffers, scheduler, trace, setup.log, *this, setup.sources},
+      driver({options, arena, index, arriving, *queue, digests, buffers, scheduler, trace, setup.log, *this,
+              setup.sources},
              node_id, agent_id) {
   const std::string token = find_token(options, store, arena.token());
   const std::string token_in_store = options.token_file.empty() ? token : "";
@@ -186,7 +189,7 @@ net::Transport::Handlers Agent::Parts::handlers() {
   handlers.message = [this](net::PeerId from, std::span<const std::byte> message) {
     driver.message_arrived(from, message);
   };
-  handlers.serve = [this](net::PeerId, const net::PieceName& piece) { return serve(index, piece); };
+  handlers.serve = [this](net::PeerId, const net::PieceName& piece) { return serve(index, arriving, piece); };
   handlers.peer_failed = [](net::PeerId) {};  // heartbeats decide who is alive
   handlers.pacer = &scheduler;
   handlers.remark = [log = setup.log](const std::string& sentence) { log->warn("{}", sentence); };

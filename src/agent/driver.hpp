@@ -39,6 +39,7 @@ class Driver : public EventSink {
     const Options& options;
     arena::NodeArena& arena;
     PieceIndex& index;
+    ArrivingPieces& arriving;
     CoreQueue& queue;
     WorkerPool& digests;
     ChunkBuffers& buffers;

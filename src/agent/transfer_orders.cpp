@@ -4,7 +4,6 @@
 
 #include "agent/trainers/trainer_manager.hpp"
 #include "agent/transfers/coding_source.hpp"
-#include "agent/transfers/peer_source.hpp"
 #include "agent/transfers/storage_reader.hpp"
 #include "gpu_replication/gpu_source.hpp"
 
@@ -39,7 +38,7 @@ void TransferOrders::use(net::Transport& transport) {
       CodingJob::Dependencies{deps_.peers.own_node(), deps_.index, deps_.digests, deps_.buffers, transport_},
       deps_.queue));
   sources.push_back(std::make_unique<GpuSource>(replications_, deps_.digests, deps_.queue, transport_));
-  sources.push_back(std::make_unique<PeerSource>(deps_.digests, deps_.queue, transport_));
+  sources.push_back(std::make_unique<PeerSource>(deps_.digests, deps_.queue, transport_, deps_.index, deps_.arriving));
   fetches_.use(std::move(sources));
 }
 

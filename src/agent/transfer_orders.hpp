@@ -13,6 +13,7 @@
 #include "agent/pieces/segments.hpp"
 #include "agent/space_forecast.hpp"
 #include "agent/transfers/fetches.hpp"
+#include "agent/transfers/peer_source.hpp"
 #include "agent/transfers/storage_tier.hpp"
 #include "agent/transfers/transport_port.hpp"
 #include "core/node.hpp"
@@ -32,6 +33,7 @@ class TransferOrders {
     const std::string& directory;                                             // of the arena
     Segments& segments;
     PieceIndex& index;
+    ArrivingPieces& arriving;
     WorkerPool& digests;
     ChunkBuffers& buffers;
     CoreQueue& queue;

@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::size_t serves_max = 8;  // most requests served at once; the same number again for urgent ones
 constexpr std::size_t waiting_max = 1024;
+constexpr std::int64_t arrival_wait_ms = 1000;  // how long an urgent request waits for a piece that is not here
 
 }  // namespace
 
@@ -18,6 +19,7 @@ struct Serving::Serve {
   ServedPiece source;  // the requested range of the piece
   std::size_t chunk_bytes = 0;
   std::size_t next_offset = 0;
+  std::size_t ready_bytes = 0;  // of `source`
   struct UnderWay {
     std::size_t offset = 0;
     std::size_t size_bytes = 0;
@@ -30,11 +32,14 @@ struct Serving::Serve {
   bool has_room = true;  // the asker has room for another chunk
   bool cancelled = false;
   std::int64_t noted_at_ms = 0;  // when a frame last came from the asker or went to it
+  std::int64_t asked_at_ms = now_ms();
 
   bool urgent() const { return (asked.wishes & wire::is_urgent) != 0; }
   bool may_send(std::size_t under_way_max) const {
-    return accepted && has_room && !cancelled && !sent() && under_way.size() < under_way_max;
+    return accepted && has_room && !cancelled && !sent() && is_ready() && under_way.size() < under_way_max;
   }
+  // All bytes of the next chunk may be sent.
+  bool is_ready() const { return ready_bytes >= std::min(next_offset + chunk_bytes, source.data.size()); }
   bool sent() const { return next_offset == source.data.size(); }
   bool over() const { return in_hands == 0 && (cancelled || (sent() && under_way.empty())); }
 };
@@ -85,21 +90,48 @@ void Serving::answer(const Serve& serve, wire::Status status) {
   serve.link->send(wire::kind_fetch_answer, answer, serve.source.manifest, serve.source.pin);
 }
 
-void Serving::open(const ServePtr& serve) {
+// Returns false if the piece is not here, but may be about to arrive.
+bool Serving::open(const ServePtr& serve) {
   auto source = serve_(serve->link->peer(), serve->piece);
+  if (!source && serve->urgent() && now_ms() - serve->asked_at_ms < arrival_wait_ms) return false;
   if (source) {
     source->data = wire::range_of(serve->asked, source->data);
     if ((serve->asked.wishes & wire::wants_manifest) == 0) source->manifest = {};
   }
   if (!source || source->manifest.size() > wire::manifest_bytes_max) {
     answer(*serve, source ? wire::Status::refused : wire::Status::not_there);
-    return;
+    return true;
   }
   serve->source = std::move(*source);
   serve->chunk_bytes = wire::grain_bytes * std::max<std::size_t>(options_.chunk_bytes / wire::grain_bytes, 1);
+  serve->ready_bytes = serve->source.ready_bytes ? 0 : serve->source.data.size();
   serve->noted_at_ms = now_ms();
   answer(*serve, wire::Status::found);
   if (!serve->sent()) active_.push_back(serve);
+  return true;
+}
+
+void Serving::open_all() {
+  std::vector<ServePtr> not_here;
+  while (const ServePtr next = take_waiting()) {
+    if (!open(next)) not_here.push_back(next);
+  }
+  awaits_bytes_ = !not_here.empty();
+  waiting_.insert(waiting_.begin(), not_here.begin(), not_here.end());
+}
+
+// Asks how much of the piece has arrived here. If no more will, the asker learns it at once, and asks another node.
+void Serving::follow_arrival(Serve& serve) {
+  if (!serve.source.ready_bytes || serve.cancelled || serve.ready_bytes == serve.source.data.size()) return;
+  const auto ready_bytes = serve.source.ready_bytes();
+  if (!ready_bytes) {
+    serve.cancelled = true;
+    answer(serve, wire::Status::not_there);
+    return;
+  }
+  const std::uint64_t before = std::min<std::uint64_t>(serve.asked.first_byte, *ready_bytes);
+  serve.ready_bytes = std::min<std::size_t>(*ready_bytes - before, serve.source.data.size());
+  awaits_bytes_ = awaits_bytes_ || !serve.is_ready();
 }
 
 void Serving::accepted(const std::shared_ptr<Link>& link, const Arrival& arrival) {
@@ -161,7 +193,8 @@ void Serving::pump() {
     if (serve->cancelled) under_way_ -= std::exchange(serve->under_way, {}).size();
     return serve->over();
   });
-  while (const ServePtr next = take_waiting()) open(next);
+  open_all();
+  for (const auto& serve : active_) follow_arrival(*serve);
   const std::size_t in_flight_max = std::max<std::size_t>(options_.chunks_in_flight, 1);
   held_ = false;
   // The oldest request comes first: if it may not send, no later one may. One complete piece protects, half pieces do

@@ -7,6 +7,10 @@
 // sends the asking peer a sign of life now and then. A piece stays pinned until the sends of all its chunks have ended,
 // even if that peer is gone.
 //
+// Serving also sends pieces that this node still receives: each chunk as soon as all of its bytes are ready. If no more
+// bytes will come, it tells the asking peer so. An urgent request for a piece that is not here waits a while, because
+// the piece may be about to arrive: the leader tells two nodes at the same time to fetch the piece, one from the other.
+//
 // Not thread-safe: only the transport's thread uses it.
 #pragma once
 
@@ -38,6 +42,8 @@ class Serving {
   // Returns after how many microseconds to call pump() again because a chunk waits for the pacer alone, or nothing if
   // no chunk does.
   std::optional<std::int64_t> ask_again_us() const;
+  // True if a request waits for bytes that this node still receives. Nothing wakes the thread when they are ready.
+  bool awaits_bytes() const { return awaits_bytes_; }
   void tick();
 
  private:
@@ -48,7 +54,9 @@ class Serving {
   ServePtr take_waiting();
   void enqueue(const std::shared_ptr<Link>& link, const wire::FetchRequest& request, std::span<const std::byte> name);
   void answer(const Serve& serve, wire::Status status);
-  void open(const ServePtr& serve);
+  bool open(const ServePtr& serve);
+  void open_all();
+  void follow_arrival(Serve& serve);
   std::size_t allowed_bytes(const Serve& serve);
   void send_chunk(const ServePtr& serve, std::size_t size_bytes);
 
@@ -57,6 +65,7 @@ class Serving {
   ChunkPacer* const pacer_;
   std::size_t under_way_ = 0;  // chunks of all serves
   bool held_ = false;
+  bool awaits_bytes_ = false;
   std::list<ServePtr> active_;
   std::deque<ServePtr> waiting_;
 };

@@ -25,6 +25,7 @@ constexpr int tick_ms = 20;
 constexpr std::int64_t sleep_us_max = 100'000;  // if a wake-up is lost, the thread wakes after this time
 // The longest sleep while a source waits for room. Nothing wakes the thread when there is room again.
 constexpr std::int64_t owing_sleep_us = 250;
+constexpr std::int64_t awaiting_sleep_us = 1000;  // while requests wait for bytes that this node still receives
 // The thread sleeps after so many rounds of progress without an event. More rounds pay if events come about as fast as
 // a thread can be woken. Otherwise they would take time from training.
 constexpr int idle_rounds = 2, idle_rounds_in_haste = 32;
@@ -204,7 +205,8 @@ bool LinkTransport::sleep() {
   if (!commands_.empty() || !backend_->arm()) return true;
   pollfd waits[] = {{backend_->event_fd(), POLLIN, 0}, {commands_.fd(), POLLIN, 0}};
   std::int64_t sleep_us = serving_.ask_again_us().value_or(sleep_us_max);
-  sleep_us = std::clamp<std::int64_t>(sleep_us, 1, fetching_.owes() ? owing_sleep_us : sleep_us_max);
+  const std::int64_t awaiting_us = serving_.awaits_bytes() ? awaiting_sleep_us : sleep_us_max;
+  sleep_us = std::clamp<std::int64_t>(sleep_us, 1, fetching_.owes() ? owing_sleep_us : awaiting_us);
   const timespec time{0, sleep_us * 1000};
   return ::ppoll(waits, 2, &time, nullptr) != 0;
 }

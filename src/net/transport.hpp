@@ -52,6 +52,9 @@ struct ServedPiece {
   std::span<const std::byte> manifest;  // sent with the answer if the asker wants it
   std::span<const std::byte> data;
   std::shared_ptr<void> pin;
+  // Only for a piece that this node still receives. Returns how many of its bytes, from the first one on, may be sent
+  // now. Nothing: no more bytes will come. Never returns fewer bytes than before. Null: all bytes may be sent.
+  std::function<std::optional<std::size_t>()> ready_bytes = {};
 };
 
 enum class FetchEnd { complete, refused, not_there, timed_out, peer_failed };

@@ -14,6 +14,7 @@ using namespace core;
 namespace {
 constexpr TimeMs wait_limit_ms = 3000;  // a transfer without progress fails after this time
 constexpr TimeMs retry_ms = 100;
+constexpr TimeMs arrival_wait_ms = 1000;  // for a piece that may be about to arrive at its source
 
 // The digest of the bytes of parity. It is the same whenever and wherever the same parity is encoded.
 std::uint64_t parity_digest(const PieceInfo& parity) {
@@ -80,8 +81,8 @@ Transfers::Availability Transfers::find_sources(const Transfer& transfer, std::v
   const StartFetch& order = transfer.order;
   if (order.source != parity_node) {
     if (!flows(order.source, transfer)) return Availability::not_yet;
-    return find_source(transfer, order.piece.shard, {order.source}, readings) ? Availability::all
-                                                                              : Availability::not_there;
+    if (find_source(transfer, order.piece.shard, {order.source}, readings)) return Availability::all;
+    return is_arriving(order.source, order.piece) ? Availability::arriving : Availability::not_there;
   }
   const ParityManifest& parity_manifest = order.coding_inputs.parity_manifest;
   const auto wanted = group_piece(parity_manifest, order.piece.shard);
@@ -105,6 +106,21 @@ Transfers::Availability Transfers::find_sources(const Transfer& transfer, std::v
   return plan.lost.empty() ? Availability::all : Availability::not_there;
 }
 
+// The real agent sends on what it has received so far. Here the transfer begins when the source has all of the piece.
+bool Transfers::is_arriving(NodeId node, const PieceInfo& piece) const {
+  return std::any_of(active_.begin(), active_.end(), [&](const auto& entry) {
+    const Transfer& other = entry.second;
+    return other.to == node && other.has_begun && other.order.source < parity_node && other.order.piece == piece;
+  });
+}
+
+// A piece that ranks restore may be about to arrive at the node that was asked for it.
+bool Transfers::may_arrive(const Transfer& transfer) const {
+  const Agent* receiver = world_.agent(transfer.to, transfer.to_agent);
+  return receiver != nullptr && transfer.order.source < parity_node &&
+         transfer.order.piece.checkpoint.incarnation() != receiver->node().status().incarnation;
+}
+
 void Transfers::serve(std::uint64_t id, TimeMs waited_ms) {
   const auto found = active_.find(id);
   if (found == active_.end()) return;
@@ -113,6 +129,15 @@ void Transfers::serve(std::uint64_t id, TimeMs waited_ms) {
   const Availability sources = find_sources(transfer, readings);
   if (sources == Availability::not_yet) {
     if (waited_ms >= wait_limit_ms) return end_after(0, id, FetchResult::failed);
+    world_.event_queue.after(retry_ms, [this, id, waited_ms] { serve(id, waited_ms + retry_ms); });
+    return;
+  }
+  transfer.has_begun = sources == Availability::all || sources == Availability::arriving;
+  if (sources == Availability::arriving) {
+    world_.event_queue.after(retry_ms, [this, id, waited_ms] { serve(id, waited_ms); });
+    return;
+  }
+  if (sources == Availability::not_there && waited_ms < arrival_wait_ms && may_arrive(transfer)) {
     world_.event_queue.after(retry_ms, [this, id, waited_ms] { serve(id, waited_ms + retry_ms); });
     return;
   }

@@ -31,6 +31,7 @@ struct Transfer {
   core::StartFetch order;
   std::vector<Reading> readings;  // what it reads now; empty if no node serves it
   bool flip = false;              // a bit flips on the wire
+  bool has_begun = false;         // its source has the piece, or is receiving it
   bool is_slow = false;           // it takes longer than any node waits for another one
 
   bool reads_from(NodeId node) const;
@@ -55,7 +56,9 @@ class Transfers {
   bool flows(NodeId from, const Transfer& transfer) const;
   bool flows(const Transfer& transfer) const;
   bool is_broken(const Transfer& transfer) const;
-  enum class Availability { all, not_yet, not_there };
+  enum class Availability { all, not_yet, arriving, not_there };
+  bool is_arriving(NodeId node, const core::PieceInfo& piece) const;
+  bool may_arrive(const Transfer& transfer) const;
   Availability find_sources(const Transfer& transfer, std::vector<Reading>& readings) const;
   bool find_source(const Transfer& transfer, const std::string& shard, const std::vector<NodeId>& nodes,
                    std::vector<Reading>& readings) const;

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <thread>
 
 #include "agent/transfers/peer_source.hpp"
 #include "support.hpp"
@@ -169,6 +170,63 @@ TEST_F(FetchSinkTest, APieceLargerThanItsSlotIsRefused) {
   const Piece piece = make_piece("s", {1, 2}, 41 * leaf);
   const auto sink = sink_for(piece);
   EXPECT_FALSE(begin(*sink, piece));
+}
+
+// ---- While it arrives, others may have it ----
+
+std::size_t await_ready(const net::ServedPiece& served, std::size_t bytes) {
+  for (int i = 0; i < 2000 && served.ready_bytes() != bytes; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return served.ready_bytes().value_or(0);
+}
+
+TEST_F(FetchSinkTest, OthersMayHaveTheBytesThatAreVerifiedAndNoOthers) {
+  const Piece piece = make_piece("s", {1, 1}, 6 * leaf + 100);
+  Piece damaged = piece;
+  damaged.data[4 * leaf] ^= std::byte{1};
+  const auto sink = sink_for(piece);
+  EXPECT_FALSE(sink->serve()) << "nothing has begun";
+  ASSERT_TRUE(begin(*sink, piece));
+  auto served = sink->serve();
+  ASSERT_TRUE(served);
+  EXPECT_EQ(std::vector(served->manifest.begin(), served->manifest.end()), arena::encode(piece.manifest));
+  EXPECT_EQ(served->data.size(), piece.data.size());
+  EXPECT_EQ(served->ready_bytes(), 0u);
+  land(*sink, piece, leaf, leaf);  // the first leaf is not here
+  land(*sink, piece, 0, leaf);
+  EXPECT_EQ(await_ready(*served, 2 * leaf), 2 * leaf);
+  land(*sink, damaged, 2 * leaf, 3 * leaf);
+  for (int i = 0; i < 2000 && served->ready_bytes(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_FALSE(served->ready_bytes()) << "no more will come";
+  EXPECT_FALSE(sink->serve());
+  sink->ended(FetchEnd::complete);
+  served.reset();
+  EXPECT_EQ(result(), FetchResult::corrupt);
+}
+
+TEST_F(FetchSinkTest, OthersGetTheWholePieceToTheEnd) {
+  const Piece piece = make_piece("s", {1, 1}, 2 * leaf + 100);
+  const auto sink = sink_for(piece);
+  ASSERT_TRUE(begin(*sink, piece));
+  const auto served = sink->serve();
+  ASSERT_TRUE(served);
+  land(*sink, piece, 0, piece.data.size());
+  sink->ended(FetchEnd::complete);
+  EXPECT_EQ(result(), FetchResult::complete) << "this node need not wait for readers";
+  EXPECT_EQ(served->ready_bytes(), piece.data.size());
+}
+
+TEST_F(FetchSinkTest, AFailedFetchEndsWhenNobodyReadsItsSlot) {
+  const Piece piece = make_piece("s", {1, 1}, 2 * leaf);
+  const auto sink = sink_for(piece);
+  ASSERT_TRUE(begin(*sink, piece));
+  auto served = sink->serve();
+  ASSERT_TRUE(served);
+  sink->ended(FetchEnd::peer_failed);
+  EXPECT_FALSE(served->ready_bytes());
+  EXPECT_TRUE(results_.empty());
+  served.reset();
+  EXPECT_EQ(result(), FetchResult::failed);
 }
 
 }  // namespace

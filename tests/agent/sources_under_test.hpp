@@ -106,7 +106,9 @@ class Peer : public OfOneNode {
   ReplicaSource& source() override { return source_; }
 
  private:
-  PeerSource source_{pool_, *queue, port_};
+  PieceIndex index_;
+  ArrivingPieces arriving_;
+  PeerSource source_{pool_, *queue, port_, index_, arriving_};
 };
 
 // GPU replication: the piece is in the receive buffer of rank 0, which exchanges pieces with rank 1 on node `owner`.

@@ -10,6 +10,8 @@ namespace {
 
 using core::FetchResult;
 
+net::PieceName name_of(const core::PieceInfo& piece) { return {piece.shard, piece.checkpoint.word()}; }
+
 void end(const FetchRequest& request, FetchResult result, std::optional<arena::Manifest> manifest) {
   FetchOutcome outcome;
   outcome.result = result;
@@ -30,8 +32,43 @@ std::shared_ptr<RunningFetch> PeerSource::start(const FetchRequest& request) {
   };
   const auto sink = std::make_shared<FetchSink>(request.destination, pool_, std::move(done));
   const net::FetchPart whole{.urgent = request.urgent};
-  transport_->fetch(order.source, {order.piece.shard, order.piece.checkpoint.word()}, whole, sink, request.timeout_ms);
+  const net::PieceName name = name_of(order.piece);
+  if (request.urgent) arriving_.add(name, sink);
+  transport_->fetch(order.source, name, whole, sink, request.timeout_ms);
   return sink;
+}
+
+void PeerSource::ended(const core::StartFetch& order, const FetchOutcome& outcome) {
+  if (!is_node(order.source)) return;
+  arriving_.remove(name_of(order.piece), outcome.result == FetchResult::complete ? index_.find(order.slot) : Pin());
+}
+
+void ArrivingPieces::add(const net::PieceName& name, const std::shared_ptr<FetchSink>& sink) {
+  const std::lock_guard lock(mutex_);
+  sinks_[{name.shard, name.checkpoint}] = sink;
+}
+
+void ArrivingPieces::remove(const net::PieceName& name, const Pin& piece) {
+  std::shared_ptr<FetchSink> sink;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = sinks_.find({name.shard, name.checkpoint});
+    if (found == sinks_.end()) return;
+    sink = std::move(found->second);
+    sinks_.erase(found);
+  }
+  if (piece != nullptr) sink->keep(piece);
+}
+
+std::optional<net::ServedPiece> ArrivingPieces::find(const net::PieceName& name) const {
+  std::shared_ptr<FetchSink> sink;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = sinks_.find({name.shard, name.checkpoint});
+    if (found == sinks_.end()) return std::nullopt;
+    sink = found->second;
+  }
+  return sink->serve();
 }
 
 FetchSink::FetchSink(FetchDestination destination, WorkerPool& pool, Done done)
@@ -55,6 +92,11 @@ std::optional<std::span<std::byte>> FetchSink::begin(std::span<const std::byte> 
   }
   manifest_ = std::move(*accepted);
   leaf_bytes_.assign(manifest_.leaves.size(), 0);
+  {
+    const std::lock_guard lock(mutex_);
+    encoded_manifest_.assign(manifest.begin(), manifest.end());
+    verified_.assign(manifest_.leaves.size(), false);
+  }
   return std::span(destination_.data(), data_bytes);
 }
 
@@ -92,9 +134,46 @@ void FetchSink::verify(std::size_t first_leaf, std::size_t last_leaf) {
   {
     const std::lock_guard lock(mutex_);
     corrupt_ = corrupt_ || !good;
+    if (good) note_verified(first_leaf, last_leaf);
     --verifying_;
   }
   finish_if_over();
+}
+
+void FetchSink::note_verified(std::size_t first_leaf, std::size_t last_leaf) {
+  std::fill(verified_.begin() + static_cast<std::ptrdiff_t>(first_leaf),
+            verified_.begin() + static_cast<std::ptrdiff_t>(last_leaf), true);
+  while (verified_leaves_ < verified_.size() && verified_[verified_leaves_]) ++verified_leaves_;
+}
+
+std::optional<net::ServedPiece> FetchSink::serve() {
+  const std::lock_guard lock(mutex_);
+  if (encoded_manifest_.empty() || has_failed()) return std::nullopt;
+  ++readers_;
+  const auto self = shared_from_this();
+  return net::ServedPiece{encoded_manifest_,
+                          {destination_.data(), manifest_.length_bytes},
+                          std::shared_ptr<void>(nullptr, [self](void*) { self->stop_reading(); }),
+                          [self] { return self->ready_bytes(); }};
+}
+
+void FetchSink::stop_reading() {
+  {
+    const std::lock_guard lock(mutex_);
+    --readers_;
+  }
+  finish_if_over();
+}
+
+std::optional<std::size_t> FetchSink::ready_bytes() const {
+  const std::lock_guard lock(mutex_);
+  if (has_failed()) return std::nullopt;
+  return std::min<std::size_t>(verified_leaves_ * kernels::leaf_size_bytes, manifest_.length_bytes);
+}
+
+void FetchSink::keep(Pin piece) {
+  const std::lock_guard lock(mutex_);
+  piece_ = std::move(piece);
 }
 
 void FetchSink::ended(net::FetchEnd end) {
@@ -121,7 +200,7 @@ void FetchSink::finish_if_over() {
   FetchResult result = FetchResult::failed;
   {
     const std::lock_guard lock(mutex_);
-    if (over_ || !end_ || verifying_ != 0) return;
+    if (over_ || !end_ || verifying_ != 0 || (has_failed() && readers_ != 0)) return;
     over_ = true;
     if (corrupt_)
       result = FetchResult::corrupt;

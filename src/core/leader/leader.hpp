@@ -89,7 +89,10 @@ class Leader {
   Directive common_directive() const;
   Directive directive_for(const Peer& peer, Directive directive, TimeMs now) const;
   void add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Directive& directive) const;
+  FetchOrder restore_of(NodeId node, const Places::value_type& place, const Holders& holders, TimeMs now) const;
   static FetchOrder fetch_of(NodeId node, const Place& place, const Holders& holders);
+  bool takes_orders(const Peer& peer) const;
+  std::vector<NodeId> nodes_fetching(const Place& place, const Holders& holders, TimeMs now) const;
   NodeId encoder_of(const Place& place, CheckpointId checkpoint, TimeMs now) const;
   bool should_have(const Role& role, CheckpointId checkpoint) const;
 
@@ -135,7 +138,9 @@ class Leader {
   std::map<CheckpointId, std::map<std::string, CodedPiece>>
       decodable_;                                    // from inventory_, for checkpoints that may still be needed
   std::map<NodeId, std::vector<FetchOrder>> reads_;  // orders to read from storage, by the node that reads
-  TimeMs called_at_ = view_.elected_at;              // when it last called members that it never heard
+  // Which nodes get a piece of the checkpoint to restore now, by its name. Filled while directives are made.
+  mutable std::map<std::string_view, std::vector<NodeId>> fetching_;
+  TimeMs called_at_ = view_.elected_at;  // when it last called members that it never heard
   NodeId called_last_ = no_node;
   CommitClock clock_;
   SnapshotInterval snapshot_interval_;

@@ -1,9 +1,11 @@
 // The leader's directives: what it tells each node, and which pieces the node should fetch from where.
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "core/leader/leader.hpp"
+#include "core/leader/restore_chain.hpp"
 #include "core/lists.hpp"
 
 namespace ckpt::core {
@@ -17,6 +19,7 @@ constexpr std::size_t calls_max = 64;   // at a time; the next ones are called n
 }  // namespace
 
 void Leader::send_directives(TimeMs now, Effects& effects) {
+  fetching_.clear();
   const Directive common = common_directive();
   std::map<NodeId, DirectiveBatch> batches;  // by the relay that hands them out
   for (auto& [node, peer] : view_.peers) {
@@ -148,10 +151,7 @@ Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs no
   for (const auto& [place, role] : view_.places.own_of(node)) {
     if (role.holds) directive.wanted.push_back(place->first);
   }
-  if (peer.report.epoch != view_.epoch) return directive;  // its pieces are not known yet
-  // A node that replaced a member waits for the incarnation in which it gets a rank.
-  if (!view_.assignment_table.is_member(node, peer.report.arena_id) && !view_.is_replacement(peer.report))
-    return directive;
+  if (!takes_orders(peer)) return directive;
   const CheckpointId base = std::max(commits_.committed(), view_.record->decision.checkpoint);
   if (const auto reads = reads_.find(node); reads != reads_.end()) {
     const std::size_t count = std::min(reads->second.size(), orders_max);
@@ -172,6 +172,13 @@ Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs no
   return directive;
 }
 
+// Not before its pieces are known. A node that replaced a member waits for the incarnation in which it gets a rank.
+bool Leader::takes_orders(const Peer& peer) const {
+  return peer.report.epoch == view_.epoch &&
+         (view_.assignment_table.is_member(peer.report.node, peer.report.arena_id) ||
+          view_.is_replacement(peer.report));
+}
+
 // A checkpoint to be restored goes to all nodes that restore from it. A committed one goes to nodes that must hold it
 // and have lost it. One on its way to a commit goes to nodes that do not capture it themselves.
 bool Leader::should_have(const Role& role, CheckpointId checkpoint) const {
@@ -190,7 +197,10 @@ void Leader::add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Direc
     const auto& [shard, place] = *entry;
     const auto holders = pieces->second.find(shard);
     if (holders != pieces->second.end()) {
-      if (!is_held_by(holders->second, node)) directive.fetches.push_back(fetch_of(node, place, holders->second));
+      if (is_held_by(holders->second, node)) continue;
+      directive.fetches.push_back(checkpoint == view_.record->decision.checkpoint
+                                      ? restore_of(node, *entry, holders->second, now)
+                                      : fetch_of(node, place, holders->second));
     } else if (place.parity) {
       if (auto made = plan_encoding(*place.parity, checkpoint, world_size_of(pieces->second), pieces->second))
         directive.fetches.push_back({std::move(made->piece), {parity_node}, std::move(made->coding_inputs)});
@@ -199,6 +209,25 @@ void Leader::add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Direc
       directive.fetches.push_back({lost->second.piece, {parity_node}, lost->second.coding_inputs});
     }
   }
+}
+
+// Of the checkpoint to restore.
+FetchOrder Leader::restore_of(NodeId node, const Places::value_type& place, const Holders& holders, TimeMs now) const {
+  const auto [fetching, is_new] = fetching_.try_emplace(place.first);
+  if (is_new) fetching->second = nodes_fetching(place.second, holders, now);
+  FetchOrder order = fetch_of(node, place.second, holders);
+  if (auto sources = sources_in_chain(node, fetching->second, holders); !sources.empty())
+    order.sources = std::move(sources);
+  return order;
+}
+
+std::vector<NodeId> Leader::nodes_fetching(const Place& place, const Holders& holders, TimeMs now) const {
+  std::set<NodeId> nodes(place.owners.begin(), place.owners.end());
+  nodes.insert(place.holders.begin(), place.holders.end());
+  std::erase_if(nodes, [&](NodeId node) {
+    return is_held_by(holders, node) || !view_.is_here(node, now) || !takes_orders(view_.peers.at(node));
+  });
+  return {nodes.begin(), nodes.end()};
 }
 
 // A few sources are enough. First those that captured it, then others, starting with the node's neighbour, so that not
