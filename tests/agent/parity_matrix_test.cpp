@@ -23,6 +23,9 @@ using testing::Trainer;
 
 using Trainers = std::vector<std::unique_ptr<Trainer>>;
 
+// Attempts that follow each other too soon keep slow agents from what they wait for.
+constexpr std::chrono::milliseconds longest_pause(80);
+
 // Stands between all agents and their fetches.
 class Gate {
  public:
@@ -151,14 +154,14 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
   std::int64_t capture(std::optional<std::size_t> passes = {}) {
     // Four times: under ThreadSanitizer on a busy machine, the commits before it may take that long.
     const Deadline deadline = Deadline::in_ms(4 * std::chrono::milliseconds(testing::wait_limit).count());
-    while (!deadline.passed()) {
+    for (std::chrono::milliseconds pause(5); !deadline.passed(); pause = std::min(2 * pause, longest_pause)) {
       ++iteration_;
       if (passes) gate_.close_after(*passes);
       const auto taken = on_all(trainers_, [&](Trainer& trainer) { return trainer.snapshot_in_time(iteration_); });
       if (std::all_of(taken.begin(), taken.end(), [](ckpt_status status) { return status == CKPT_OK; }))
         return iteration_;
       if (passes) gate_.open();
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::this_thread::sleep_for(pause);
     }
     throw std::runtime_error("nothing was captured");
   }
