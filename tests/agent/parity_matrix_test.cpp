@@ -23,9 +23,6 @@ using testing::Trainer;
 
 using Trainers = std::vector<std::unique_ptr<Trainer>>;
 
-// Attempts that follow each other too soon keep slow agents from what they wait for.
-constexpr std::chrono::milliseconds longest_pause(80);
-
 // Stands between all agents and their fetches.
 class Gate {
  public:
@@ -126,7 +123,6 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
   void start_agent(std::uint32_t rank, const testing::Wrap& wrap) {
     cluster_.start(node(rank),
                    {{"protection", std::get<Group>(GetParam()).protection},
-                    {"heartbeat_ms", "20"},
                     {"node_timeout_ms", "1000"},
                     {"lease_ms", "1000"},
                     {"node_wait_ms", "500"}},
@@ -154,14 +150,14 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
   std::int64_t capture(std::optional<std::size_t> passes = {}) {
     // Four times: under ThreadSanitizer on a busy machine, the commits before it may take that long.
     const Deadline deadline = Deadline::in_ms(4 * std::chrono::milliseconds(testing::wait_limit).count());
-    for (std::chrono::milliseconds pause(5); !deadline.passed(); pause = std::min(2 * pause, longest_pause)) {
+    while (!deadline.passed()) {
       ++iteration_;
       if (passes) gate_.close_after(*passes);
       const auto taken = on_all(trainers_, [&](Trainer& trainer) { return trainer.snapshot_in_time(iteration_); });
       if (std::all_of(taken.begin(), taken.end(), [](ckpt_status status) { return status == CKPT_OK; }))
         return iteration_;
       if (passes) gate_.open();
-      std::this_thread::sleep_for(pause);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     throw std::runtime_error("nothing was captured");
   }
