@@ -39,8 +39,8 @@ from run import find_programs
 
 DEADLINE_S = 300
 STOP_S = 10
-TRIES = 60
-CAPTURE_S = 1
+TRIES = 5
+SLOTS_S, CAPTURE_S, COMMIT_S = 3, 1, 60
 POLL_S = 0.05
 MIB = 1 << 20
 PLACEMENTS = {"whole": "group", "parts": "auto"}
@@ -75,20 +75,21 @@ def say_into(log: Path) -> None:
 
 
 def capture(log: Path, options: dict[str, Any], size_bytes: int, together: Any, committed: Any, end: Any) -> None:
-    """A rank of the first incarnation. Takes snapshots until one is committed. The first ones are skipped while the
-    agents make the slots. A rank that skipped one goes on, so that the others do not wait for its commit in vain.
+    """A rank of the first incarnation. Takes snapshots in step with the others until one is committed: while the agents
+    make the slots, some ranks may skip theirs.
     """
     say_into(log)
     state = bytearray(BYTE * size_bytes)
     with Engine(**options) as engine:
         engine.register("state", state)
         engine.restore()
-        together.wait(DEADLINE_S)
         for iteration in range(1, TRIES + 1):
+            time.sleep(SLOTS_S)
+            together.wait(DEADLINE_S)
             ticket = engine.snapshot(iteration)
             time.sleep(CAPTURE_S)
             engine.before_update()
-            if ticket.wait(timeout_ms=DEADLINE_S * 1000):
+            if ticket.wait(timeout_ms=COMMIT_S * 1000):
                 break
         committed.put(ticket.stage is Stage.COMMITTED)
         end.wait(DEADLINE_S)
