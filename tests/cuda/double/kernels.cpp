@@ -16,25 +16,34 @@ bool is_reachable(const Memory& memory, const void* data, std::uint64_t size_byt
   return memory.allocated(reinterpret_cast<CUdeviceptr>(data), size_bytes) || memory.pinned(data, size_bytes);
 }
 
-// The bytes of the segments that are in the job's range. `segments` is the table, where host code can read it.
-bool are_reachable(const Memory& memory, const SegmentsJob& job, const DeviceSegment* segments) {
+bool are_reachable(const Memory& memory, const std::vector<Footprint::Range>& ranges) {
+  return std::all_of(ranges.begin(), ranges.end(),
+                     [&](const auto& range) { return is_reachable(memory, range.data, range.size_bytes); });
+}
+
+bool is_reachable(const Memory& memory, const Footprint& footprint) {
+  return are_reachable(memory, footprint.reads) && are_reachable(memory, footprint.writes);
+}
+
+// Adds the bytes of the segments that are in the job's range. `segments` is the table, where host code can read it.
+void add_segments(const SegmentsJob& job, const DeviceSegment* segments, std::vector<Footprint::Range>& ranges) {
   const std::uint64_t first = job.first_byte, last = job.first_byte + job.length_bytes;
   for (std::uint64_t i = 0; i < job.count; ++i) {
     const std::uint64_t begin = std::max(segments[i].begin, first), end = std::min(segments[i + 1].begin, last);
-    if (begin < end && !is_reachable(memory, segments[i].data + (begin - segments[i].begin), end - begin)) return false;
+    if (begin < end) ranges.push_back({segments[i].data + (begin - segments[i].begin), end - begin});
   }
-  return true;
 }
 
 // A job as host code can run it: its table and what the table points to, where their bytes are.
-template <void (*vector_work)(const SegmentsJob&, std::uint64_t)>
-std::function<CUresult()> segments_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned threads) {
-  return [&memory, job = *static_cast<const SegmentsJob*>(arguments[0]), blocks, threads]() mutable {
-    const std::uint64_t table_bytes = (job.count + 1) * sizeof(DeviceSegment);
-    if (!is_reachable(memory, job.segments, table_bytes) || !is_reachable(memory, job.packed, job.length_bytes))
-      return CUDA_ERROR_ILLEGAL_ADDRESS;
+template <void (*vector_work)(const SegmentsJob&, std::uint64_t), bool packs>
+Work segments_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned threads) {
+  return [&memory, job = *static_cast<const SegmentsJob*>(arguments[0]), blocks, threads](Footprint& footprint) mutable {
+    footprint.reads.push_back({job.segments, (job.count + 1) * sizeof(DeviceSegment)});
+    (packs ? footprint.writes : footprint.reads).push_back({job.packed, job.length_bytes});
+    if (!is_reachable(memory, footprint)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     const DeviceSegment* const table = memory.bytes_at(job.segments);
-    if (!are_reachable(memory, job, table)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    add_segments(job, table, packs ? footprint.reads : footprint.writes);
+    if (!is_reachable(memory, footprint)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     std::vector<DeviceSegment> segments(table, table + job.count + 1);
     for (DeviceSegment& segment : segments) segment.data = memory.bytes_at(segment.data);
     job.segments = segments.data();
@@ -53,11 +62,11 @@ std::uint64_t digest_of(const DigestJob& job, std::uint64_t index) {
   return merge_lanes(job, sums, leaf.size_bytes);
 }
 
-std::function<CUresult()> digest_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned) {
-  return [&memory, job = *static_cast<const DigestJob*>(arguments[0]), blocks]() mutable {
-    if (!is_reachable(memory, job.data, job.length_bytes) ||
-        !is_reachable(memory, job.digests, job.leaves * sizeof(job.digests[0])))
-      return CUDA_ERROR_ILLEGAL_ADDRESS;
+Work digest_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned) {
+  return [&memory, job = *static_cast<const DigestJob*>(arguments[0]), blocks](Footprint& footprint) mutable {
+    footprint.reads.push_back({job.data, job.length_bytes});
+    footprint.writes.push_back({job.digests, job.leaves * sizeof(job.digests[0])});
+    if (!is_reachable(memory, footprint)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     job.data = memory.bytes_at(job.data);
     job.digests = memory.bytes_at(job.digests);
     const std::uint64_t count = std::uint64_t{blocks} * digest_leaves_per_block;
@@ -69,8 +78,8 @@ std::function<CUresult()> digest_kernel(const Memory& memory, void** arguments, 
 }  // namespace
 
 Kernel find_kernel(std::string_view name) {
-  if (name == "ckpt_pack") return segments_kernel<pack_vector>;
-  if (name == "ckpt_unpack") return segments_kernel<unpack_vector>;
+  if (name == "ckpt_pack") return segments_kernel<pack_vector, true>;
+  if (name == "ckpt_unpack") return segments_kernel<unpack_vector, false>;
   if (name == "ckpt_digest") return digest_kernel;
   return nullptr;
 }
