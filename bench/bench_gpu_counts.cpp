@@ -114,7 +114,9 @@ class Slot {
   Packed packed() const { return {range().data, reinterpret_cast<std::uint64_t*>(range().data + data_bytes_)}; }
 
  private:
-  std::size_t size_bytes() const { return data_bytes_ + data_bytes_ / kernels::leaf_size_bytes * sizeof(std::uint64_t); }
+  std::size_t size_bytes() const {
+    return data_bytes_ + data_bytes_ / kernels::leaf_size_bytes * sizeof(std::uint64_t);
+  }
   const std::size_t data_bytes_;
   void* data_;
 };
@@ -225,12 +227,10 @@ int main(int count, char** arguments) {
   parts.run("the capture", [&] {
     const Context context(0);
     const ContextScope scope(context);
-    for (const Setting& setting : {Setting{"_staged_behind", 4, true, Update::behind},
-                                   Setting{"_staged", 4, true, Update::ahead},
-                                   Setting{"_bf16_behind", 2, false, Update::behind},
-                                   Setting{"_bf16", 2, false, Update::ahead},
-                                   Setting{"_behind", 4, false, Update::behind},
-                                   Setting{"", 4, false, Update::ahead}})
+    for (const Setting& setting :
+         {Setting{"_staged_behind", 4, true, Update::behind}, Setting{"_staged", 4, true, Update::ahead},
+          Setting{"_bf16_behind", 2, false, Update::behind}, Setting{"_bf16", 2, false, Update::ahead},
+          Setting{"_behind", 4, false, Update::behind}, Setting{"", 4, false, Update::ahead}})
       run(setting, parameters);
     std::printf("goals: gpu_hbm_bytes_per_byte %.1f, gpu_pcie_bytes_per_byte %.2f\n", hbm_goal, pcie_goal);
   });

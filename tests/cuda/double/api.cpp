@@ -500,9 +500,9 @@ EXPORT CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t size_b
   return on_stream(handle, [&](Stream& stream) {
     if (!driver().memory.allocated(from, size_bytes) || !driver().memory.copyable(to, size_bytes))
       return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result =
-        enqueue(stream, {CKPT_DOUBLE_TO_HOST,
-                         [=] { copy("copy_to_host", to, reinterpret_cast<void*>(from), size_bytes); }, nullptr});
+    const CUresult result = enqueue(
+        stream,
+        {CKPT_DOUBLE_TO_HOST, [=] { copy("copy_to_host", to, reinterpret_cast<void*>(from), size_bytes); }, nullptr});
     if (result != CUDA_SUCCESS) return result;
     if (!is_pinned(to, size_bytes)) driver().streams.synchronize(stream);
     return now_or_dead();
@@ -520,12 +520,11 @@ EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t 
       staged = std::make_shared<std::vector<std::byte>>(bytes, bytes + size_bytes);
       ++driver().pageable_copies;
     }
-    return enqueue(stream, {CKPT_DOUBLE_TO_DEVICE,
-                            [=] {
-                              copy("copy_to_device", reinterpret_cast<void*>(to), staged ? staged->data() : from,
-                                   size_bytes);
-                            },
-                            nullptr});
+    return enqueue(
+        stream,
+        {CKPT_DOUBLE_TO_DEVICE,
+         [=] { copy("copy_to_device", reinterpret_cast<void*>(to), staged ? staged->data() : from, size_bytes); },
+         nullptr});
   });
 }
 
@@ -542,14 +541,13 @@ EXPORT CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, std::size_t size_
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t size_bytes, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
     if (!driver().memory.allocated(to, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
-    return enqueue(
-        stream,
-        {cuda_double::other_work,
-         [=] {
-           std::memset(driver().memory.bytes_at(reinterpret_cast<void*>(to)), value, size_bytes);
-           driver().traffic.add(driver().memory, "fill", {{}, {{reinterpret_cast<void*>(to), size_bytes}}});
-         },
-         nullptr});
+    return enqueue(stream,
+                   {cuda_double::other_work,
+                    [=] {
+                      std::memset(driver().memory.bytes_at(reinterpret_cast<void*>(to)), value, size_bytes);
+                      driver().traffic.add(driver().memory, "fill", {{}, {{reinterpret_cast<void*>(to), size_bytes}}});
+                    },
+                    nullptr});
   });
 }
 

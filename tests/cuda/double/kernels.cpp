@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/digest_body.hpp"
 #include "kernels/launch.hpp"
-#include "kernels/segments_body.hpp"
+#include "kernels/pack_body.hpp"
 
 namespace cuda_double {
 namespace {
@@ -34,43 +33,39 @@ void add_segments(const SegmentsJob& job, const DeviceSegment* segments, std::ve
   }
 }
 
-// A job as host code can run it: its table and what the table points to, where their bytes are.
-template <void (*vector_work)(const SegmentsJob&, std::uint64_t), bool packs>
-Work segments_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned threads) {
-  return [&memory, job = *static_cast<const SegmentsJob*>(arguments[0]), blocks, threads](Footprint& footprint) mutable {
-    footprint.reads.push_back({job.segments, (job.count + 1) * sizeof(DeviceSegment)});
-    (packs ? footprint.writes : footprint.reads).push_back({job.packed, job.length_bytes});
+// Adds the packed bytes of those leaves of the range that the kernel stores or reads.
+void add_packed(SegmentsJob job, const DeviceSegment* segments, std::vector<Footprint::Range>& ranges) {
+  job.segments = segments;
+  for (std::uint64_t i = 0; i < ckpt::kernels::leaf_count(job.length_bytes); ++i) {
+    const SegmentsJob leaf = leaf_job(job, i);
+    if (leaf.packed != nullptr) ranges.push_back({leaf.packed, leaf.length_bytes});
+  }
+}
+
+// Runs a job: its table and what the table points to, where their bytes are. Each block has a leaf.
+template <Direction direction>
+Work pack_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned threads) {
+  return [&memory, job = *static_cast<const PackJob*>(arguments[0]), blocks, threads](Footprint& footprint) mutable {
+    constexpr bool packs = direction == Direction::pack;
+    SegmentsJob& range = job.range;
+    const std::uint64_t leaves = ckpt::kernels::leaf_count(range.length_bytes);
+    if (threads != pack_threads_per_block || blocks != leaves) return CUDA_ERROR_INVALID_VALUE;
+    footprint.reads.push_back({range.segments, (range.count + 1) * sizeof(DeviceSegment)});
     if (!is_reachable(memory, footprint)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-    const DeviceSegment* const table = memory.bytes_at(job.segments);
-    add_segments(job, table, packs ? footprint.reads : footprint.writes);
+    const DeviceSegment* const table = memory.bytes_at(range.segments);
+    add_segments(range, table, packs ? footprint.reads : footprint.writes);
+    add_packed(range, table, packs ? footprint.writes : footprint.reads);
+    if (job.digests != nullptr) footprint.writes.push_back({job.digests, leaves * sizeof(job.digests[0])});
     if (!is_reachable(memory, footprint)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-    std::vector<DeviceSegment> segments(table, table + job.count + 1);
+    std::vector<DeviceSegment> segments(table, table + range.count + 1);
     for (DeviceSegment& segment : segments) segment.data = memory.bytes_at(segment.data);
-    job.segments = segments.data();
-    job.packed = memory.bytes_at(job.packed);
-    const std::uint64_t count = std::uint64_t{blocks} * threads;
-    for (std::uint64_t i = 0; i < count && i < vector_count(job); ++i) vector_work(job, i);
-    return CUDA_SUCCESS;
-  };
-}
-
-std::uint64_t digest_of(const DigestJob& job, std::uint64_t index) {
-  const DeviceLeaf leaf = leaf_of(job, index);
-  if (is_short(leaf)) return digest_short(job, leaf);
-  std::uint64_t sums[lanes_per_leaf];
-  for (unsigned lane = 0; lane < lanes_per_leaf; ++lane) sums[lane] = accumulate_lane(job, job.keys.words, leaf, lane);
-  return merge_lanes(job, sums, leaf.size_bytes);
-}
-
-Work digest_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned) {
-  return [&memory, job = *static_cast<const DigestJob*>(arguments[0]), blocks](Footprint& footprint) mutable {
-    footprint.reads.push_back({job.data, job.length_bytes});
-    footprint.writes.push_back({job.digests, job.leaves * sizeof(job.digests[0])});
-    if (!is_reachable(memory, footprint)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-    job.data = memory.bytes_at(job.data);
-    job.digests = memory.bytes_at(job.digests);
-    const std::uint64_t count = std::uint64_t{blocks} * digest_leaves_per_block;
-    for (std::uint64_t i = 0; i < count && i < job.leaves; ++i) job.digests[i] = digest_of(job, i);
+    range.segments = segments.data();
+    range.packed = memory.bytes_at(range.packed);
+    std::uint64_t* const digests = memory.bytes_at(job.digests);
+    for (std::uint64_t i = 0; i < leaves; ++i) {
+      const std::uint64_t digest = move_leaf_on_host<direction>(job, i);
+      if (digests != nullptr) digests[i] = digest;
+    }
     return CUDA_SUCCESS;
   };
 }
@@ -78,9 +73,8 @@ Work digest_kernel(const Memory& memory, void** arguments, unsigned blocks, unsi
 }  // namespace
 
 Kernel find_kernel(std::string_view name) {
-  if (name == "ckpt_pack") return segments_kernel<pack_vector, true>;
-  if (name == "ckpt_unpack") return segments_kernel<unpack_vector, false>;
-  if (name == "ckpt_digest") return digest_kernel;
+  if (name == "ckpt_pack") return pack_kernel<Direction::pack>;
+  if (name == "ckpt_unpack") return pack_kernel<Direction::unpack>;
   return nullptr;
 }
 
