@@ -157,6 +157,7 @@ class Invariants {
   const History::Shards& needed(CheckpointId checkpoint, const core::IncarnationRecord& before,
                                 core::Rank world_size) const;
   bool may_be_a_fraction(CheckpointId checkpoint, const core::IncarnationRecord& before, core::Rank world_size) const;
+  bool is_too_much(CheckpointId checkpoint, core::Rank world_size) const;
   const History::Shards& with_parity(CheckpointId checkpoint) const;
   std::optional<Violation> judge_doubt(const Machine& leader, const core::IncarnationRecord& before,
                                        const core::Decision& decision, const std::string& what) const;

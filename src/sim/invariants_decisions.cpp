@@ -102,12 +102,19 @@ bool Invariants::may_be_a_fraction(CheckpointId checkpoint, const IncarnationRec
   return !is_as_now && !is_known && world_.settings.parts(0, captured_by) != captured_by;
 }
 
+// One rank cannot take over any number of shards.
+bool Invariants::is_too_much(CheckpointId checkpoint, Rank world_size) const {
+  const Rank captured_by = history_.world_size(checkpoint);
+  const Rank most = (captured_by + world_size - 1) / world_size;
+  return world_.settings.resizes && captured_by != world_size && 2 * most > core::taken_shards_max;
+}
+
 // Judges a decision that gives state up: whether that state exists.
 std::optional<Violation> Invariants::judge_loss(const Machine& leader, const IncarnationRecord& before,
                                                 const IncarnationRecord& record, const std::string& what) const {
   const Decision& decision = record.decision;
   const auto can_go_on_from = [&](CheckpointId checkpoint, const Nodes& among) {
-    return !may_be_a_fraction(checkpoint, before, record.world_size) &&
+    return !may_be_a_fraction(checkpoint, before, record.world_size) && !is_too_much(checkpoint, record.world_size) &&
            is_there(checkpoint, needed(checkpoint, before, record.world_size), &among);
   };
   const Nodes reachable = reachable_from(leader);

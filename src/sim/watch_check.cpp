@@ -391,9 +391,15 @@ void WatchCheck::check_is_named(const std::vector<const Truth*>& truths) {
     expect(gone, true, gone_due + tick_ms, "is dead or stopped");
   } else if (!spinning.empty() && are_all_calm) {
     expect(spinning, false, spinning_due + tick_ms, "spins");
-  } else if (waiting.size() == truths.size()) {
+  } else if (waiting.size() == truths.size() && !is_halted()) {
     expect(waiting, false, waiting_due + tick_ms, "waits, as all ranks do");
   }
+}
+
+// Then ranks wait for those that the halt holds.
+bool WatchCheck::is_halted() const {
+  const core::NodeStatus status = world_.agent_on(world_.store.leader().record.node)->node().status();
+  return status.halt.incarnation != 0 && status.halt.incarnation == status.incarnation;
 }
 
 // `all`: all of them are named. Otherwise at least one.

@@ -99,6 +99,7 @@ class WatchCheck {
   std::vector<const Truth*> truths_now() const;  // by rank; empty if somebody is missing
   bool agents_are_well() const;
   bool leader_is_well(const std::vector<const Truth*>& truths) const;
+  bool is_halted() const;
   void check_is_named(const std::vector<const Truth*>& truths);
   void expect(const std::vector<Rank>& ranks, bool all, TimeMs due_at, const char* what);
 

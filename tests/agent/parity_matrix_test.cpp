@@ -123,7 +123,6 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
   void start_agent(std::uint32_t rank, const testing::Wrap& wrap) {
     cluster_.start(node(rank),
                    {{"protection", std::get<Group>(GetParam()).protection},
-                    {"heartbeat_ms", "20"},
                     {"node_timeout_ms", "1000"},
                     {"lease_ms", "1000"},
                     {"node_wait_ms", "500"}},

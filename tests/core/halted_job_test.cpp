@@ -104,7 +104,8 @@ TEST(HaltedJob, NobodyIsAccusedOfWaiting) {
   job.suspect(2, RankTrouble::computing);
   ASSERT_EQ(job.status(0).suspicion.culprits.at(0).standing.rank, 2u);
   for (Rank rank = 0; rank < ranks; ++rank)
-    job.feed(own_node(rank), RanksWatched{{{rank, 1, RankTrouble::waiting, 'S', 40, 6u, 3000, 0}}, {}});
+    job.feed(own_node(rank),
+             RanksWatched{{{rank, 1, RankTrouble::waiting, 'S', 40, rank == 1 ? 5u : 6u, 3000, 0, 8}}, {}});
   job.advance(1000);
   for (NodeId node = 0; node < ranks; ++node) EXPECT_TRUE(job.status(node).suspicion.culprits.empty()) << node;
 }

@@ -142,6 +142,16 @@ TEST_F(Resize, AShardOfWhichNothingIsLeftIsNeverLeftOut) {
   }
 }
 
+// A rank may take over no more shards than fit into the record of its assignment.
+TEST_F(Resize, OneRankTakesOverAsManyShardsAsARecordHolds) {
+  for (const std::uint32_t ranks : {40u, 80u}) {
+    begin(ranks, ranks);
+    restart_with(1);
+    EXPECT_EQ(cluster->ready.contains(0), 2 * ranks <= taken_shards_max) << ranks;
+    EXPECT_EQ(cluster->failed.contains(0), 2 * ranks > taken_shards_max) << ranks;
+  }
+}
+
 // A job of one rank names one main shard. That does not prove that the checkpoint it took over had no other.
 TEST_F(Resize, ASingleRankThatTookOverShardsNeverPassesForAJobWithOneMainShard) {
   begin(4, 2);

@@ -267,6 +267,10 @@ TEST(Seeds, ALoneRankRestoresAllThatItTookOver) {
   for (const std::uint64_t seed : {1147u, 5347u}) EXPECT_EQ(violation_today(seed), "") << seed;
 }
 
+// Fewer ranks took over what more had committed. The leader then wrote these ranks' shards of it to storage, and called
+// the checkpoint whole there.
+TEST(Seeds, ACheckpointOfMoreRanksIsNotWholeOnStorageWithoutTheirShards) { EXPECT_EQ(violation_today(940), ""); }
+
 // A leader that could not reach the store was replaced, and called lost before it heard of that.
 TEST(Seeds, AFormerLeaderThatOnlyTheStoreDidNotHearIsNotLost) { EXPECT_EQ(violation_today(8193), ""); }
 

@@ -159,9 +159,10 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   send_directives(now, effects);
 }
 
-// What another number of ranks captured goes to storage no more: a part of its private shards may be void.
+// What another number of ranks captured goes to storage no more: a part of its private shards may be void, and these
+// ranks may be fewer than its shards.
 bool Leader::is_of_these_ranks(CheckpointId checkpoint) const {
-  if (checkpoint != view_.record->decision.checkpoint) return true;
+  if (checkpoint.incarnation() == view_.record->assignments.incarnation) return true;
   const auto pieces = view_.inventory.find(checkpoint);
   return view_.record->restored_ranks == view_.record->world_size && pieces != view_.inventory.end() &&
          world_size_of(pieces->second) == view_.record->world_size;

@@ -134,6 +134,11 @@ std::vector<std::string_view> all_shards_of(const Pieces& pieces, CheckpointId c
   return ordered;
 }
 
+// How many shards, private and main ones, one of `ranks` ranks takes over from `earlier` ones, at most.
+std::size_t most_taken(std::uint32_t earlier, std::uint32_t ranks) {
+  return 2 * ((std::size_t{earlier} + ranks - 1) / ranks);
+}
+
 // Another number of ranks restores the one main shard, and the private shards of ranks that there were. An incarnation
 // with fewer ranks may have gone on from the checkpoint: then the private shards of the others are void.
 Needs needs_of(const Pieces& pieces, CheckpointId checkpoint, const RecoveryQuestion& question) {
@@ -146,7 +151,7 @@ Needs needs_of(const Pieces& pieces, CheckpointId checkpoint, const RecoveryQues
   if (!needs.is_replicated) {
     if (!question.takes_shards || needs.ranks != needs.world_size) return needs;  // void shards have parts of tensors
     auto shards = all_shards_of(pieces, checkpoint, question);
-    needs.is_taken_over = !shards.empty() && shards.size() <= std::size_t{question.world_size} * taken_shards_max / 2;
+    needs.is_taken_over = !shards.empty() && most_taken(needs.ranks, question.world_size) <= taken_shards_max;
     if (needs.is_taken_over) needs.shards = std::move(shards);
     return needs;
   }

@@ -68,8 +68,9 @@ bool is_certain(const Suspicion& suspicion) {
                      [](const Culprit& each) { return each.standing.trouble == RankTrouble::dead; });
 }
 
-bool names_who_waits(const Suspicion& suspicion) {
-  return !suspicion.culprits.empty() && suspicion.culprits.front().standing.trouble == RankTrouble::waiting;
+bool accuses_of_waiting(const Suspicion& suspicion) {
+  return !suspicion.culprits.empty() && !suspicion.is_everybody &&
+         suspicion.culprits.front().standing.trouble == RankTrouble::waiting;
 }
 
 }  // namespace
@@ -77,7 +78,7 @@ bool names_who_waits(const Suspicion& suspicion) {
 void Suspicions::reconcile(const JobView& view, bool is_halted, bool may_miss_nodes, TimeMs gap_ms, TimeMs now) {
   Suspicion found = suspect(view, may_miss_nodes, now);
   // In a halted job, ranks also wait for those that the halt holds or has captured. So nobody else is named for that.
-  if (is_halted && names_who_waits(found)) found = names_who_waits(current_) ? current_ : Suspicion();
+  if (is_halted && accuses_of_waiting(found)) found = accuses_of_waiting(current_) ? current_ : Suspicion();
   // A leader that did not look for a while has not seen the conclusion last.
   const TimeMs looked_ms = std::min(now - looked_at_, view.config.report_ms / 2 + gap_ms);
   lasted_ms_ = found.says_the_same(next_) ? lasted_ms_ + looked_ms : 0;
