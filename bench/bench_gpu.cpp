@@ -289,7 +289,7 @@ class Loop {
   }
   void run() {
     const auto fill = [this](std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to, CUstream stream) {
-      kernels_.pack(table_.job(0, first_byte, size_bytes, to), stream);
+      kernels_.pack(table_.job(0, first_byte, size_bytes, to), 0, stream);
     };
     exchange_.begin(plan_, fill, {to_});
     exchange_.allow(plan_.steps());

@@ -35,6 +35,8 @@ struct DigestJob {
   DigestKeys keys;
 };
 
+DigestKeys make_digest_keys();
+
 // Makes the arguments of a launch. `data` and `digests` are memory of the GPU. Runs on the host.
 DigestJob make_digest_job(const void* data, std::uint64_t length_bytes, std::uint64_t* digests);
 
@@ -147,10 +149,10 @@ CKPT_ON_DEVICE std::uint64_t accumulate_lane(const DigestJob& job, const std::ui
   return accumulated(sum, last, lane, job.keys.last[lane]);
 }
 
-CKPT_ON_DEVICE std::uint64_t merge_lanes(const DigestJob& job, const std::uint64_t* sums, std::uint64_t size_bytes) {
+CKPT_ON_DEVICE std::uint64_t merge_lanes(const DigestKeys& keys, const std::uint64_t* sums, std::uint64_t size_bytes) {
   std::uint64_t hash = size_bytes * xxh_prime64_1;
   for (unsigned i = 0; i < lanes_per_leaf; i += 2) {
-    hash += multiply_folded(sums[i] ^ job.keys.merge[i], sums[i + 1] ^ job.keys.merge[i + 1]);
+    hash += multiply_folded(sums[i] ^ keys.merge[i], sums[i + 1] ^ keys.merge[i + 1]);
   }
   return avalanched(hash);
 }
@@ -229,8 +231,8 @@ struct ShortLeaf {
 
 CKPT_ON_DEVICE bool is_short(const DeviceLeaf& leaf) { return leaf.size_bytes <= 240; }
 
-CKPT_ON_DEVICE std::uint64_t digest_short(const DigestJob& job, const DeviceLeaf& leaf) {
-  return ShortLeaf{job.keys, leaf.data, static_cast<std::int64_t>(leaf.size_bytes)}.digest();
+CKPT_ON_DEVICE std::uint64_t digest_short(const DigestKeys& keys, const DeviceLeaf& leaf) {
+  return ShortLeaf{keys, leaf.data, static_cast<std::int64_t>(leaf.size_bytes)}.digest();
 }
 
 }  // namespace ckpt::kernels::device

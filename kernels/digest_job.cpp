@@ -12,17 +12,21 @@ static_assert(sizeof(secret) == 8 * key_words && lanes_per_leaf == 8 && stripes_
 
 }  // namespace
 
-DigestJob make_digest_job(const void* data, std::uint64_t length_bytes, std::uint64_t* digests) {
-  DigestJob job{static_cast<const unsigned char*>(data), length_bytes, leaf_count(length_bytes), digests, {}};
+DigestKeys make_digest_keys() {
+  DigestKeys keys;
   const auto fill = [](auto& words, std::size_t offset) {
     for (std::size_t i = 0; i < std::size(words); ++i) words[i] = load_word(secret + offset + 8 * i);
   };
-  fill(job.keys.words, 0);
-  fill(job.keys.last, last_secret_offset);
-  fill(job.keys.merge, merge_secret_offset);
-  fill(job.keys.tail, tail_offset);
-  fill(job.keys.odd, odd_offset);
-  return job;
+  fill(keys.words, 0);
+  fill(keys.last, last_secret_offset);
+  fill(keys.merge, merge_secret_offset);
+  fill(keys.tail, tail_offset);
+  fill(keys.odd, odd_offset);
+  return keys;
+}
+
+DigestJob make_digest_job(const void* data, std::uint64_t length_bytes, std::uint64_t* digests) {
+  return {static_cast<const unsigned char*>(data), length_bytes, leaf_count(length_bytes), digests, make_digest_keys()};
 }
 
 }  // namespace ckpt::kernels::device

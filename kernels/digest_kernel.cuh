@@ -20,7 +20,8 @@ __device__ __forceinline__ void digest_block(const DigestJob& job) {
   if (exists && !is_short(leaf)) sums[of_block][lane] = accumulate_lane(job, words, leaf, lane);
   __syncwarp();
   if (!exists || lane != 0) return;
-  job.digests[index] = is_short(leaf) ? digest_short(job, leaf) : merge_lanes(job, sums[of_block], leaf.size_bytes);
+  job.digests[index] =
+      is_short(leaf) ? digest_short(job.keys, leaf) : merge_lanes(job.keys, sums[of_block], leaf.size_bytes);
 }
 
 }  // namespace ckpt::kernels::device

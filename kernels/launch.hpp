@@ -7,6 +7,7 @@ namespace ckpt::kernels::device {
 inline constexpr unsigned digest_threads_per_block = 128;
 inline constexpr unsigned digest_leaves_per_block = 16;
 
-inline constexpr unsigned segments_threads_per_block = 256;
+// A block packs or unpacks one leaf.
+inline constexpr unsigned pack_threads_per_block = 256;
 
 }  // namespace ckpt::kernels::device

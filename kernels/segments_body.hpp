@@ -1,9 +1,9 @@
 // What one GPU thread does to pack a shard's tensors into one piece, or to unpack a piece into tensors. The code also
 // compiles for the host, so tests need no GPU. The kernels of capture_kernels.cu run it. Internal to kernels/.
 //
-// A range of the packed bytes takes one launch, however many tensors there are. Each thread copies 16 packed bytes. It
-// looks up their segments in a table. Here a segment is a run of a tensor's bytes. The thread never accesses a byte
-// outside the segments.
+// A range of the packed bytes takes one launch, however many tensors there are. Each thread copies vectors of 16 packed
+// bytes. It looks up their segments in a table. Here a segment is a run of a tensor's bytes. The thread never accesses
+// a byte outside the segments. kernels/pack_body.hpp has the blocks of threads.
 #pragma once
 
 #include "kernels/parity_body.hpp"
@@ -14,16 +14,18 @@ namespace ckpt::kernels::device {
 // comes one more entry, whose `begin` is the length of the piece.
 struct DeviceSegment {
   unsigned char* data;
-  std::uint64_t begin;  // where the segment begins in the packed piece, in bytes
+  std::uint64_t begin;     // where the segment begins in the packed piece, in bytes
+  bool is_direct = false;  // a copy engine may copy it out of the tensor, so that it need not be packed
 };
 
-// The arguments of one launch, which packs or unpacks a range of the piece. The kernels get them by value.
+// A range of the piece, which one launch packs or unpacks.
 struct SegmentsJob {
   const DeviceSegment* segments;  // the table
   std::uint64_t count;            // how many segments, without the last entry
   std::uint64_t first_byte;       // where the range begins in the piece; a multiple of 16
   std::uint64_t length_bytes;     // of the range
-  unsigned char* packed;          // the packed bytes of the range; 16-byte aligned
+  unsigned char* packed;          // the packed bytes of the range; 16-byte aligned. Null: they are not stored
+  bool skips_direct;              // leaves that lie in one direct segment are not stored
 };
 
 CKPT_ON_DEVICE std::uint64_t vector_count(const SegmentsJob& job) {
@@ -44,12 +46,12 @@ CKPT_ON_DEVICE std::uint64_t segment_of(const SegmentsJob& job, std::uint64_t by
   return low;
 }
 
-// Calls `meet(data, size, at)` for every segment that has bytes of vector number `index` of the range. `data` and
-// `size` are the segment's. The vector begins `at` bytes after the segment's first byte, or before it if `at` is
+// Calls `meet(data, size, at)` for every segment that has some of the 16 bytes from `byte` of the range on. `data` and
+// `size` are the segment's. The 16 bytes begin `at` bytes after the segment's first byte, or before it if `at` is
 // negative.
 template <class Meet>
-CKPT_ON_DEVICE void for_each_segment(const SegmentsJob& job, std::uint64_t index, Meet meet) {
-  const std::uint64_t begin = job.first_byte + index * vector_bytes, end = begin + vector_bytes;
+CKPT_ON_DEVICE void for_each_segment(const SegmentsJob& job, std::uint64_t byte, Meet meet) {
+  const std::uint64_t begin = job.first_byte + byte, end = begin + vector_bytes;
   for (std::uint64_t i = segment_of(job, begin); i < job.count && job.segments[i].begin < end; ++i) {
     const DeviceSegment& segment = job.segments[i];
     const auto size = static_cast<std::int64_t>(job.segments[i + 1].begin - segment.begin);
@@ -57,19 +59,24 @@ CKPT_ON_DEVICE void for_each_segment(const SegmentsJob& job, std::uint64_t index
   }
 }
 
-CKPT_ON_DEVICE void pack_vector(const SegmentsJob& job, std::uint64_t index) {
+// Reads 16 bytes of the range, from `byte` on, out of the segments.
+CKPT_ON_DEVICE Vector packed_bytes(const SegmentsJob& job, std::uint64_t byte) {
   Vector vector{};
-  for_each_segment(job, index, [&](const unsigned char* data, std::int64_t size, std::int64_t at) {
+  for_each_segment(job, byte, [&](const unsigned char* data, std::int64_t size, std::int64_t at) {
     add(vector, load(data, size, at));
   });
+  return vector;
+}
+
+// Writes vector number `index` of the range to the packed bytes.
+CKPT_ON_DEVICE void store_packed(const SegmentsJob& job, std::uint64_t index, const Vector& vector) {
   store(job.packed, static_cast<std::int64_t>(job.length_bytes), static_cast<std::int64_t>(index * vector_bytes),
         vector);
 }
 
-CKPT_ON_DEVICE void unpack_vector(const SegmentsJob& job, std::uint64_t index) {
-  const auto length = static_cast<std::int64_t>(job.length_bytes);
-  const Vector vector = load(job.packed, length, static_cast<std::int64_t>(index * vector_bytes));
-  for_each_segment(job, index,
+// Writes vector number `index` of the range to the segments.
+CKPT_ON_DEVICE void store_unpacked(const SegmentsJob& job, std::uint64_t index, const Vector& vector) {
+  for_each_segment(job, index * vector_bytes,
                    [&](unsigned char* data, std::int64_t size, std::int64_t at) { store(data, size, at, vector); });
 }
 

@@ -13,9 +13,9 @@ import sys
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 
 # Registers that each kernel may use. With more, fewer blocks run on a multiprocessor at a time.
-REGISTERS_MAX = {"ckpt_pack": 48, "ckpt_unpack": 48, "ckpt_digest": 72}
+REGISTERS_MAX = {"ckpt_pack": 64, "ckpt_unpack": 48}
 # What it must have of 128-bit accesses: without them it moves bytes one by one.
-WIDE = {"ckpt_pack": ("ld", "st"), "ckpt_unpack": ("ld", "st"), "ckpt_digest": ("ld",)}
+WIDE = {"ckpt_pack": ("ld", "st"), "ckpt_unpack": ("ld", "st")}
 
 
 def assembled(ptxas: str, architecture: str, file: str) -> dict[str, dict[str, int]]:

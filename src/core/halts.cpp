@@ -93,7 +93,7 @@ Halt advance(Halt halt, const std::vector<HaltedRank>& ranks, bool decides_now, 
     else if (halt.others.size() < unfrozen_max)
       halt.others.push_back({rank.rank, rank.node, answer.freeze, answer.iteration});
   }
-  halt.is_over = halt.is_over || ends_now || none_awaited(halt, ranks, has_ended);
+  halt.is_over = ends_now || none_awaited(halt, ranks, has_ended);
   return halt;
 }
 

@@ -60,8 +60,8 @@ struct Halt {
   std::uint32_t ranks = 0;                     // how many the job has
   std::uint32_t captured = 0;                  // ranks whose state of that iteration is whole
   std::vector<Unfrozen> others = {};           // the other ranks, lowest first, at most unfrozen_max of them
-  bool is_over = false;                        // true: the leader waits for no rank any more
-  Rank reporter = no_rank;                     // the rank that reported a failed communication; no_rank: none did
+  bool is_over = false;     // the leader waits for no rank; a culprit that answers late is waited for again
+  Rank reporter = no_rank;  // the rank that reported a failed communication; no_rank: none did
   NodeId reporter_node = no_node;
   bool operator==(const Halt&) const = default;
 };

@@ -16,14 +16,14 @@ class CudaKernels {
   CudaKernels(const CudaKernels&) = delete;
   CudaKernels& operator=(const CudaKernels&) = delete;
 
-  void pack(const kernels::device::SegmentsJob& job, CUstream stream) const;
-  void unpack(const kernels::device::SegmentsJob& job, CUstream stream) const;
-  // Computes one digest per leaf of `length_bytes` bytes at `data`. Both pointers are the device's.
-  void digest(CUdeviceptr data, std::uint64_t length_bytes, CUdeviceptr digests, CUstream stream) const;
+  // Packs or unpacks a range of a piece. Writes one digest for each leaf of the range to `digests`, unless that is 0.
+  // The range begins where a leaf begins. pack() also takes a range without packed bytes: it makes digests alone.
+  void pack(const kernels::device::SegmentsJob& range, CUdeviceptr digests, CUstream stream) const;
+  void unpack(const kernels::device::SegmentsJob& range, CUdeviceptr digests, CUstream stream) const;
 
  private:
   CUmodule module_ = nullptr;
-  CUfunction pack_ = nullptr, unpack_ = nullptr, digest_ = nullptr;
+  CUfunction pack_ = nullptr, unpack_ = nullptr;
 };
 
 }  // namespace ckpt::device

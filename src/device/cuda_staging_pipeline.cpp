@@ -27,22 +27,20 @@ void CudaStagingPipeline::begin(std::span<const Device::Copy> overlapped, const 
                                 CUstream stream) {
   Plans plans = take_overlapped(overlapped);
   plans[overlapped_count_] = synchronous.plan;
-  table_.assign(std::span(plans).first(overlapped_count_ + 1), CudaTable::Images::copied, retired_);
+  table_.assign(std::span(plans).first(overlapped_count_ + 1), CudaTable::Images::copied, retired_, direct_min_bytes());
   entered_.record(stream);
   entered_.hold_back(pack_stream_);
   table_.upload(pack_stream_);
   carry_at_once(synchronous, overlapped_count_, stream);
-  piece_ = leaf_ = 0;
-  skip_finished_pieces();
+  begin_chunks();
 }
 
 void CudaStagingPipeline::begin_late(std::span<const Device::Copy> overlapped) {
   const Plans plans = take_overlapped(overlapped);
-  table_.assign(std::span(plans).first(overlapped_count_), CudaTable::Images::copied, retired_);
+  table_.assign(std::span(plans).first(overlapped_count_), CudaTable::Images::copied, retired_, direct_min_bytes());
   table_.upload(pack_stream_);
   entered_.record(pack_stream_);
-  piece_ = leaf_ = 0;
-  skip_finished_pieces();
+  begin_chunks();
 }
 
 void CudaStagingPipeline::reserve_late(std::span<const Device::Copy> pieces) {
@@ -60,15 +58,24 @@ void CudaStagingPipeline::carry_at_once(const Device::Copy& copy, std::size_t pl
   if (synchronous_.size_bytes() < needed_bytes)
     retired_.add(std::exchange(synchronous_, DeviceMemory(2 * needed_bytes)));
   const CUdeviceptr data = synchronous_.pointer(), digests = data + leaves * leaf_bytes;
-  kernels_.pack(table_.job(plan, 0, length_bytes, data), pack_stream_);
+  kernels_.pack(table_.job(plan, 0, length_bytes, data), digests, pack_stream_);
   synchronous_packed_.record(pack_stream_);
   synchronous_packed_.hold_back(stream);
-  kernels_.digest(data, length_bytes, digests, pack_stream_);
-  synchronous_digested_.record(pack_stream_);
-  synchronous_digested_.hold_back(copy_stream_);
+  synchronous_packed_.hold_back(copy_stream_);
   copy_to_host(copy.to.data, data, length_bytes, copy_stream_);
   copy_to_host(copy.to.digests, digests, leaves * sizeof(std::uint64_t), copy_stream_);
   synchronous_arrived_.record(copy_stream_);
+}
+
+// The last chunks go through sub-buffers, as many as there are. Before the update, each of them needs a sub-buffer that
+// all chunks before them have left. So the update waits for the copies of these anyway, and they may read the tensors.
+void CudaStagingPipeline::begin_chunks() {
+  std::size_t chunks = 0;
+  for (std::size_t i = 0; i < overlapped_count_; ++i)
+    chunks += (overlapped_[i].plan->leaves() + ring_.leaves() - 1) / ring_.leaves();
+  direct_left_ = chunks - std::min(chunks, ring_.count());
+  piece_ = leaf_ = 0;
+  skip_finished_pieces();
 }
 
 void CudaStagingPipeline::skip_finished_pieces() {
@@ -83,25 +90,52 @@ void CudaStagingPipeline::pack_next() {
   const std::size_t first_byte = leaf_ * leaf_bytes;
   const std::size_t leaves = std::min(ring_.leaves(), plan.leaves() - leaf_);
   const std::size_t length_bytes = std::min(leaves * leaf_bytes, plan.length_bytes() - first_byte);
-  packed_chunks_[number_ % packed_chunks_.size()] = {overlapped_[piece_], leaf_, leaves, length_bytes};
+  const bool is_direct = direct_left_ > 0;
+  if (is_direct) --direct_left_;
+  packed_chunks_[number_ % packed_chunks_.size()] = {overlapped_[piece_], leaf_, leaves, length_bytes, is_direct};
   const SubBuffer& buffer = ring_[number_++];
   buffer.emptied.hold_back(pack_stream_);
-  kernels_.pack(table_.job(piece_, first_byte, length_bytes, buffer.data), pack_stream_);
-  kernels_.digest(buffer.data, length_bytes, buffer.digests, pack_stream_);
+  kernels_.pack(table_.job(piece_, first_byte, length_bytes, buffer.data, is_direct), buffer.digests, pack_stream_);
   buffer.filled.record(pack_stream_);
-  pack_backlog_.added(pack_stream_);
+  pack_backlog_.added(pack_stream_, 3);
   leaf_ += leaves;
   skip_finished_pieces();
 }
 
 void CudaStagingPipeline::copy_next() {
-  const auto& [copy, first_leaf, leaves, length_bytes] = packed_chunks_[copied_ % packed_chunks_.size()];
+  const Chunk& chunk = packed_chunks_[copied_ % packed_chunks_.size()];
   const SubBuffer& buffer = ring_[copied_++];
   buffer.filled.hold_back(copy_stream_);
-  copy_to_host(copy.to.data + first_leaf * leaf_bytes, buffer.data, length_bytes, copy_stream_);
-  copy_to_host(copy.to.digests + first_leaf, buffer.digests, leaves * sizeof(std::uint64_t), copy_stream_);
+  const std::size_t copies = copy_data(chunk, buffer.data);
+  copy_to_host(chunk.copy.to.digests + chunk.first_leaf, buffer.digests, chunk.leaves * sizeof(std::uint64_t),
+               copy_stream_);
   buffer.emptied.record(copy_stream_);
-  copy_backlog_.added(copy_stream_);
+  copy_backlog_.added(copy_stream_, copies + 3);
+}
+
+// Copies direct tensors from where they are, and all else from the sub-buffer. Returns the number of copies.
+std::size_t CudaStagingPipeline::copy_data(const Chunk& chunk, CUdeviceptr packed) const {
+  const Plan& plan = *chunk.copy.plan;
+  const std::vector<std::size_t>& offsets = plan.offsets();
+  const std::size_t first_byte = chunk.first_leaf * leaf_bytes, end = first_byte + chunk.length_bytes;
+  std::size_t done = first_byte, copies = 0;
+  const auto copy_until = [&](std::size_t byte, CUdeviceptr from) {
+    if (byte == done) return;
+    copy_to_host(chunk.copy.to.data + done, from, byte - done, copy_stream_);
+    done = byte;
+    ++copies;
+  };
+  const auto after_first = std::upper_bound(offsets.begin(), offsets.end(), first_byte);
+  auto tensor = static_cast<std::size_t>(after_first - offsets.begin()) - 1;
+  for (; chunk.is_direct && offsets[tensor] < end; ++tensor) {
+    if (!is_direct(plan, tensor, direct_min_bytes())) continue;
+    const auto& [data, size_bytes] = plan.targets()[tensor];
+    copy_until(std::max(offsets[tensor], first_byte), packed + (done - first_byte));
+    copy_until(std::min(offsets[tensor] + size_bytes, end),
+               reinterpret_cast<CUdeviceptr>(data) + (done - offsets[tensor]));
+  }
+  copy_until(end, packed + (done - first_byte));
+  return copies;
 }
 
 void CudaStagingPipeline::release(std::span<const Stream> streams) {
@@ -138,8 +172,7 @@ void CudaStagingPipeline::digest(const Plan& plan, std::uint64_t* digests, CUstr
     const SubBuffer& buffer = ring_[number_++];
     copied_ = number_;
     buffer.emptied.hold_back(pack_stream_);
-    kernels_.pack(table_.job(0, first_leaf * leaf_bytes, length_bytes, buffer.data), pack_stream_);
-    kernels_.digest(buffer.data, length_bytes, buffer.digests, pack_stream_);
+    kernels_.pack(table_.job(0, first_leaf * leaf_bytes, length_bytes, 0), buffer.digests, pack_stream_);
     copy_to_host(digests + first_leaf, buffer.digests, kernels::leaf_count(length_bytes) * sizeof(std::uint64_t),
                  pack_stream_);
     buffer.emptied.record(pack_stream_);
@@ -168,8 +201,7 @@ void CudaStagingPipeline::load_chunk(const CopyIn& copy_in, std::size_t first_le
   copy_in(buffer.data, first_byte, length_bytes, copy_stream_);
   buffer.filled.record(copy_stream_);
   buffer.filled.hold_back(pack_stream_);
-  kernels_.digest(buffer.data, length_bytes, buffer.digests, pack_stream_);
-  kernels_.unpack(table_.job(0, first_byte, length_bytes, buffer.data), pack_stream_);
+  kernels_.unpack(table_.job(0, first_byte, length_bytes, buffer.data), buffer.digests, pack_stream_);
   copy_to_host(digests + first_leaf, buffer.digests, kernels::leaf_count(length_bytes) * sizeof(std::uint64_t),
                pack_stream_);
   buffer.emptied.record(pack_stream_);

@@ -1,11 +1,16 @@
 // CudaStagingPipeline moves pieces between tensors and host memory, through sub-buffers in device memory:
 //
-//    pack stream:  [pack 0][digest 0][pack 1][digest 1]...        tensors -> sub-buffers; by kernels
-//    copy stream:            [copy out 0       ][copy out 1 ...   sub-buffers -> slots; by a copy engine
+//    pack stream:  [pack 0][pack 1][pack 2]...                 tensors -> sub-buffers and digests; by kernels
+//    copy stream:          [copy out 0       ][copy out 1 ...  sub-buffers -> slots; by a copy engine
 //
-// Packing reads a tensor once, at the speed of device memory. The sub-buffers hold what the slower link to the host has
-// not taken yet. If they hold the whole state, the next update can go on at once. Only this class writes them. So
-// digests match the bytes in the slot even if tensors change meanwhile.
+// Packing reads a tensor once, at the speed of device memory, and digests it on the way. The sub-buffers hold what the
+// slower link to the host has not taken yet. If they hold the whole state, the next update can go on at once. Only this
+// class writes them. So digests match the bytes in the slot even if tensors change meanwhile.
+//
+// If they do not hold the whole state, the update waits for the first chunks to be copied out. These are *direct*: a
+// kernel digests their tensors and packs only the small ones. The copy engine takes large tensors from where they are.
+// That saves a write and a read in device memory. Such a chunk is whole because its tensors do not change until it is
+// copied.
 //
 // Work is enqueued in the order in which it can be done. A stream may share a hardware queue with the caller's streams
 // (CUDA_DEVICE_MAX_CONNECTIONS). Work that waits there for something enqueued later would block both. Work that waits
@@ -53,8 +58,8 @@ class CudaStagingPipeline {
   // chunk to pack. is_packed() and is_copied(): true once it is enqueued for all chunks.
   bool is_packed() const { return piece_ == overlapped_count_; }
   bool is_copied() const { return is_packed() && copied_ == number_; }
-  bool may_pack() const { return !is_packed() && number_ - copied_ < ring_.count() && pack_backlog_.has_room(); }
-  bool may_copy() const { return copied_ < number_ && copy_backlog_.has_room(); }
+  bool may_pack() { return !is_packed() && number_ - copied_ < ring_.count() && pack_backlog_.has_room(); }
+  bool may_copy() { return copied_ < number_ && copy_backlog_.has_room(); }
   bool room() { return ring_[number_].emptied.reached(); }
   void pack_next();
   void copy_next();
@@ -89,7 +94,10 @@ class CudaStagingPipeline {
   template <class Each>
   void cut_into_chunks(const Plan& plan, Each each) const;
   void carry_at_once(const Device::Copy& copy, std::size_t plan, CUstream stream);
+  void begin_chunks();
   void skip_finished_pieces();
+  // A smaller tensor is not worth a copy of its own. At most 33 larger ones have bytes in a chunk.
+  std::size_t direct_min_bytes() const { return ring_.chunk_bytes() / 32; }
   void load_chunk(const CopyIn& copy_in, std::size_t first_leaf, std::uint64_t length_bytes, std::uint64_t* digests);
 
   CudaKernels kernels_;
@@ -97,20 +105,23 @@ class CudaStagingPipeline {
   CudaRing ring_;
   CudaTable table_;
   DeviceMemory synchronous_;
-  Event entered_, synchronous_packed_, synchronous_digested_, synchronous_arrived_, packed_, arrived_;
+  Event entered_, synchronous_packed_, synchronous_arrived_, packed_, arrived_;
 
   std::array<Device::Copy, plans_max> overlapped_{};
   std::size_t overlapped_count_ = 0;
   std::size_t piece_ = 0, leaf_ = 0;  // the next chunk to pack
   std::uint64_t number_ = 0;          // number of chunks that were packed or loaded, ever
   std::uint64_t copied_ = 0;          // number of chunks that were copied out or loaded, ever
+  std::size_t direct_left_ = 0;       // so many of the next chunks to pack are direct
   struct Chunk {
     Device::Copy copy;
     std::size_t first_leaf = 0, leaves = 0;
     std::size_t length_bytes = 0;
+    bool is_direct = false;
   };
+  std::size_t copy_data(const Chunk& chunk, CUdeviceptr packed) const;
   std::vector<Chunk> packed_chunks_;  // of each sub-buffer
-  CudaBacklog pack_backlog_{128}, copy_backlog_{128};
+  CudaBacklog pack_backlog_, copy_backlog_;
   RetiredMemory retired_;
 };
 

@@ -21,7 +21,7 @@ std::size_t image_room_bytes(std::size_t size_bytes) {
 
 }  // namespace
 
-void CudaTable::add(const Plan& plan) {
+void CudaTable::add(const Plan& plan, std::size_t direct_min_bytes) {
   first_entries_.push_back(entries_.size());
   for (std::size_t i = 0; i < plan.targets().size(); ++i) {
     const auto& [data, size_bytes] = plan.targets()[i];
@@ -31,7 +31,8 @@ void CudaTable::add(const Plan& plan) {
       imaged_.push_back(entries_.size());
       image_bytes_ += image_room_bytes(size_bytes);
     }
-    entries_.push_back({reinterpret_cast<unsigned char*>(data), plan.offsets()[i]});
+    entries_.push_back(
+        {reinterpret_cast<unsigned char*>(data), plan.offsets()[i], is_direct(plan, i, direct_min_bytes)});
   }
   entries_.push_back({nullptr, plan.length_bytes()});
 }
@@ -52,13 +53,14 @@ void CudaTable::stage(RetiredMemory& retired) {
   if (size_bytes != 0) std::memcpy(staged_.as<std::byte>(), entries_.data(), size_bytes);
 }
 
-void CudaTable::assign(std::span<const Plan* const> plans, Images images, RetiredMemory& retired) {
+void CudaTable::assign(std::span<const Plan* const> plans, Images images, RetiredMemory& retired,
+                       std::size_t direct_min_bytes) {
   entries_.clear();
   first_entries_.clear();
   images_.clear();
   imaged_.clear();
   image_bytes_ = 0;
-  for (const Plan* plan : plans) add(*plan);
+  for (const Plan* plan : plans) add(*plan, direct_min_bytes);
   first_entries_.push_back(entries_.size());
   place_images(images, retired);
   stage(retired);
@@ -89,10 +91,10 @@ void CudaTable::upload(CUstream stream) const {
 }
 
 kernels::device::SegmentsJob CudaTable::job(std::size_t plan, std::uint64_t first_byte, std::uint64_t length_bytes,
-                                            CUdeviceptr packed) const {
+                                            CUdeviceptr packed, bool skips_direct) const {
   const auto* const segments = reinterpret_cast<const kernels::device::DeviceSegment*>(on_device_.pointer());
   const std::size_t first = first_entries_[plan], count = first_entries_[plan + 1] - first - 1;
-  return {segments + first, count, first_byte, length_bytes, reinterpret_cast<unsigned char*>(packed)};
+  return {segments + first, count, first_byte, length_bytes, reinterpret_cast<unsigned char*>(packed), skips_direct};
 }
 
 void CudaTable::write_back() const {

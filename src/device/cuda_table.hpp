@@ -7,6 +7,7 @@
 // One thread at a time may use it, with the context current.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -16,21 +17,28 @@
 
 namespace ckpt::device {
 
+// True if a tensor of a plan is in device memory, and large enough to be worth a copy of its own.
+inline bool is_direct(const Plan& plan, std::size_t tensor, std::size_t direct_min_bytes) {
+  return plan.memories()[tensor] == CKPT_DEVICE && plan.targets()[tensor].size_bytes >= direct_min_bytes;
+}
+
 class CudaTable {
  public:
   enum class Images { copied, blank };
 
   // Makes the tables of these plans. For a capture, `images` is `copied`; for a restore, `blank`. The GPU must have
   // finished with the previous tables. Allocates if these are larger than all before, and adds what was too small to
-  // `retired`.
-  void assign(std::span<const Plan* const> plans, Images images, RetiredMemory& retired);
+  // `retired`. Tensors in device memory of at least `direct_min_bytes` are marked as direct.
+  void assign(std::span<const Plan* const> plans, Images images, RetiredMemory& retired,
+              std::size_t direct_min_bytes = SIZE_MAX);
   // Allocates what assign() needs for these plans, and adds what was too small to `retired`.
   void reserve(std::span<const Plan* const> plans, RetiredMemory& retired);
   // Copies the tables to the GPU, on this stream.
   void upload(CUstream stream) const;
-  // Returns a job for `length_bytes` packed bytes of plan number `plan`, from `first_byte` on. They lie at `packed`.
+  // Returns a job for `length_bytes` packed bytes of plan number `plan`, from `first_byte` on. They lie at `packed`, or
+  // nowhere if that is 0. `skips_direct`: leaves that lie in one direct tensor are not packed.
   kernels::device::SegmentsJob job(std::size_t plan, std::uint64_t first_byte, std::uint64_t length_bytes,
-                                   CUdeviceptr packed) const;
+                                   CUdeviceptr packed, bool skips_direct = false) const;
   // After a restore: copies the images into the tensors in host memory.
   void write_back() const;
 
@@ -40,7 +48,7 @@ class CudaTable {
     std::size_t size_bytes;
     std::size_t offset_bytes;
   };
-  void add(const Plan& plan);
+  void add(const Plan& plan, std::size_t direct_min_bytes);
   void place_images(Images images, RetiredMemory& retired);
   void stage(RetiredMemory& retired);
 

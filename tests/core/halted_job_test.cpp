@@ -98,6 +98,22 @@ TEST(HaltedJob, ARankWhoseNodeDoesNotAnswerIsNotWaitedFor) {
   EXPECT_TRUE(job.halt(0).is_over);
 }
 
+// A rank that had updated dies before its agent finds what it left.
+TEST(HaltedJob, TheIterationAtWhichRanksFreezeIsNotAbandoned) {
+  Job job;
+  for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
+  job.feed(own_node(2), Progress{2, 43, -1});
+  job.suspect(2, RankTrouble::stopped);
+  for (const Rank rank : {0u, 1u, 3u}) job.answer(rank, Freeze::held, 43);
+  for (const Rank rank : {0u, 1u, 3u}) {
+    ASSERT_TRUE(job.snapshot(rank, 43));
+    job.answer(rank, Freeze::captured, 43);
+  }
+  job.advance(1000);
+  for (const Rank rank : {0u, 1u, 3u})
+    EXPECT_NE(job.find_slot(own_node(rank), piece_of(private_shard(rank), {1, 43}, ranks)), nullptr) << rank;
+}
+
 // They wait for those that the halt holds.
 TEST(HaltedJob, NobodyIsAccusedOfWaiting) {
   Job job;

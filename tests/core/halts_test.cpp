@@ -76,6 +76,14 @@ TEST(Halts, ItIsOverOnceEveryAwaitedRankIsCapturedOrCannotBe) {
   EXPECT_TRUE(advance(running, {captured, rank_that(1, Freeze::held, 40)}, true, true).is_over) << "its time is up";
 }
 
+// Nobody waits for a culprit until it answers.
+TEST(Halts, ACulpritThatAnswersLateIsWaitedForAfterAll) {
+  const Halt over = next({rank_that(0, Freeze::captured, 40), rank_that(1, Freeze::none, -1, false)});
+  ASSERT_TRUE(over.is_over);
+  EXPECT_FALSE(next({rank_that(0, Freeze::captured, 40), rank_that(1, Freeze::capturing, 40)}, over).is_over);
+  EXPECT_TRUE(next({rank_that(0, Freeze::captured, 40), rank_that(1, Freeze::captured, 40)}, over).is_over);
+}
+
 TEST(Halts, ARankThatWasCapturedAtAnotherIterationDoesNotCount) {
   Halt halt = next({rank_that(0, Freeze::held, 40), rank_that(1, Freeze::held, 40)});
   halt = next({rank_that(0, Freeze::captured, 40), rank_that(1, Freeze::captured, 41)}, halt);

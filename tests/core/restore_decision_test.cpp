@@ -307,6 +307,16 @@ TEST_F(Recovery, KeepsTheOlderCommitUntilAReturnedOneHasItsCopiesAgain) {
   EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 5)) << "nobody knows of a last incarnation";
 }
 
+// The last incarnation went back to checkpoint 4, which is lost now. What lies beyond is void.
+TEST_F(Recovery, DoesNotAskForAsManyRanksAsCapturedWhatTheJobWentBackFrom) {
+  store_everywhere(5);
+  reports[0].highest_commit = CheckpointId(incarnation, 4);
+  question.world_size = 2;
+  question.members_incarnation = incarnation + 1;
+  question.restored = question.base = CheckpointId(incarnation, 4);
+  EXPECT_EQ(ask({0, 1, 2}).decision.verdict, Verdict::lost);
+}
+
 TEST_F(Recovery, RefusesWhatIsOfAnotherWorldSize) {
   store_everywhere(4);
   question.world_size = 2;

@@ -40,6 +40,7 @@ struct Buttons {
   CKPT_BUTTON(let_registrations);
   CKPT_BUTTON(pageable_copies);
   CKPT_BUTTON(event_queries);
+  CKPT_BUTTON(traffic_at);
   CKPT_BUTTON(refuse_stream_writes);
   CKPT_BUTTON(disturbed_captures);
   CKPT_BUTTON(free_bytes);

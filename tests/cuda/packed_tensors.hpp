@@ -33,7 +33,7 @@ class PackedTensors {
   const std::vector<std::byte>& bytes() const { return bytes_; }
   device::CudaExchange::Fill fill() const {
     return [this](std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to, CUstream stream) {
-      kernels_.pack(table_.job(0, first_byte, size_bytes, to), stream);
+      kernels_.pack(table_.job(0, first_byte, size_bytes, to), 0, stream);
     };
   }
 

@@ -12,10 +12,10 @@ namespace {
 // What the kernel does for one leaf.
 std::uint64_t digest_of(const DigestJob& job, std::uint64_t index) {
   const DeviceLeaf leaf = leaf_of(job, index);
-  if (is_short(leaf)) return digest_short(job, leaf);
+  if (is_short(leaf)) return digest_short(job.keys, leaf);
   std::uint64_t sums[lanes_per_leaf];
   for (unsigned lane = 0; lane < lanes_per_leaf; ++lane) sums[lane] = accumulate_lane(job, job.keys.words, leaf, lane);
-  return merge_lanes(job, sums, leaf.size_bytes);
+  return merge_lanes(job.keys, sums, leaf.size_bytes);
 }
 
 TEST(DigestBody, LeafOfEveryLengthEqualsWhatXxhashSays) {

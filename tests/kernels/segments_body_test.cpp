@@ -1,11 +1,12 @@
-// The GPU's packing and unpacking, run on the host thread by thread, over tensors with memory that may not be touched
-// right behind them.
-#include "kernels/segments_body.hpp"
-
+// The GPU's packing, unpacking and digesting, run on the host thread by thread, over tensors with memory that may not
+// be touched right behind them.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
 #include <memory>
 
+#include "kernels/pack_body.hpp"
 #include "parity_support.hpp"
 
 namespace ckpt::kernels::device {
@@ -23,9 +24,11 @@ class Tensors {
     }
     table_.push_back({nullptr, all_.size()});
   }
+  // From now on this tensor may be copied from where it is.
+  void make_direct(std::size_t tensor) { table_[tensor].is_direct = true; }
   const Bytes& all() const { return all_; }
   SegmentsJob job(std::uint64_t first_byte, std::uint64_t length_bytes, void* packed) const {
-    return {table_.data(), table_.size() - 1, first_byte, length_bytes, static_cast<unsigned char*>(packed)};
+    return {table_.data(), table_.size() - 1, first_byte, length_bytes, static_cast<unsigned char*>(packed), false};
   }
   Bytes read() const {
     Bytes all;
@@ -46,6 +49,18 @@ class Tensors {
   Bytes all_;
 };
 
+// Moves the leaves of a range, and returns their digests.
+template <Direction direction>
+std::vector<std::uint64_t> move(const SegmentsJob& range) {
+  const PackJob job{range, nullptr, make_digest_keys()};
+  std::vector<std::uint64_t> digests;
+  for (std::uint64_t i = 0; i < leaf_count(range.length_bytes); ++i)
+    digests.push_back(move_leaf_on_host<direction>(job, i));
+  return digests;
+}
+
+std::uint64_t xxhash_of(const Bytes& bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
 const std::vector<std::vector<std::size_t>> cases = {
     {1},           {16}, {15, 1, 17}, {4096, 3, 3, 3, 5000}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 40},
     {33, 64, 100},
@@ -55,8 +70,8 @@ TEST(SegmentsBody, PackingPutsAllTensorsInARow) {
   for (const auto& sizes : cases) {
     const Tensors tensors(sizes);
     alignas(16) std::byte packed[16384];
-    const SegmentsJob job = tensors.job(0, tensors.all().size(), packed);
-    for (std::uint64_t i = vector_count(job); i-- > 0;) pack_vector(job, i);
+    EXPECT_THAT(move<Direction::pack>(tensors.job(0, tensors.all().size(), packed)),
+                testing::ElementsAre(xxhash_of(tensors.all())));
     EXPECT_EQ(Bytes(packed, packed + tensors.all().size()), tensors.all());
   }
 }
@@ -67,10 +82,10 @@ TEST(SegmentsBody, EveryRangeHoldsItsPartAndNothingBehindItIsWritten) {
     for (const std::uint64_t length : {1ul, 16ul, 100ul}) {
       if (first + length > tensors.all().size()) continue;
       alignas(16) std::byte packed[128] = {};
-      const SegmentsJob job = tensors.job(first, length, packed);
-      for (std::uint64_t i = 0; i < vector_count(job); ++i) pack_vector(job, i);
+      const auto digests = move<Direction::pack>(tensors.job(first, length, packed));
       const auto begin = tensors.all().begin() + static_cast<std::ptrdiff_t>(first);
       Bytes expected(begin, begin + static_cast<std::ptrdiff_t>(length));
+      EXPECT_THAT(digests, testing::ElementsAre(xxhash_of(expected)));
       expected.resize(sizeof(packed));
       EXPECT_EQ(Bytes(packed, packed + sizeof(packed)), expected);
     }
@@ -84,10 +99,44 @@ TEST(SegmentsBody, UnpackingPutsEverythingBackInTwoRanges) {
     alignas(16) std::byte packed[16384];
     std::copy(tensors.all().begin(), tensors.all().end(), packed);
     tensors.clear();
-    for (const SegmentsJob& job : {tensors.job(0, cut, packed), tensors.job(cut, length - cut, packed + cut)})
-      for (std::uint64_t i = vector_count(job); i-- > 0;) unpack_vector(job, i);
+    for (const auto& [first, size] : {std::pair{std::uint64_t{0}, cut}, std::pair{cut, length - cut}}) {
+      const auto digests = move<Direction::unpack>(tensors.job(first, size, packed + first));
+      EXPECT_EQ(digests, digests_of(Bytes(packed + first, packed + first + size)));
+    }
     EXPECT_EQ(tensors.read(), tensors.all());
   }
+}
+
+TEST(SegmentsBody, LeafOfEveryLengthHasTheDigestThatXxhashSays) {
+  for (std::size_t length = 1; length < 2100; length += length < 260 ? 1 : 7) {
+    Tensors tensors({length});
+    alignas(16) std::byte packed[2112];
+    EXPECT_THAT(move<Direction::pack>(tensors.job(0, length, packed)), testing::ElementsAre(xxhash_of(tensors.all())))
+        << length;
+    EXPECT_THAT(move<Direction::unpack>(tensors.job(0, length, packed)), testing::ElementsAre(xxhash_of(tensors.all())))
+        << length;
+  }
+}
+
+TEST(SegmentsBody, EveryLeafOfAPieceHasItsOwnDigest) {
+  for (const std::size_t odd : {0, 1, 16, 333}) {
+    const Tensors tensors({leaf_size_bytes / 2, 2 * leaf_size_bytes + odd, 3});
+    EXPECT_EQ(move<Direction::pack>(tensors.job(0, tensors.all().size(), nullptr)), digests_of(tensors.all()));
+  }
+}
+
+TEST(SegmentsBody, LeavesOfADirectTensorAreDigestedAndNotPacked) {
+  Tensors tensors({100, 3 * leaf_size_bytes, 100});
+  tensors.make_direct(1);
+  Bytes packed(tensors.all().size() + 16);
+  std::byte* const aligned = packed.data() + (16 - misalignment(packed.data())) % 16;
+  SegmentsJob job = tensors.job(0, tensors.all().size(), aligned);
+  job.skips_direct = true;
+  EXPECT_EQ(move<Direction::pack>(job), digests_of(tensors.all()));
+  EXPECT_EQ(std::memcmp(aligned, tensors.all().data(), leaf_size_bytes), 0);
+  const Bytes untouched(2 * leaf_size_bytes);
+  EXPECT_EQ(std::memcmp(aligned + leaf_size_bytes, untouched.data(), untouched.size()), 0);
+  EXPECT_EQ(std::memcmp(aligned + 3 * leaf_size_bytes, tensors.all().data() + 3 * leaf_size_bytes, 200), 0);
 }
 
 }  // namespace

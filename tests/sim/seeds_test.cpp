@@ -271,6 +271,15 @@ TEST(Seeds, ALoneRankRestoresAllThatItTookOver) {
 // the checkpoint whole there.
 TEST(Seeds, ACheckpointOfMoreRanksIsNotWholeOnStorageWithoutTheirShards) { EXPECT_EQ(violation_today(940), ""); }
 
+// Nodes still had what the job had gone back from. The leader asked for as many ranks as had captured that.
+TEST(Seeds, WhatTheJobWentBackFromDoesNotHideThatTheRestIsLost) { EXPECT_EQ(violation_today(1938), ""); }
+
+// The only other rank was on the node of the last leader, so the halt was over before the suspected rank could answer.
+TEST(Seeds, ASuspectedRankThatAnswersIsCapturedBeforeTheNextIncarnation) { EXPECT_EQ(violation_today(2967), ""); }
+
+// A rank died in a halt after its update. All others had been captured at that iteration, and the leader gave it up.
+TEST(Seeds, TheIterationOfAHaltIsKept) { EXPECT_EQ(violation_today(2202), ""); }
+
 // A leader that could not reach the store was replaced, and called lost before it heard of that.
 TEST(Seeds, AFormerLeaderThatOnlyTheStoreDidNotHearIsNotLost) { EXPECT_EQ(violation_today(8193), ""); }
 

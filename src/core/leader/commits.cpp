@@ -80,7 +80,7 @@ bool Commits::never_complete(CheckpointId checkpoint, const Pieces& pieces) cons
 
 // Commits nothing while a replacement has a member's place. The member would not have such a commit. After the next
 // loss it would wrongly prove that nothing newer was committed.
-void Commits::reconcile(TimeMs now, Effects& effects) {
+void Commits::reconcile(std::optional<std::int64_t> frozen_at, TimeMs now, Effects& effects) {
   if (!view_.has_begun() || !view_.is_complete_incarnation() || !view_.record->replacements.empty()) return;
   for (const auto& [rank, binding] : view_.bindings) {
     const Peer& peer = *binding.peer;
@@ -116,7 +116,7 @@ void Commits::reconcile(TimeMs now, Effects& effects) {
   CheckpointId abandoned;
   for (const auto& [checkpoint, pieces] : view_.inventory) {
     if (checkpoint.incarnation() != view_.record->incarnation || checkpoint <= committed_) continue;
-    if (!never_complete(checkpoint, pieces)) continue;
+    if (checkpoint.iteration() == frozen_at || !never_complete(checkpoint, pieces)) continue;
     add_once(abandoned_, checkpoint);
     abandoned = checkpoint;
   }

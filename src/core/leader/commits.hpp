@@ -1,6 +1,8 @@
 // Commits is the part of the leader that declares a checkpoint committed or abandoned.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,11 +25,12 @@ class Commits {
   // The leader calls these in this order. leave_out_outsiders() ignores pieces of nodes outside the incarnation that
   // contradict its members. record_first_commit() writes into the incarnation's record that the incarnation has a
   // commit. abandon_disagreeing() abandons checkpoints whose ranks captured different bytes. reconcile() commits and
-  // abandons.
+  // abandons. `frozen_at`: the iteration of the incarnation's halt, if it is decided. That checkpoint is not abandoned:
+  // the agent of a rank that died may still find what it left.
   void leave_out_outsiders();
   void record_first_commit(TimeMs now, Effects& effects);
   void abandon_disagreeing();
-  void reconcile(TimeMs now, Effects& effects);
+  void reconcile(std::optional<std::int64_t> frozen_at, TimeMs now, Effects& effects);
 
   CheckpointId committed() const { return committed_; }
   CheckpointId own_commit() const { return own_commit_; }

@@ -142,7 +142,9 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   decision_.reconcile(now, effects);
   reconcile_placement(effects);
   restore_progress_.reconcile(now, effects);
-  commits_.reconcile(now, effects);
+  const Halt& halt = halts_.current();
+  const bool is_halted = halt.incarnation == view_.record->incarnation;
+  commits_.reconcile(is_halted ? halt.iteration : std::nullopt, now, effects);
   losses_.release(assignments_.take_released());
   losses_.reconcile(directive_sequence_, reconcile_gap_ms(), now, effects);
   reconcile_storage(now, effects);
@@ -153,7 +155,6 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   }
   reads_ = restore_progress_.plan_reads(commits_.committed(), now);
   reconcile_health(now);
-  const bool is_halted = halts_.current().incarnation == view_.record->incarnation;
   suspicions_.reconcile(view_, is_halted, losses_.has_listened(now), reconcile_gap_ms(), now);
   halts_.reconcile(view_, suspicions_.current(), admission_.is_held_back(), losses_.has_listened(now), now);
   send_directives(now, effects);

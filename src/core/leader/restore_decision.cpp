@@ -240,9 +240,11 @@ CheckpointId newest_commit_until(CheckpointId limit, const RecoveryQuestion& que
   return newest;
 }
 
-// The world size of the newest checkpoint that only as many ranks as captured it can restore, or 0.
+// The world size of the newest checkpoint that only as many ranks as captured it can restore, or 0. What the last
+// incarnation went back from does not count.
 std::uint32_t foreign_world_size(const Inventory& inventory, const RecoveryQuestion& question) {
   for (auto it = inventory.rbegin(); it != inventory.rend(); ++it) {
+    if (it->first > question.restored && it->first.incarnation() < question.members_incarnation) continue;
     const Needs needs = needs_of(it->second, it->first, question);
     if (!needs.can_restore()) return needs.world_size;
   }

@@ -23,6 +23,7 @@
 #include "launch.hpp"
 #include "memory.hpp"
 #include "streams.hpp"
+#include "traffic.hpp"
 
 #ifndef CKPT_DOUBLE_VERSION
 #define CKPT_DOUBLE_VERSION CUDA_VERSION
@@ -43,6 +44,7 @@ struct CUmod_st {
   const void* image;
 };
 struct CUfunc_st {
+  std::string name;
   cuda_double::Kernel kernel;
 };
 
@@ -66,6 +68,7 @@ struct Driver {
   cuda_double::Calls calls;
   cuda_double::Captures captures;
   Memory memory;
+  cuda_double::Traffic traffic;
   std::mutex events_mutex;  // for the two below
   std::set<CUevent> events;
   std::set<CUmodule> modules;
@@ -148,6 +151,12 @@ void copy_slowly(void* to, const void* from, std::size_t size_bytes) {
     if (const std::uint64_t bandwidth = driver().bandwidth_bytes_per_s)
       std::this_thread::sleep_until(begun_at + std::chrono::nanoseconds(done * 1'000'000'000ULL / bandwidth));
   }
+}
+
+// What the work of a copy is.
+void copy(const char* name, void* to, const void* from, std::size_t size_bytes) {
+  copy_slowly(driver().memory.bytes_at(to), driver().memory.bytes_at(from), size_bytes);
+  driver().traffic.add(driver().memory, name, {{{from, size_bytes}}, {{to, size_bytes}}});
 }
 
 bool is_pinned(const void* data, std::size_t size_bytes) { return driver().memory.pinned(data, size_bytes); }
@@ -491,10 +500,9 @@ EXPORT CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t size_b
   return on_stream(handle, [&](Stream& stream) {
     if (!driver().memory.allocated(from, size_bytes) || !driver().memory.copyable(to, size_bytes))
       return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result =
-        enqueue(stream, {CKPT_DOUBLE_TO_HOST,
-                         [=] { copy_slowly(to, driver().memory.bytes_at(reinterpret_cast<void*>(from)), size_bytes); },
-                         nullptr});
+    const CUresult result = enqueue(
+        stream,
+        {CKPT_DOUBLE_TO_HOST, [=] { copy("copy_to_host", to, reinterpret_cast<void*>(from), size_bytes); }, nullptr});
     if (result != CUDA_SUCCESS) return result;
     if (!is_pinned(to, size_bytes)) driver().streams.synchronize(stream);
     return now_or_dead();
@@ -512,12 +520,11 @@ EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t 
       staged = std::make_shared<std::vector<std::byte>>(bytes, bytes + size_bytes);
       ++driver().pageable_copies;
     }
-    return enqueue(stream, {CKPT_DOUBLE_TO_DEVICE,
-                            [=] {
-                              copy_slowly(driver().memory.bytes_at(reinterpret_cast<void*>(to)),
-                                          staged ? staged->data() : from, size_bytes);
-                            },
-                            nullptr});
+    return enqueue(
+        stream,
+        {CKPT_DOUBLE_TO_DEVICE,
+         [=] { copy("copy_to_device", reinterpret_cast<void*>(to), staged ? staged->data() : from, size_bytes); },
+         nullptr});
   });
 }
 
@@ -534,10 +541,13 @@ EXPORT CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, std::size_t size_
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t size_bytes, CUstream handle) {
   return on_stream(handle, [&](Stream& stream) {
     if (!driver().memory.allocated(to, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
-    return enqueue(
-        stream,
-        {cuda_double::other_work,
-         [=] { std::memset(driver().memory.bytes_at(reinterpret_cast<void*>(to)), value, size_bytes); }, nullptr});
+    return enqueue(stream,
+                   {cuda_double::other_work,
+                    [=] {
+                      std::memset(driver().memory.bytes_at(reinterpret_cast<void*>(to)), value, size_bytes);
+                      driver().traffic.add(driver().memory, "fill", {{}, {{reinterpret_cast<void*>(to), size_bytes}}});
+                    },
+                    nullptr});
   });
 }
 
@@ -571,7 +581,7 @@ EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const
     const cuda_double::Kernel kernel = cuda_double::find_kernel(name);
     if (kernel == nullptr) return CUDA_ERROR_NOT_FOUND;
     const std::lock_guard lock(driver().events_mutex);
-    *function = &functions.emplace(name, CUfunc_st{kernel}).first->second;
+    *function = &functions.emplace(name, CUfunc_st{name, kernel}).first->second;
     return CUDA_SUCCESS;
   });
 }
@@ -582,8 +592,10 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned y,
   return on_stream(handle, [&](Stream& stream) {
     if (blocks == 0 || threads == 0 || threads > 1024 || y * z * thread_y * thread_z != 1 || extra != nullptr)
       return CUDA_ERROR_INVALID_VALUE;
-    const auto work = [run = function->kernel(driver().memory, arguments, blocks, threads)] {
-      if (const CUresult result = run(); result != CUDA_SUCCESS) driver().streams.kill(result);
+    const auto work = [function, run = function->kernel(driver().memory, arguments, blocks, threads)] {
+      cuda_double::Footprint footprint;
+      if (const CUresult result = run(footprint); result != CUDA_SUCCESS) return driver().streams.kill(result);
+      driver().traffic.add(driver().memory, function->name, footprint);
     };
     return enqueue(stream, {CKPT_DOUBLE_KERNEL, work, nullptr});
   });
@@ -630,6 +642,9 @@ EXPORT void ckpt_double_queue_depth(std::uint64_t operations) { driver().streams
 EXPORT std::uint64_t ckpt_double_queue_full(void) { return driver().streams.queue_full(); }
 EXPORT void ckpt_double_driver_version(int version) { driver().version = version; }
 EXPORT void ckpt_double_refuse_stream_writes(int result) { driver().stream_write_refusal = result; }
+EXPORT int ckpt_double_traffic_at(std::uint64_t index, ckpt_double_traffic* sums) {
+  return driver().traffic.at(index, sums) ? 1 : 0;
+}
 EXPORT std::uint64_t ckpt_double_pageable_copies(void) { return driver().pageable_copies; }
 EXPORT std::uint64_t ckpt_double_event_queries(void) { return driver().event_queries; }
 EXPORT std::uint64_t ckpt_double_disturbed_captures(void) { return driver().captures.invalidated(); }

@@ -25,6 +25,17 @@ typedef enum ckpt_double_calls {
   CKPT_DOUBLE_CALLS_WAIT_FOR_KERNEL = 2 /* until the next kernel of a library, as NCCL is one, has ended */
 } ckpt_double_calls;
 
+/* What copies or launches of one kind did. Names are copy_to_host, copy_to_device, fill and those of our kernels. */
+/* NOLINTNEXTLINE(modernize-use-using): C reads it, too */
+typedef struct ckpt_double_traffic {
+  const char* name; /* stays valid */
+  uint64_t count;   /* of copies or launches that are done */
+  uint64_t device_read_bytes;
+  uint64_t device_written_bytes;
+  uint64_t to_host_bytes;   /* written to host memory, so through the link */
+  uint64_t to_device_bytes; /* read from host memory */
+} ckpt_double_traffic;
+
 /* As at start: nothing held, no limits, no failure. Allocations, streams and registrations stay;
  * but a context that died is a new one and has none of the first and the last. */
 void ckpt_double_reset(void);
@@ -73,6 +84,8 @@ uint64_t ckpt_double_freed_here(void);
 /* Registered ranges; allocations of device memory. */
 uint64_t ckpt_double_registrations(void);
 uint64_t ckpt_double_allocations(void);
+/* The sums of kind number `index`, since the start. Returns 0 and leaves `sums` alone if there are fewer kinds. */
+int ckpt_double_traffic_at(uint64_t index, ckpt_double_traffic* sums);
 /* How much a stream's queue takes before enqueueing waits, and how often one was full. */
 void ckpt_double_queue_depth(uint64_t operations);
 uint64_t ckpt_double_queue_full(void);

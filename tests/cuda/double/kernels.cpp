@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/digest_body.hpp"
 #include "kernels/launch.hpp"
-#include "kernels/segments_body.hpp"
+#include "kernels/pack_body.hpp"
 
 namespace cuda_double {
 namespace {
@@ -16,52 +15,57 @@ bool is_reachable(const Memory& memory, const void* data, std::uint64_t size_byt
   return memory.allocated(reinterpret_cast<CUdeviceptr>(data), size_bytes) || memory.pinned(data, size_bytes);
 }
 
-// The bytes of the segments that are in the job's range. `segments` is the table, where host code can read it.
-bool are_reachable(const Memory& memory, const SegmentsJob& job, const DeviceSegment* segments) {
+bool are_reachable(const Memory& memory, const std::vector<Footprint::Range>& ranges) {
+  return std::all_of(ranges.begin(), ranges.end(),
+                     [&](const auto& range) { return is_reachable(memory, range.data, range.size_bytes); });
+}
+
+bool is_reachable(const Memory& memory, const Footprint& footprint) {
+  return are_reachable(memory, footprint.reads) && are_reachable(memory, footprint.writes);
+}
+
+// Adds the bytes of the segments that are in the job's range. `segments` is the table, where host code can read it.
+void add_segments(const SegmentsJob& job, const DeviceSegment* segments, std::vector<Footprint::Range>& ranges) {
   const std::uint64_t first = job.first_byte, last = job.first_byte + job.length_bytes;
   for (std::uint64_t i = 0; i < job.count; ++i) {
     const std::uint64_t begin = std::max(segments[i].begin, first), end = std::min(segments[i + 1].begin, last);
-    if (begin < end && !is_reachable(memory, segments[i].data + (begin - segments[i].begin), end - begin)) return false;
+    if (begin < end) ranges.push_back({segments[i].data + (begin - segments[i].begin), end - begin});
   }
-  return true;
 }
 
-// A job as host code can run it: its table and what the table points to, where their bytes are.
-template <void (*vector_work)(const SegmentsJob&, std::uint64_t)>
-std::function<CUresult()> segments_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned threads) {
-  return [&memory, job = *static_cast<const SegmentsJob*>(arguments[0]), blocks, threads]() mutable {
-    const std::uint64_t table_bytes = (job.count + 1) * sizeof(DeviceSegment);
-    if (!is_reachable(memory, job.segments, table_bytes) || !is_reachable(memory, job.packed, job.length_bytes))
-      return CUDA_ERROR_ILLEGAL_ADDRESS;
-    const DeviceSegment* const table = memory.bytes_at(job.segments);
-    if (!are_reachable(memory, job, table)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-    std::vector<DeviceSegment> segments(table, table + job.count + 1);
+// Adds the packed bytes of those leaves of the range that the kernel stores or reads.
+void add_packed(SegmentsJob job, const DeviceSegment* segments, std::vector<Footprint::Range>& ranges) {
+  job.segments = segments;
+  for (std::uint64_t i = 0; i < ckpt::kernels::leaf_count(job.length_bytes); ++i) {
+    const SegmentsJob leaf = leaf_job(job, i);
+    if (leaf.packed != nullptr) ranges.push_back({leaf.packed, leaf.length_bytes});
+  }
+}
+
+// Runs a job: its table and what the table points to, where their bytes are. Each block has a leaf.
+template <Direction direction>
+Work pack_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned threads) {
+  return [&memory, job = *static_cast<const PackJob*>(arguments[0]), blocks, threads](Footprint& footprint) mutable {
+    constexpr bool packs = direction == Direction::pack;
+    SegmentsJob& range = job.range;
+    const std::uint64_t leaves = ckpt::kernels::leaf_count(range.length_bytes);
+    if (threads != pack_threads_per_block || blocks != leaves) return CUDA_ERROR_INVALID_VALUE;
+    footprint.reads.push_back({range.segments, (range.count + 1) * sizeof(DeviceSegment)});
+    if (!is_reachable(memory, footprint)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    const DeviceSegment* const table = memory.bytes_at(range.segments);
+    add_segments(range, table, packs ? footprint.reads : footprint.writes);
+    add_packed(range, table, packs ? footprint.writes : footprint.reads);
+    if (job.digests != nullptr) footprint.writes.push_back({job.digests, leaves * sizeof(job.digests[0])});
+    if (!is_reachable(memory, footprint)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    std::vector<DeviceSegment> segments(table, table + range.count + 1);
     for (DeviceSegment& segment : segments) segment.data = memory.bytes_at(segment.data);
-    job.segments = segments.data();
-    job.packed = memory.bytes_at(job.packed);
-    const std::uint64_t count = std::uint64_t{blocks} * threads;
-    for (std::uint64_t i = 0; i < count && i < vector_count(job); ++i) vector_work(job, i);
-    return CUDA_SUCCESS;
-  };
-}
-
-std::uint64_t digest_of(const DigestJob& job, std::uint64_t index) {
-  const DeviceLeaf leaf = leaf_of(job, index);
-  if (is_short(leaf)) return digest_short(job, leaf);
-  std::uint64_t sums[lanes_per_leaf];
-  for (unsigned lane = 0; lane < lanes_per_leaf; ++lane) sums[lane] = accumulate_lane(job, job.keys.words, leaf, lane);
-  return merge_lanes(job, sums, leaf.size_bytes);
-}
-
-std::function<CUresult()> digest_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned) {
-  return [&memory, job = *static_cast<const DigestJob*>(arguments[0]), blocks]() mutable {
-    if (!is_reachable(memory, job.data, job.length_bytes) ||
-        !is_reachable(memory, job.digests, job.leaves * sizeof(job.digests[0])))
-      return CUDA_ERROR_ILLEGAL_ADDRESS;
-    job.data = memory.bytes_at(job.data);
-    job.digests = memory.bytes_at(job.digests);
-    const std::uint64_t count = std::uint64_t{blocks} * digest_leaves_per_block;
-    for (std::uint64_t i = 0; i < count && i < job.leaves; ++i) job.digests[i] = digest_of(job, i);
+    range.segments = segments.data();
+    range.packed = memory.bytes_at(range.packed);
+    std::uint64_t* const digests = memory.bytes_at(job.digests);
+    for (std::uint64_t i = 0; i < leaves; ++i) {
+      const std::uint64_t digest = move_leaf_on_host<direction>(job, i);
+      if (digests != nullptr) digests[i] = digest;
+    }
     return CUDA_SUCCESS;
   };
 }
@@ -69,9 +73,8 @@ std::function<CUresult()> digest_kernel(const Memory& memory, void** arguments, 
 }  // namespace
 
 Kernel find_kernel(std::string_view name) {
-  if (name == "ckpt_pack") return segments_kernel<pack_vector>;
-  if (name == "ckpt_unpack") return segments_kernel<unpack_vector>;
-  if (name == "ckpt_digest") return digest_kernel;
+  if (name == "ckpt_pack") return pack_kernel<Direction::pack>;
+  if (name == "ckpt_unpack") return pack_kernel<Direction::unpack>;
   return nullptr;
 }
 

@@ -6,13 +6,15 @@
 #include <string_view>
 
 #include "memory.hpp"
+#include "traffic.hpp"
 
 namespace cuda_double {
 
-// Takes the arguments out of what cuLaunchKernel() gets, at the launch; what it returns is the work. The work touches
-// nothing and returns CUDA_ERROR_ILLEGAL_ADDRESS if a range that it would read or write is not within one allocation or
-// registration at that moment.
-using Kernel = std::function<CUresult()> (*)(const Memory& memory, void** arguments, unsigned blocks, unsigned threads);
+// The work of one launch. It adds all that the kernel reads and writes to `footprint`. It touches nothing and returns
+// CUDA_ERROR_ILLEGAL_ADDRESS if one of these ranges is not within one allocation or registration at that moment.
+using Work = std::function<CUresult(Footprint& footprint)>;
+// Takes the arguments out of what cuLaunchKernel() gets, at the launch.
+using Kernel = Work (*)(const Memory& memory, void** arguments, unsigned blocks, unsigned threads);
 
 // Null for a name that is not known.
 Kernel find_kernel(std::string_view name);

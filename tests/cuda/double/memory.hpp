@@ -16,7 +16,7 @@ namespace cuda_double {
 
 class Memory {
  public:
-  static constexpr std::size_t window_bytes = std::size_t{1} << 30;
+  static constexpr std::size_t window_bytes = std::size_t{4} << 30;
   static constexpr unsigned char poison = 0xDB;  // what freed device memory is filled with
 
   Memory();
