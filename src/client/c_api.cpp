@@ -14,7 +14,7 @@
 #include "device/open_device.hpp"
 #include "kernels/digest.hpp"
 
-namespace {
+namespace ckpt::client {
 
 // Detects that a process is a forked child. A child inherits an engine's memory, but not its threads and mappings.
 class ForkGuard {
@@ -38,11 +38,11 @@ class ForkGuard {
   volatile char* page_ = nullptr;
 };
 
-}  // namespace
+}  // namespace ckpt::client
 
 struct ckpt_engine {
   explicit ckpt_engine(const ckpt::Options& options) : engine(options, ckpt::device::open_device(options)) {}
-  ForkGuard fork_guard;
+  ckpt::client::ForkGuard fork_guard;
   ckpt::client::Engine engine;
 };
 

@@ -11,7 +11,7 @@ namespace ckpt::agent {
 namespace {
 
 constexpr std::size_t much = 1u << 30;
-const net::PieceName piece{"rank0", CheckpointId(1, 5).word()};
+const net::PieceName some_piece{"rank0", CheckpointId(1, 5).word()};
 
 class SchedulerTest : public ::testing::Test {
  protected:
@@ -122,7 +122,7 @@ TEST_F(SchedulerTest, LearnsTheLinkFromChunksThatMetNoCommunication) {
     ASSERT_GT(scheduler.allow(much, 0), 0u);
     if (meets) writer.begin(0, Clock::now());
     const auto now = Clock::now();
-    scheduler.received({1, piece, 100'000, now, now + std::chrono::milliseconds(1), true});
+    scheduler.received({1, some_piece, 100'000, now, now + std::chrono::milliseconds(1), true});
     if (meets) writer.end(0, Clock::now());
   };
   for (int i = 0; i < 8; ++i) send(true);
@@ -139,7 +139,7 @@ TEST_F(SchedulerTest, TracesWhatItHears) {
   iterate(*control, 3);
   scheduler.listen();
   const auto now = Clock::now();
-  scheduler.received({1, piece, 100'000, now, now, true});
+  scheduler.received({1, some_piece, 100'000, now, now, true});
   EXPECT_EQ(traced(TraceEvent::Kind::communication), 3);
   EXPECT_EQ(traced(TraceEvent::Kind::iteration), 3);
   EXPECT_EQ(traced(TraceEvent::Kind::chunk), 1);

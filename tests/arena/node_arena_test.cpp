@@ -321,7 +321,7 @@ TEST(Control, AGrantNamesASpareSlotAndTheTrainerSaysWhichOneItHasUsed) {
 TEST(Control, ANewIncarnationCutsTheOldTrainerOff) {
   const TemporaryDirectory temp{test::in_memory};
   Control first = Control::create(temp.path(), 5);
-  first.grant({9, 2, 1});
+  first.grant({9, {2, 1}});
   const Control kept = Control::attach(temp.path(), 5);
   EXPECT_TRUE(kept.same_as(first));
   EXPECT_EQ(kept.grant().sequence, 9u);

@@ -559,7 +559,7 @@ TEST_F(SnapshotTest, AGrantForASlotThatDoesNotExistIsNotUsed) {
   restore(*engine);
   ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
   ASSERT_EQ(engine->before_update().status, CKPT_OK);
-  agent_->control().grant({2, 3, 0});
+  agent_->control().grant({2, {3, 0}});
   EXPECT_EQ(caught([&] { engine->snapshot(1); }).status, CKPT_ERR_INTERNAL);
 }
 

@@ -211,7 +211,7 @@ TEST(AnIncarnationThatANodeWasTold, IsFollowedByAnotherOnlyOnceThereIsARank) {
 // removed the assignments of the incarnation before. Those who know of it may not be there for as long as a leader
 // waits for assignments.
 TEST(AnIncarnationThatANodeWasTold, IsNotDecidedTwice) {
-  for (const auto [notified, are_removed] :
+  for (const auto& [notified, are_removed] :
        {std::pair{0u, false}, {1u, false}, {2u, false}, {3u, false}, {2u, true}, {3u, true}}) {
     LoneNode node{Config{}};
     const auto assignments = some_assignments();
