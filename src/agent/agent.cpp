@@ -79,8 +79,13 @@ std::string machine_name() {
 
 std::optional<net::ServedPiece> serve(const PieceIndex& index, const ArrivingPieces& arriving,
                                       const net::PieceName& name) {
-  const Pin piece = index.find(name.shard, CheckpointId::from_word(name.checkpoint));
-  if (piece == nullptr) return arriving.find(name);
+  const auto find = [&] { return index.find(name.shard, CheckpointId::from_word(name.checkpoint)); };
+  Pin piece = find();
+  if (piece == nullptr) {
+    if (auto served = arriving.find(name)) return served;
+    piece = find();  // it may have become whole between the two looks
+  }
+  if (piece == nullptr) return std::nullopt;
   return net::ServedPiece{piece->encoded_manifest(),
                           {piece->data(), piece->manifest().length_bytes},
                           std::const_pointer_cast<HeldPiece>(piece)};

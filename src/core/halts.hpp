@@ -60,7 +60,8 @@ struct Halt {
   std::uint32_t ranks = 0;                     // how many the job has
   std::uint32_t captured = 0;                  // ranks whose state of that iteration is whole
   std::vector<Unfrozen> others = {};           // the other ranks, lowest first, at most unfrozen_max of them
-  bool is_over = false;     // the leader waits for no rank; a culprit that answers late is waited for again
+  // The leader waits for no rank. If a culprit comes to rest after all, it waits again.
+  bool is_over = false;
   Rank reporter = no_rank;  // the rank that reported a failed communication; no_rank: none did
   NodeId reporter_node = no_node;
   bool operator==(const Halt&) const = default;
@@ -75,7 +76,7 @@ struct HaltedRank {
   Rank rank = 0;
   NodeId node = no_node;
   FreezeAnswer answer;
-  bool is_awaited = true;  // false: its process has ended, or its node does not answer, or it is a culprit
+  bool is_awaited = true;  // false: its process has ended, or its node does not answer, or it is a culprit not at rest
 };
 
 // Returns the halt's next state, computed from the ranks' answers. `decides_now`: decide the iteration without waiting

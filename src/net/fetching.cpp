@@ -69,7 +69,7 @@ void Fetching::answered(const std::shared_ptr<Link>& link, Arrival& arrival) {
   const FetchPtr fetch = find(link, answer->request);
   if (fetch == nullptr || fetch->state == State::ending) return;
   if (answer->status == wire::Status::waiting) return postpone(fetch);
-  const bool is_given_up = fetch->state == State::receiving && answer->status == wire::Status::not_there;
+  const bool is_given_up = fetch->state != State::asked && answer->status == wire::Status::not_there;
   if (is_given_up) return end(fetch, FetchEnd::not_there);  // the source received the piece itself, and that failed
   if (fetch->state != State::asked || !wire::within(*answer, fetch->asked)) return;
   fetch->progressed_at_ms = now_ms();

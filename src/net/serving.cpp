@@ -33,8 +33,14 @@ struct Serving::Serve {
   bool cancelled = false;
   std::int64_t noted_at_ms = 0;  // when a frame last came from the asker or went to it
   std::int64_t asked_at_ms = now_ms();
+  std::int64_t looked_at_ms = 0;  // when its piece was last looked for
 
   bool urgent() const { return (asked.wishes & wire::is_urgent) != 0; }
+  // Whoever restores asks for the whole piece. A request for a range comes from a decoder, which has other sources.
+  bool may_wait_for_arrival() const {
+    return urgent() && asked.first_byte == 0 && asked.size_bytes == UINT64_MAX &&
+           now_ms() - asked_at_ms < arrival_wait_ms;
+  }
   bool may_send(std::size_t under_way_max) const {
     return accepted && has_room && !cancelled && !sent() && is_ready() && under_way.size() < under_way_max;
   }
@@ -90,10 +96,11 @@ void Serving::answer(const Serve& serve, wire::Status status) {
   serve.link->send(wire::kind_fetch_answer, answer, serve.source.manifest, serve.source.pin);
 }
 
-// Returns false if the piece is not here, but may be about to arrive.
+// Returns false if the piece is not here, but may be about to arrive. Looks for it at most once in a millisecond.
 bool Serving::open(const ServePtr& serve) {
+  if (std::exchange(serve->looked_at_ms, now_ms()) == now_ms()) return false;
   auto source = serve_(serve->link->peer(), serve->piece);
-  if (!source && serve->urgent() && now_ms() - serve->asked_at_ms < arrival_wait_ms) return false;
+  if (!source && serve->may_wait_for_arrival()) return false;
   if (source) {
     source->data = wire::range_of(serve->asked, source->data);
     if ((serve->asked.wishes & wire::wants_manifest) == 0) source->manifest = {};

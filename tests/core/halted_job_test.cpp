@@ -69,6 +69,21 @@ TEST(HaltedJob, TheDecidedIterationReachesEveryRank) {
   for (Rank rank = 0; rank < ranks; ++rank) EXPECT_EQ(job.halts[rank].back().iteration, 44) << rank;
 }
 
+// Its update may communicate with ranks that are gone.
+TEST(HaltedJob, ACulpritIsWaitedForOnceItIsAtRestAndNotInAnUpdate) {
+  Job job;
+  job.suspect(2, RankTrouble::stopped);
+  for (const Rank rank : {0u, 1u, 3u}) job.answer(rank, Freeze::held, 43);
+  for (const Rank rank : {0u, 1u, 3u}) job.answer(rank, Freeze::captured, 43);
+  ASSERT_TRUE(job.halt().is_over);
+  job.answer(2, Freeze::updating, 43);
+  EXPECT_TRUE(job.halt().is_over);
+  job.answer(2, Freeze::held, 43);
+  EXPECT_FALSE(job.halt().is_over);
+  job.answer(2, Freeze::captured, 43);
+  EXPECT_TRUE(job.halt().is_over);
+}
+
 TEST(HaltedJob, ARankThatNeverAnswersIsWaitedForUntilTheDeadlineAlone) {
   Job job;
   job.suspect(2, RankTrouble::stopped);

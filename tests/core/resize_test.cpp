@@ -175,7 +175,7 @@ TEST_F(Resize, UnlessAllRanksCanTakeOverShardsTheCheckpointIsRefusedAndKept) {
   restart_with(3);
   ASSERT_TRUE(cluster->failed.contains(0));
   EXPECT_EQ(cluster->failed.at(0).error, RestoreError::mismatch);
-  EXPECT_THAT(cluster->failed.at(0).text, HasSubstr("all ranks can take over shards of others"));
+  EXPECT_THAT(cluster->failed.at(0).text, HasSubstr("if all ranks use a Checkpointer"));
   cluster->takes_no_shards.reset();
   restart_with(3);
   expect_all_taken(4, 3, CheckpointId(1, 3));

@@ -20,7 +20,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-COMPILE_TIMEOUT_S = 120
+COMPILE_TIMEOUT_S = 600
 RUN_TIMEOUT_S = 300
 SIMULATOR = "ckpt_sim"
 VIOLATION = re.compile(r"^seed (\d+) at \d+ ms: (\S+): (.*)$", re.MULTILINE)

@@ -95,6 +95,7 @@ std::optional<std::span<std::byte>> FetchSink::begin(std::span<const std::byte> 
   {
     const std::lock_guard lock(mutex_);
     encoded_manifest_.assign(manifest.begin(), manifest.end());
+    length_bytes_ = manifest_.length_bytes;
     verified_.assign(manifest_.leaves.size(), false);
   }
   return std::span(destination_.data(), data_bytes);
@@ -147,14 +148,15 @@ void FetchSink::note_verified(std::size_t first_leaf, std::size_t last_leaf) {
 }
 
 std::optional<net::ServedPiece> FetchSink::serve() {
-  const std::lock_guard lock(mutex_);
-  if (encoded_manifest_.empty() || has_failed()) return std::nullopt;
-  ++readers_;
   const auto self = shared_from_this();
-  return net::ServedPiece{encoded_manifest_,
-                          {destination_.data(), manifest_.length_bytes},
-                          std::shared_ptr<void>(nullptr, [self](void*) { self->stop_reading(); }),
-                          [self] { return self->ready_bytes(); }};
+  {
+    const std::lock_guard lock(mutex_);
+    if (encoded_manifest_.empty() || has_failed()) return std::nullopt;
+    ++readers_;
+  }
+  std::shared_ptr<void> pin(nullptr, [self](void*) { self->stop_reading(); });
+  return net::ServedPiece{
+      encoded_manifest_, {destination_.data(), length_bytes_}, std::move(pin), [self] { return self->ready_bytes(); }};
 }
 
 void FetchSink::stop_reading() {
@@ -168,7 +170,7 @@ void FetchSink::stop_reading() {
 std::optional<std::size_t> FetchSink::ready_bytes() const {
   const std::lock_guard lock(mutex_);
   if (has_failed()) return std::nullopt;
-  return std::min<std::size_t>(verified_leaves_ * kernels::leaf_size_bytes, manifest_.length_bytes);
+  return std::min<std::size_t>(verified_leaves_ * kernels::leaf_size_bytes, length_bytes_);
 }
 
 void FetchSink::keep(Pin piece) {

@@ -99,6 +99,7 @@ class FetchSink : public net::Sink, public RunningFetch, public std::enable_shar
 
   mutable std::mutex mutex_;
   std::vector<std::byte> encoded_manifest_;  // empty before begin(), constant afterwards
+  std::size_t length_bytes_ = 0;             // likewise
   std::vector<bool> verified_;               // by leaf
   std::size_t verified_leaves_ = 0;          // all leaves before this one are verified
   std::size_t readers_ = 0;

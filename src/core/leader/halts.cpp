@@ -45,9 +45,9 @@ std::vector<HaltedRank> halted_ranks(const JobView& view, const Halt& halt, Time
       continue;
     }
     const Binding& binding = bound->second;
-    // A culprit that answers after all counts, but nobody waits for it.
-    const bool is_silent_culprit = is_culprit(halt, rank) && binding.rank.freeze.freeze == Freeze::none;
-    ranks.push_back({rank, binding.node, binding.rank.freeze, is_running(view, binding, now) && !is_silent_culprit});
+    // Nobody waits for a culprit before it is at rest. It may never finish its update, if that communicates.
+    const bool is_busy_culprit = is_culprit(halt, rank) && binding.rank.freeze.freeze < Freeze::held;
+    ranks.push_back({rank, binding.node, binding.rank.freeze, is_running(view, binding, now) && !is_busy_culprit});
   }
   return ranks;
 }

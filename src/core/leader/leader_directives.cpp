@@ -172,7 +172,8 @@ Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs no
   return directive;
 }
 
-// Not before its pieces are known. A node that replaced a member waits for the incarnation in which it gets a rank.
+// False before the leader knows its pieces. A node that replaced a member waits for the incarnation in which it gets a
+// rank.
 bool Leader::takes_orders(const Peer& peer) const {
   return peer.report.epoch == view_.epoch &&
          (view_.assignment_table.is_member(peer.report.node, peer.report.arena_id) ||
@@ -211,7 +212,7 @@ void Leader::add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Direc
   }
 }
 
-// Of the checkpoint to restore.
+// The order to fetch a piece of the checkpoint that ranks restore.
 FetchOrder Leader::restore_of(NodeId node, const Places::value_type& place, const Holders& holders, TimeMs now) const {
   const auto [fetching, is_new] = fetching_.try_emplace(place.first);
   if (is_new) fetching->second = nodes_fetching(place.second, holders, now);

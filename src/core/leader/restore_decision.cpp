@@ -240,8 +240,8 @@ CheckpointId newest_commit_until(CheckpointId limit, const RecoveryQuestion& que
   return newest;
 }
 
-// The world size of the newest checkpoint that only as many ranks as captured it can restore, or 0. What the last
-// incarnation went back from does not count.
+// The world size of the newest checkpoint that only as many ranks as captured it can restore, or 0. Skips
+// checkpoints that the last incarnation discarded, because it restored an older one.
 std::uint32_t foreign_world_size(const Inventory& inventory, const RecoveryQuestion& question) {
   for (auto it = inventory.rbegin(); it != inventory.rend(); ++it) {
     if (it->first > question.restored && it->first.incarnation() < question.members_incarnation) continue;
@@ -254,8 +254,8 @@ std::uint32_t foreign_world_size(const Inventory& inventory, const RecoveryQuest
 std::string mismatch_text(std::uint32_t stored, std::uint32_t world_size) {
   return "the stored checkpoints are of a job of " + std::to_string(stored) + " ranks, and this job has " +
          std::to_string(world_size) +
-         ". Another number of ranks can restore them only if all ranks are known to share one main shard, or if all "
-         "ranks can take over shards of others, as a Checkpointer can, and all shards are known. Start " +
+         ". Another number of ranks can restore them only if all ranks share one main shard, or if all ranks use a "
+         "Checkpointer. In both cases, it must be known which shards there are. Start " +
          std::to_string(stored) +
          " ranks, or load a checkpoint from storage with ckptengine.dcp.Reader, or remove these"
          " checkpoints ('ckptctl gc', and 'ckptctl rm' on storage)";
