@@ -1,6 +1,6 @@
 // Copies a piece and computes or checks its leaf digests in one pass over memory. A capture gathers tensors into a
-// packed piece. A restore scatters a packed piece into tensors. Here a segment is a contiguous run of a tensor's bytes.
-// The digests are those of kernels/digest.hpp.
+// packed piece. A restore scatters a packed piece into tensors. In kernels/, a segment is a range of a piece whose
+// bytes lie one after the other in one tensor. The digests are those of kernels/digest.hpp.
 //
 // Thread-safe and without state. To split a piece over threads, give each thread its own range [first_leaf, last_leaf)
 // of leaves. `digests` and `expected` still point to the digest of the piece's leaf 0. The functions that take leaves

@@ -1,10 +1,10 @@
 // What one GPU thread does to digest leaves (kernels/digest.hpp). The code also compiles for the host, so tests need no
 // GPU. The kernels of kernels/digest_cuda.hpp and kernels/capture_kernels.hpp run it. Internal to kernels/.
 //
-// Eight threads share a leaf. Each computes one of XXH3's eight accumulators. A stripe, here 64 bytes, is eight 8-byte
-// words. Of every stripe, a thread reads its own word and its neighbour's with one 16-byte access. At the end, one of
-// the threads merges all eight accumulators. For leaves of at most 240 bytes, XXH3 has other formulas. One thread
-// computes these alone.
+// Eight threads share a leaf. Each computes one of XXH3's eight accumulators, and the number of that accumulator is the
+// thread's lane. A stripe, here 64 bytes, is eight 8-byte words, one for each lane. Of every stripe, a thread reads its
+// own word and its neighbour's with one 16-byte access. At the end, one of the threads merges all eight accumulators.
+// For leaves of at most 240 bytes, XXH3 has other formulas. One thread computes these alone.
 #pragma once
 
 #include "kernels/digest.hpp"
@@ -85,8 +85,8 @@ CKPT_ON_DEVICE std::uint64_t avalanched(std::uint64_t hash) {
 CKPT_ON_DEVICE std::uint64_t low_of(const Vector& vector) { return wide(vector.words[0], vector.words[1]); }
 CKPT_ON_DEVICE std::uint64_t high_of(const Vector& vector) { return wide(vector.words[2], vector.words[3]); }
 
-// Adds one stripe to the accumulator of a lane, which was `sum` before, and returns the new value. A lane is one of the
-// eight threads of a leaf. `pair` has the words of the lane and of its neighbour.
+// Adds one stripe to the accumulator of a lane, which was `sum` before, and returns the new value. `pair` has the words
+// of the lane and of its neighbour.
 CKPT_ON_DEVICE std::uint64_t accumulated(std::uint64_t sum, const Vector& pair, unsigned lane, std::uint64_t key) {
   const bool second = (lane & 1) != 0;
   const std::uint64_t own = second ? high_of(pair) : low_of(pair);

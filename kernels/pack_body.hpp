@@ -2,10 +2,13 @@
 // code also compiles for the host, so tests need no GPU. The kernels of capture_kernels.cu run it. Internal to
 // kernels/.
 //
-// Each byte is read once: a thread stores a vector and adds it up while it has the vector in registers. XXH3 takes 16
-// stripes of 64 bytes in a round, and scrambles its eight sums after each round. Within a round, the order of the
-// additions does not matter. So a warp takes a round of 1 KiB: each thread moves two vectors and adds their parts of
-// two lanes. The warp's sums go to shared memory. Then eight threads do the scrambling, one for each lane.
+// Each byte is read once: while a thread has a vector of 16 bytes in registers, it stores the vector and adds it to
+// XXH3's sums. XXH3 has eight sums, one for each 8-byte word of a stripe of 64 bytes. The number of such a word, and of
+// its sum, is called its lane. After each round of 16 stripes (1 KiB), XXH3 scrambles the sums. Within a round, the
+// order of the additions does not matter. So the 32 threads of a warp take a round together. Each thread moves two
+// vectors that have the same two lanes, and adds them to its own sums of these lanes. The warp adds up its threads'
+// sums and stores the round's eight sums in shared memory. When all rounds are stored, eight threads go through them
+// and scramble, one thread for each lane.
 #pragma once
 
 #include "kernels/digest_body.hpp"
@@ -34,7 +37,7 @@ inline constexpr unsigned short_leaf_bytes = 240;
 // The sums of a leaf, for each round and each lane.
 using RoundSums = std::uint64_t[rounds_per_leaf][lanes_per_leaf];
 
-// The sums of one thread in one round, for an even lane and for the odd lane behind it.
+// The sums of one thread in one round, for an even lane and for the next lane.
 struct LanePair {
   std::uint64_t even, odd;
 };
@@ -89,8 +92,8 @@ CKPT_ON_DEVICE void write_vector(const SegmentsJob& leaf, unsigned char* plain, 
   }
 }
 
-// Moves the vectors of one thread of a warp in one round, and returns their sums. Threads whose numbers are equal
-// modulo four have the same two lanes.
+// Moves the vectors of one thread of a warp in one round, and returns the thread's sums. Threads whose numbers are
+// equal modulo four have the same two lanes.
 template <Direction direction>
 CKPT_ON_DEVICE LanePair move_round(const SegmentsJob& leaf, unsigned char* plain, const std::uint64_t* words,
                                    unsigned round, unsigned thread) {

@@ -40,7 +40,7 @@ __device__ __forceinline__ void move_leaf(const PackJob& job) {
       job.digests[blockIdx.x] = digest_short_leaf<direction>(leaf, job.keys, reinterpret_cast<unsigned char*>(sums));
     return;
   }
-  // Each thread reads its own lane alone, so it may overwrite that.
+  // Each thread reads only the sums of its own lane, so it may overwrite the first of them.
   sums[0][threadIdx.x] = accumulator<direction>(leaf, job.keys, sums, threadIdx.x);
   __syncwarp((1U << lanes_per_leaf) - 1);
   if (threadIdx.x == 0) job.digests[blockIdx.x] = merge_lanes(job.keys, sums[0], leaf.length_bytes);

@@ -2,8 +2,9 @@
 // compiles for the host, so tests need no GPU. The kernels of capture_kernels.cu run it. Internal to kernels/.
 //
 // A range of the packed bytes takes one launch, however many tensors there are. Each thread copies vectors of 16 packed
-// bytes. It looks up their segments in a table. Here a segment is a run of a tensor's bytes. The thread never accesses
-// a byte outside the segments. kernels/pack_body.hpp has the blocks of threads.
+// bytes. It looks up in a table in which segments these bytes lie. In kernels/, a segment is a range of a piece whose
+// bytes lie one after the other in one tensor. The thread never accesses a byte outside the segments.
+// kernels/pack_body.hpp has the blocks of threads.
 #pragma once
 
 #include "kernels/parity_body.hpp"
@@ -32,7 +33,7 @@ CKPT_ON_DEVICE std::uint64_t vector_count(const SegmentsJob& job) {
   return (job.length_bytes + vector_bytes - 1) / vector_bytes;
 }
 
-// The number of the last segment that begins at or before this byte of the piece.
+// Returns the index, in `job.segments`, of the segment that has this byte of the piece.
 CKPT_ON_DEVICE std::uint64_t segment_of(const SegmentsJob& job, std::uint64_t byte) {
   std::uint64_t low = 0, high = job.count;
   while (high - low > 1) {

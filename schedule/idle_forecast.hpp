@@ -29,7 +29,7 @@ IdleForecast worse_of(const IdleForecast& a, const IdleForecast& b);
 
 struct IdleForecastOptions {
   ProfilerOptions profiler;
-  double usable = 0.9;  // mu of GEMINI: the share of an idle span to use. The rest is a margin, because spans vary
+  double usable = 0.9;  // mu of GEMINI: the share of an idle span to fill. The rest is a margin, because spans vary
   // A trainer counts as silent if it makes no mark for silence_s seconds and for three times the length of an
   // iteration. While that length is unknown, it counts as silent after first_silence_s seconds without a mark.
   double silence_s = 3;

@@ -14,13 +14,13 @@ void check(const CopyRequest& request) {
   if (request.chunk_bytes == 0) refuse("chunk_bytes is 0: set it to the size of one copy, at least 1");
   if (!(request.usable > 0 && request.usable < 1))
     refuse("usable is " + std::to_string(request.usable) +
-           ": set it to the share of each span that copies may use, between 0 and 1");
+           ": set it above 0 and below 1. It is the share of each span that copies to host memory may fill");
   if (!(request.link.bytes_per_s > 0) || !std::isfinite(request.link.bytes_per_s))
     refuse("link.bytes_per_s is " + std::to_string(request.link.bytes_per_s) +
            ": set it to the bandwidth of a copy, finite and above 0");
   if (!(request.link.startup_s >= 0) || !std::isfinite(request.link.startup_s))
     refuse("link.startup_s is " + std::to_string(request.link.startup_s) +
-           ": set it to the start-up time of a copy, finite and 0 or more");
+           ": set it to the start-up time of a copy in seconds, finite and 0 or more");
   for (const DeviceSpan& span : request.spans)
     if (!(span.length_s >= 0) || !std::isfinite(span.length_s))
       refuse("the length_s of a span is " + std::to_string(span.length_s) + ": set it to a finite number, 0 or more");

@@ -23,7 +23,7 @@ struct CopyRequest {
   std::vector<DeviceSpan> spans;
   std::uint64_t state_bytes = 0;
   std::uint64_t chunk_bytes = 32u << 20;  // no copy is larger
-  double usable = 0.9;                    // mu of GEMINI: the share of each span to use for copies
+  double usable = 0.9;                    // mu of GEMINI: the share of each span that copies may fill
   LinkModel link;                         // from device to host memory
   bool separate_paths = false;            // true: communication does not use the path of the copies
 };

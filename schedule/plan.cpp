@@ -28,15 +28,15 @@ void check(const PlanRequest& request) {
   }
   if (!(request.usable > 0 && request.usable < 1)) {
     refuse("usable is " + std::to_string(request.usable) +
-           ": set it to the share of each span that copies may use, between 0 and 1");
+           ": set it above 0 and below 1. It is the share of each idle span that chunks may fill");
   }
   if (!std::isfinite(request.link.bytes_per_s) || request.link.bytes_per_s <= 0) {
     refuse("link.bytes_per_s is " + std::to_string(request.link.bytes_per_s) +
-           ": set it to a bandwidth, finite and above 0");
+           ": set it to the bandwidth of the network, finite and above 0");
   }
   if (!is_time(request.link.startup_s)) {
     refuse("link.startup_s is " + std::to_string(request.link.startup_s) +
-           ": set it to the start-up time of a copy, finite and 0 or more");
+           ": set it to the start-up time of a chunk in seconds, finite and 0 or more");
   }
   for (std::size_t i = 0; i < request.spans_s.size(); ++i) {
     if (!is_time(request.spans_s[i])) {

@@ -32,7 +32,7 @@ struct PlanRequest {
   std::uint64_t reserved_bytes = 128u << 20;  // R: memory of all sub-buffers
   std::uint32_t buffers = 4;                  // p: number of sub-buffers; no chunk is larger than R / p
   std::uint64_t least_bytes = 1;              // no chunk is smaller, except the last one of a copy
-  double usable = 0.9;                        // mu: the share of each span to use. The rest is a margin
+  double usable = 0.9;                        // mu: the share of each span that chunks may fill. The rest is a margin
   LinkModel link;
 };
 

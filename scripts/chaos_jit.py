@@ -43,7 +43,7 @@ class Violation(Exception):
 class Tally:
     faults: int = 0
     redone: int = 0  # iterations
-    untold: int = 0  # losses of finished iterations that a rank did not live to tell
+    unreported: int = 0  # losses of finished iterations that a rank did not live to report
     slowest_ms: float = 0
     wrong: int = 0
     healthy_ended: int = 0
@@ -154,14 +154,14 @@ class Campaign:
             raise Violation(str(failure)) from None
 
     def compare(self, undisturbed: JitJob) -> None:
-        """A rank tells a loss after the update. If it fails, or is interrupted, in between, it never tells this loss,
-        and the job goes on from this iteration. Only such losses may be missing."""
+        """A rank reports its training loss after the update. If it fails or is interrupted between update and report,
+        it never reports this loss, and the job goes on from this iteration. Only such losses may be missing."""
         for rank in range(RANKS):
             ours, theirs = self.losses(self.job, rank), undisturbed.losses(rank)
             differing = {k for k in theirs if ours.get(k) != theirs[k]}
-            untold = {k for k in differing if k in self.restored and k not in ours}
-            self.tally.untold += len(untold)
-            if wrong := sorted(differing - untold):
+            unreported = {k for k in differing if k in self.restored and k not in ours}
+            self.tally.unreported += len(unreported)
+            if wrong := sorted(differing - unreported):
                 self.tally.wrong += len(wrong)
                 some = ", ".join(f"{k}: {ours.get(k, 'none')} instead of {theirs[k]}" for k in wrong[:5])
                 raise Violation(f"rank {rank} has other losses than the undisturbed run, {len(wrong)} in all: {some}")
@@ -209,8 +209,8 @@ def run(arguments: argparse.Namespace, logs: Path, tally: Tally) -> None:
                     standby=False, **common) as plain:  # fmt: skip
             plain.until(lambda: all(told.of("done") for told in plain.told), "end", 60 + end)
             campaign.compare(plain)
-        progress.say(f"all losses are those of the run without faults; {tally.untold} were never told, because their "
-                     "rank failed or was interrupted between the update and telling")  # fmt: skip
+        progress.say(f"all training losses are those of the run without faults; {tally.unreported} losses are missing, "
+                     "because their rank failed or was interrupted after the update and before its report")  # fmt: skip
 
 
 def interrupted(number: int, _: object) -> None:

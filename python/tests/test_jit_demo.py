@@ -113,7 +113,7 @@ def test_chaos_forgives_a_missing_loss_of_the_iteration_that_was_restored_alone(
         campaign.compare(FakeJob())
     campaign.restored = {0}
     campaign.compare(FakeJob())
-    assert tally.untold == 1
+    assert tally.unreported == 1
 
 
 def test_chaos_has_the_same_faults_for_the_same_seed_and_each_kind_once_first():

@@ -30,7 +30,7 @@ inline constexpr std::uint32_t segment_slots_max = 16;
 
 // Returns the memory that a segment takes at first, in bytes: its header page and `spec.slots` slots.
 std::uint64_t segment_bytes(const SegmentSpec& spec);
-// Returns the memory that each further slot takes, in bytes.
+// Returns the memory that one slot of the segment takes, in bytes: its header page, its manifest and its data.
 std::uint64_t slot_bytes(const SegmentSpec& spec);
 
 class Segment {

@@ -64,8 +64,10 @@ class AgentLink {
   // Returns the session, or nothing while a request is under way.
   std::optional<AgentSession> session_now() const;
 
-  // Sends a request and returns the answer. If the agent dies meanwhile, waits for a new agent and sends it `again`,
-  // because the new agent knows no earlier request. Throws Failure, also if the answer is a refusal.
+  // Sends `request` and returns the answer. If the agent dies meanwhile, waits for a new agent, and sends the request
+  // `again` to that one instead. A new agent knows nothing of earlier requests, so `again` must not depend on them.
+  // Throws Failure if the agent refuses the request. Also throws Failure if no agent has answered by the deadline, or
+  // if the agent no longer knows this engine.
   Frame ask(nlohmann::json request, const nlohmann::json& again, Deadline deadline);
 
   // Asks the agent to make the slots, and maps them. Afterwards session() has them. The link repeats this with every

@@ -25,7 +25,7 @@ namespace ckpt::client {
 
 class GpuComm {
  public:
-  // Null if the device has no timeline.
+  // Null if the device has no StreamTimestamps.
   static std::unique_ptr<GpuComm> open(device::Device& device, std::shared_ptr<arena::Control> control);
 
   // True if begin() was ever called.

@@ -194,8 +194,9 @@ void Engine::check_not_fresh() const {
   if (!live_ || stored_->found) return;
   throw Failure(
       CKPT_ERR_LOST,
-      "no checkpoint is stored that all ranks can get, so the job begins anew. The tensors of this process have "
-      "trained already; end this process and start all ranks again together (under ckptrun: exit with status 75)");
+      "no checkpoint is stored that all ranks can get, so the job must begin anew. This process cannot take part, "
+      "because its tensors have been trained already. End this process and start all ranks again together (under "
+      "ckptrun: exit with status 75)");
 }
 
 // Runs before training has work on the GPU, because connecting the members waits for all of them and allocates memory.

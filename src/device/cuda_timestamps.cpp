@@ -12,7 +12,7 @@ constexpr auto poll_pause = std::chrono::microseconds(500);
 constexpr auto anchor_pause = std::chrono::seconds(1);
 constexpr auto first_anchor_limit = std::chrono::seconds(10);
 constexpr auto anchor_limit = std::chrono::microseconds(200);
-constexpr std::size_t pending_max = 4096;  // per channel
+constexpr std::size_t pending_max = 4096;  // per track
 
 }  // namespace
 
@@ -133,15 +133,15 @@ void CudaTimestamps::notify(Clock::time_point until) {
 }
 
 void CudaTimestamps::look(bool is_last) {
-  // This round reports everything reached so far, in whatever order the channels are asked. Later points may be left
-  // out.
+  // This call reports every point that the GPU had reached when the call began. Points that the GPU reaches during the
+  // call may have to wait for the next one.
   const auto begun_at = Clock::now();
   try {
     collect();
     if (begun_at >= anchor_again_at_) drop_anchor(anchor_limit);
   } catch (const Failure&) {
     const std::lock_guard lock(mutex_);
-    dead_ = true;  // and so is what was enqueued
+    dead_ = true;  // no time can be read any more, nor that of any pending point
     for (auto& events : resources_->pending) events.clear();
   }
   notify(is_last ? Clock::time_point::max() : begun_at);

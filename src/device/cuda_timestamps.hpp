@@ -1,6 +1,7 @@
-// CudaTimestamps finds out when one GPU reaches points on its streams. At each point it enqueues a write of a word and
-// an event with a time. Each point belongs to a track. A thread of this object queries only the oldest pending event of
-// each track.
+// CudaTimestamps finds out when one GPU reaches points on its streams. At each point it enqueues an event, which keeps
+// the time, and the write of a word. A process that reads the word learns without a CUDA call that the GPU has got
+// there. The caller says to which track each point belongs: a track is a list of points that the GPU reaches in the
+// order in which they were added. So a thread of this object queries only the oldest pending event of each track.
 //
 // To convert the GPU's times to the host's, it records an event whose host time it knows: an anchor. The event is on an
 // idle stream, so the host time is known to a fraction of a millisecond. CUDA gives differences as float milliseconds,

@@ -83,7 +83,8 @@ using Stream = void*;
 // this object reports the time at which the GPU reached it. Thread-safe. Does not throw.
 class StreamTimestamps {
  public:
-  // The GPU must reach the points of one track in the order in which they were added.
+  // A track is a list of points that the GPU reaches in the order in which they were added. The caller must see to that
+  // order, for example with points on one stream. Tracks are numbered from 0.
   static constexpr std::uint32_t tracks_max = 32;
   struct Point {
     std::uint32_t track = 0;

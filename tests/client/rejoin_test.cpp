@@ -160,7 +160,7 @@ TEST_F(RejoinTest, AnOlderCheckpointIsLoadedWithoutAnAlarm) {
   WarningLog warnings(*engine);
   engine->rejoin();
   const ckpt_restored restored = restore(*engine);
-  EXPECT_EQ(restored.iteration, 0) << "the last whole capture";
+  EXPECT_EQ(restored.iteration, 0) << "the newest iteration whose main shard is captured";
   EXPECT_EQ(restored.main_tier, CKPT_TIER_LOCAL);
   EXPECT_EQ(bytes_of_tensors(), whole);
   EXPECT_EQ(warnings.take(CKPT_WARNING_TENSORS_CHANGED), "");
@@ -212,7 +212,7 @@ TEST_F(RejoinTest, AFreshStartIsRefusedInAProcessThatHasTrained) {
   agent_->answer_with("restore", {{"found", false}});
   const Caught refused = caught([&] { restore(*engine); });
   EXPECT_EQ(refused.status, CKPT_ERR_LOST);
-  EXPECT_THAT(refused.sentence, HasSubstr("have trained already; end this process"));
+  EXPECT_THAT(refused.sentence, HasSubstr("have been trained already. End this process"));
 }
 
 TEST_F(RejoinTest, WhoeverWaitsForAnOldSnapshotIsTold) {

@@ -104,7 +104,8 @@ class JitJob:
         return [max(self.losses(rank), default=-1) for rank in range(RANKS)]
 
     def await_iteration(self, past: int) -> None:
-        """Until some iterations after the last whole capture, so that only a late capture can be restored."""
+        """Waits until some iterations after the last capture of main shards. So a newer iteration can only come from a
+        late capture."""
         self.until(lambda: min(self.newest()) >= past and 3 <= self.newest()[0] % CAPTURE_EVERY <= 6)
 
     def cause(self, rank: int, what: str, where: str) -> None:

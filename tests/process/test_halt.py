@@ -106,7 +106,8 @@ class HaltingJob:
         return status
 
     def await_iteration(self, past: int) -> None:
-        """Until some iterations after the last whole capture, so that only a late capture can be restored."""
+        """Waits until some iterations after the last capture of main shards. So a newer iteration can only come from a
+        late capture."""
         deadline = time.monotonic() + DEADLINE_S
         while not (all(newest >= past for newest in self.newest()) and 3 <= self.newest()[0] % CAPTURE_EVERY <= 6):
             assert time.monotonic() < deadline, self.newest()

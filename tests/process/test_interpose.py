@@ -65,7 +65,8 @@ class Job:
             time.sleep(0.01)
 
     def await_iteration(self, past: int) -> None:
-        """Until some iterations after the last whole capture, so that only a late capture can be restored."""
+        """Waits until some iterations after the last capture of main shards. So a newer iteration can only come from a
+        late capture."""
         self.await_true(lambda: self.newest(0) >= past and 3 <= self.newest(0) % CAPTURE_EVERY <= 6)
 
     def logs(self) -> list[str]:

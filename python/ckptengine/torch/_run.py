@@ -64,13 +64,13 @@ def run(train: Callable[[Checkpointer], Result], checkpointer: Checkpointer) -> 
 
 class NothingStored(Error):
     """Nothing is stored that all ranks can get, so training begins from the start. This process cannot take part: it
-    has trained already, or lacks the first state of the others. All ranks have to start again together, as they do
+    has trained already, or cannot get the first state of the others. All ranks have to start again together, as they do
     under ckptrun."""
 
     ckptrun_status = BEGIN_ANEW
 
     def __init__(self, why: str) -> None:
-        super().__init__(Status.LOST, f"{why}; end this process and start all ranks again together, as ckptrun does")
+        super().__init__(Status.LOST, f"{why}. End this process and start all ranks again together, as ckptrun does")
 
 
 class _WarmedUp(BaseException):

@@ -38,7 +38,7 @@ class EventSink {
 
 class CoreQueue : public std::enable_shared_from_this<CoreQueue> {
  public:
-  // Far more than the answers for which a node can be waiting at the same time.
+  // The default bound of post(), in waiting tasks. The fetches, connections and ranks of a node make far fewer tasks.
   static constexpr std::size_t posted_max = 1u << 20;
 
   explicit CoreQueue(std::size_t offered_limit, std::size_t posted_limit = posted_max)

@@ -1,4 +1,5 @@
-// Timeline turns what agents recorded of the last iterations into tracks that `ckptctl trace` can draw. Pure functions.
+// Timeline turns what agents recorded of the last iterations into tracks that `ckptctl trace` can draw. A track has the
+// events of one kind: of one rank, of the node, or of the node and one of its peers. Pure functions.
 //
 // It trusts nothing that an agent answers. It skips events of unknown kinds, because the agent may be newer than
 // ckptctl. It skips and counts malformed events. Times are in microseconds on the node's monotonic clock. Timeline
