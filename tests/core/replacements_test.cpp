@@ -52,7 +52,8 @@ TEST(ChoosingReplacements, KeepsAnAbsentOneWhereNobodyIsFreeToReplaceIt) {
 }
 
 TEST(ChoosingReplacements, PrefersTheFailureDomainOfTheLostNode) {
-  const std::vector<StandbyNode> standbys{standby(7, "row1/rack1"), standby(8, "row2/rack5"), standby(9, "row2/rack55")};
+  const std::vector<StandbyNode> standbys{standby(7, "row1/rack1"), standby(8, "row2/rack5"),
+                                          standby(9, "row2/rack55")};
   EXPECT_EQ(choose_replacements({}, {assignment(1, "row2/rack55")}, standbys)[0].by.node, 9u);
   EXPECT_EQ(choose_replacements({}, {assignment(1, "row2/rack5")}, standbys)[0].by.node, 8u);
   EXPECT_EQ(choose_replacements({}, {assignment(1, "row1/rack2")}, standbys)[0].by.node, 7u);
