@@ -138,7 +138,9 @@ void Trainer::attached(std::uint64_t agent_id) {
   stage_ = Stage::waiting;
   later(world_.random.between(0, 100), [this, agent_id] {
     if (agent_id_ != agent_id || stage_ != Stage::waiting) return;
-    world_.agent_on(node)->later(0, [id = instance](Agent& a) { a.ask_restore(id); });
+    Agent* agent = world_.agent_on(node);
+    if (agent == nullptr) return agent_died();  // it had died before its answer came
+    agent->later(0, [id = instance](Agent& a) { a.ask_restore(id); });
     has_asked_ = true;
   });
 }

@@ -398,7 +398,9 @@ void WatchCheck::check_is_named(const std::vector<const Truth*>& truths) {
 
 // Then ranks wait for those that the halt holds.
 bool WatchCheck::is_halted() const {
-  const core::NodeStatus status = world_.agent_on(world_.store.leader().record.node)->node().status();
+  const Agent* leader = world_.agent_on(world_.store.leader().record.node);
+  if (leader == nullptr) return false;
+  const core::NodeStatus status = leader->node().status();
   return status.halt.incarnation != 0 && status.halt.incarnation == status.incarnation;
 }
 
