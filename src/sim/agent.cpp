@@ -129,13 +129,13 @@ void Agent::receive(Event event) {
   take([event = std::move(event)](Agent& agent) { agent.handle(event); });
 }
 
-// An agent that is frozen again before it wakes has had one pause.
+// An agent that is frozen again before it wakes has had one pause, and wakes once.
 void Agent::freeze() {
   if (!std::exchange(frozen_, true)) frozen_at_ = world_.event_queue.now();
 }
 
 void Agent::wake() {
-  frozen_ = false;
+  if (!std::exchange(frozen_, false)) return;
   world_.agent_paused(machine_, frozen_at_);
   world_.watch_check.agent_disturbed(machine_.id, 0);
   while (!frozen_ && !inbox_.empty() && world_.agent(machine_.id, id_) == this) {
