@@ -7,8 +7,9 @@
 // slower link to the host has not taken yet. If they hold the whole state, the next update can go on at once. Only this
 // class writes them. So digests match the bytes in the slot even if tensors change meanwhile.
 //
-// If they do not hold the whole state, the update waits for the first chunks to be copied out. These are *direct*: a
-// kernel digests their tensors and packs only the small ones. The copy engine takes large tensors from where they are.
+// If the sub-buffers are smaller than the state, the update waits until the first chunks are copied to the host. These
+// chunks are *direct*. A kernel digests all their tensors, but packs only the small ones into a sub-buffer. The copy
+// engine copies the large ones from where they are.
 // That saves a write and a read in device memory. Such a chunk is whole because its tensors do not change until it is
 // copied.
 //

@@ -160,8 +160,8 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   send_directives(now, effects);
 }
 
-// What another number of ranks captured goes to storage no more: a part of its private shards may be void, and these
-// ranks may be fewer than its shards.
+// Returns whether the checkpoint may be written to storage: only if as many ranks captured it as the job has now.
+// Otherwise these ranks would write their own shards alone, and the checkpoint on storage would lack the others.
 bool Leader::is_of_these_ranks(CheckpointId checkpoint) const {
   if (checkpoint.incarnation() == view_.record->assignments.incarnation) return true;
   const auto pieces = view_.inventory.find(checkpoint);
