@@ -144,7 +144,8 @@ std::optional<Violation> Invariants::judge_loss(const Machine& leader, const Inc
   const bool has_listened = world_.event_queue.now() - leader.listens_since >= known_after_ms;
   const bool storage_tells = world_.settings.core.storage && world_.storage.is_calm(known_after_ms) && has_listened;
   if (const CheckpointId stored = world_.storage.newest_sound(known_after_ms);
-      storage_tells && decision.checkpoint < stored) {
+      storage_tells && decision.checkpoint < stored && !may_be_a_fraction(stored, before, record.world_size) &&
+      !is_too_much(stored, record.world_size)) {
     return Violation{"I2", text(what, " although storage has all of the newer ", describe(stored))};
   }
   return std::nullopt;

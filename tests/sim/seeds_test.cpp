@@ -288,6 +288,12 @@ TEST(Seeds, RanksOfAHaltedJobAreNotAccusedOfWaiting) {
   for (const std::uint64_t seed : {4249u, 4292u, 7065u}) EXPECT_EQ(violation_today(seed), "") << seed;
 }
 
+// The store went back to the record of an earlier incarnation, whose rank assignments were removed. So the leader could
+// not know whether what storage has is all that these ranks captured, and rightly asked for as many ranks again.
+TEST(Seeds, AnotherNumberOfRanksTakesNothingOverFromStorageWithoutTheRecordsOfWhoWroteIt) {
+  EXPECT_EQ(violation_today(9270), "");
+}
+
 // One of two ranks that share a shard was corrupted. With parity, each of them captures one part, so nobody saw that
 // they disagree. What was restored was neither rank's, and the checker compared it with what one of them had.
 TEST(Seeds, ACorruptionMayChangeWhatIsRestoredUnseen) { EXPECT_EQ(watched_violation_of(1195, {14, 15}, 3), ""); }
