@@ -78,11 +78,11 @@ std::string machine_name() {
 }
 
 std::optional<net::ServedPiece> serve(const PieceIndex& index, const ArrivingPieces& arriving,
-                                      const net::PieceName& name) {
+                                      const net::PieceName& name, net::PeerId asker) {
   const auto find = [&] { return index.find(name.shard, CheckpointId::from_word(name.checkpoint)); };
   Pin piece = find();
   if (piece == nullptr) {
-    if (auto served = arriving.find(name)) return served;
+    if (auto served = arriving.find(name, asker)) return served;
     piece = find();  // it may have become whole between the two looks
   }
   if (piece == nullptr) return std::nullopt;
@@ -136,7 +136,7 @@ struct Agent::Parts : AgentControl {
   const std::uint32_t node_id;
   const std::shared_ptr<CoreQueue> queue = std::make_shared<CoreQueue>(offered_tasks_max);
   PieceIndex index;
-  ArrivingPieces arriving;
+  ArrivingPieces arriving{node_id};
   ChunkBuffers buffers;
   TraceBuffer trace;
   Scheduler scheduler;
@@ -194,7 +194,9 @@ net::Transport::Handlers Agent::Parts::handlers() {
   handlers.message = [this](net::PeerId from, std::span<const std::byte> message) {
     driver.message_arrived(from, message);
   };
-  handlers.serve = [this](net::PeerId, const net::PieceName& piece) { return serve(index, arriving, piece); };
+  handlers.serve = [this](net::PeerId asker, const net::PieceName& piece) {
+    return serve(index, arriving, piece, asker);
+  };
   handlers.peer_failed = [](net::PeerId) {};  // heartbeats decide who is alive
   handlers.pacer = &scheduler;
   handlers.remark = [log = setup.log](const std::string& sentence) { log->warn("{}", sentence); };

@@ -139,15 +139,21 @@ void Fetching::postpone(const FetchPtr& fetch) {
 }
 
 void Fetching::acknowledge(const FetchPtr& fetch, std::size_t offset) {
-  const bool has_room = fetch->bytes_left == 0 || fetch->sink->backlog() < options_.sub_buffers;
+  const bool has_room = fetch->bytes_left == 0 || fetch->sink->backlog() < backlog_max(*fetch);
   if (!has_room && !std::exchange(fetch->owes_room, true)) ++owing_;
   fetch->link->send(wire::kind_received, wire::Received{fetch->asked.request, offset, has_room ? 1u : 0u});
+}
+
+// How many chunks may have arrived without being verified. More of them if the source sends smaller ones.
+std::size_t Fetching::backlog_max(const Fetch& fetch) const {
+  const std::size_t chunk_bytes = std::max<std::size_t>(fetch.answer.chunk_bytes, 1);
+  return options_.sub_buffers * std::max<std::size_t>(options_.chunk_bytes / chunk_bytes, 1);
 }
 
 void Fetching::pump() {
   if (owing_ == 0) return;
   for (const auto& [request, fetch] : fetches_) {
-    if (!fetch->owes_room || fetch->sink->backlog() >= options_.sub_buffers) continue;
+    if (!fetch->owes_room || fetch->sink->backlog() >= backlog_max(*fetch)) continue;
     fetch->owes_room = false;
     --owing_;
     fetch->progressed_at_ms = now_ms();

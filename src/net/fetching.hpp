@@ -51,6 +51,7 @@ class Fetching {
   void postpone(const FetchPtr& fetch);
   std::int64_t wait_limit_ms(const Fetch& fetch) const;
   void acknowledge(const FetchPtr& fetch, std::size_t offset);
+  std::size_t backlog_max(const Fetch& fetch) const;
   void receive_finished(const FetchPtr& fetch, std::size_t offset, std::size_t size, bool ok);
   void end(const FetchPtr& fetch, FetchEnd how);
   void over_if_drained(const FetchPtr& fetch);

@@ -1,6 +1,7 @@
 #include "net/serving.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace ckpt::net {
@@ -8,7 +9,11 @@ namespace {
 
 constexpr std::size_t serves_max = 8;  // most requests served at once; the same number again for urgent ones
 constexpr std::size_t waiting_max = 1024;
-constexpr std::int64_t arrival_wait_ms = 1000;  // how long an urgent request waits for a piece that is not here
+// How long a request of a node that restores waits for a piece that is not here, and of which nobody says that it is
+// coming.
+constexpr std::int64_t arrival_wait_ms = 1000;
+// The largest chunk for a node that restores. A node that passes a piece on is behind the node before it by one chunk.
+constexpr std::size_t restore_chunk_bytes = 512u << 10;
 
 }  // namespace
 
@@ -31,22 +36,22 @@ struct Serving::Serve {
   bool accepted = false;
   bool has_room = true;  // the asker has room for another chunk
   bool cancelled = false;
-  std::int64_t noted_at_ms = 0;  // when a frame last came from the asker or went to it
-  std::int64_t asked_at_ms = now_ms();
-  std::int64_t looked_at_ms = 0;  // when its piece was last looked for
+  std::int64_t noted_at_ms = 0;                              // when a frame last came from the asker or went to it
+  std::int64_t waits_until_ms = now_ms() + arrival_wait_ms;  // for its piece, unless that is said to be coming
+  std::int64_t looked_at_ms = 0;                             // when its piece was last looked for
 
   bool urgent() const { return (asked.wishes & wire::is_urgent) != 0; }
   // Whoever restores asks for the whole piece. A request for a range comes from a decoder, which has other sources.
-  bool may_wait_for_arrival() const {
-    return urgent() && asked.first_byte == 0 && asked.size_bytes == UINT64_MAX &&
-           now_ms() - asked_at_ms < arrival_wait_ms;
-  }
-  bool may_send(std::size_t under_way_max) const {
-    return accepted && has_room && !cancelled && !sent() && is_ready() && under_way.size() < under_way_max;
-  }
+  bool restores() const { return urgent() && asked.first_byte == 0 && asked.size_bytes == UINT64_MAX; }
+  bool may_wait_for_arrival() const { return restores() && now_ms() < waits_until_ms; }
+  bool may_send() const { return accepted && has_room && !cancelled && !sent() && is_ready(); }
   // All bytes of the next chunk may be sent.
   bool is_ready() const { return ready_bytes >= std::min(next_offset + chunk_bytes, source.data.size()); }
   bool sent() const { return next_offset == source.data.size(); }
+  std::size_t bytes_under_way() const {
+    return std::accumulate(under_way.begin(), under_way.end(), std::size_t{0},
+                           [](std::size_t sum, const UnderWay& sent) { return sum + sent.size_bytes; });
+  }
   bool over() const { return in_hands == 0 && (cancelled || (sent() && under_way.empty())); }
 };
 
@@ -96,10 +101,15 @@ void Serving::answer(const Serve& serve, wire::Status status) {
   serve.link->send(wire::kind_fetch_answer, answer, serve.source.manifest, serve.source.pin);
 }
 
-// Returns false if the piece is not here, but may be about to arrive. Looks for it at most once in a millisecond.
+// Returns false if the piece is not here, but is coming or may be about to arrive. Looks for it at most once in a
+// millisecond.
 bool Serving::open(const ServePtr& serve) {
   if (std::exchange(serve->looked_at_ms, now_ms()) == now_ms()) return false;
   auto source = serve_(serve->link->peer(), serve->piece);
+  if (source && source->is_coming) {
+    source.reset();
+    serve->waits_until_ms = now_ms() + arrival_wait_ms;  // if that fails, this node may soon begin anew
+  }
   if (!source && serve->may_wait_for_arrival()) return false;
   if (source) {
     source->data = wire::range_of(serve->asked, source->data);
@@ -110,7 +120,9 @@ bool Serving::open(const ServePtr& serve) {
     return true;
   }
   serve->source = std::move(*source);
-  serve->chunk_bytes = wire::grain_bytes * std::max<std::size_t>(options_.chunk_bytes / wire::grain_bytes, 1);
+  const std::size_t chunk_max =
+      serve->restores() ? std::min(options_.chunk_bytes, restore_chunk_bytes) : options_.chunk_bytes;
+  serve->chunk_bytes = wire::grain_bytes * std::max<std::size_t>(chunk_max / wire::grain_bytes, 1);
   serve->ready_bytes = serve->source.ready_bytes ? 0 : serve->source.data.size();
   serve->noted_at_ms = now_ms();
   answer(*serve, wire::Status::found);
@@ -202,13 +214,12 @@ void Serving::pump() {
   });
   open_all();
   for (const auto& serve : active_) follow_arrival(*serve);
-  const std::size_t in_flight_max = std::max<std::size_t>(options_.chunks_in_flight, 1);
   held_ = false;
   // The oldest request comes first: if it may not send, no later one may. One complete piece protects, half pieces do
   // not.
   bool is_shut = false;
   for (const auto& serve : active_) {
-    while ((serve->urgent() || !is_shut) && serve->may_send(in_flight_max)) {
+    while ((serve->urgent() || !is_shut) && serve->may_send() && has_share(*serve)) {
       const std::size_t size = allowed_bytes(*serve);
       if (size != 0) {
         send_chunk(serve, size);
@@ -218,6 +229,18 @@ void Serving::pump() {
       break;
     }
   }
+}
+
+// True if the limit on chunks under way leaves room for the next one. All pieces that one node restores share the
+// limit. So they arrive one after the other, and a node that passes them on has them in the same order.
+bool Serving::has_share(const Serve& serve) const {
+  const std::size_t chunks_max = std::max<std::size_t>(options_.chunks_in_flight, 1);
+  if (!serve.restores()) return serve.under_way.size() < chunks_max;
+  std::size_t under_way_bytes = 0;
+  for (const auto& other : active_) {
+    if (other->restores() && other->link == serve.link) under_way_bytes += other->bytes_under_way();
+  }
+  return under_way_bytes + serve.chunk_bytes <= std::max(chunks_max * options_.chunk_bytes, serve.chunk_bytes);
 }
 
 // The most bytes that the next chunk may have; 0: do not send now.

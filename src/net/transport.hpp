@@ -55,6 +55,9 @@ struct ServedPiece {
   // Only for a piece that this node still receives. Returns how many of its bytes, from the first one on, may be sent
   // now. Nothing: no more bytes will come. Never returns fewer bytes than before. Null: all bytes may be sent.
   std::function<std::optional<std::size_t>()> ready_bytes = {};
+  // True: nothing of the piece is here yet, but this node is going to receive it. Then all other members are empty. Who
+  // asks for the whole piece in order to restore it waits as long as this is said, so say it for a limited time only.
+  bool is_coming = false;
 };
 
 enum class FetchEnd { complete, refused, not_there, timed_out, peer_failed };
@@ -83,8 +86,8 @@ class Sink {
   // The bytes [offset_bytes, offset_bytes + size_bytes) of that memory have arrived. Chunks may arrive in any order;
   // each byte arrives once.
   virtual void received(std::size_t offset_bytes, std::size_t size_bytes) = 0;
-  // How many chunks have arrived and are still being verified. If there are sub_buffers or more, the source waits
-  // before it sends the next chunk.
+  // How many chunks have arrived and are still being verified. If there are sub_buffers or more (or as many bytes, if
+  // the source sends smaller chunks), the source waits before it sends the next chunk.
   virtual std::size_t backlog() const { return 0; }
   // Returns whether the receiver still wants the bytes. If not, the fetch ends with FetchEnd::refused.
   virtual bool wanted() const { return true; }
@@ -103,8 +106,10 @@ struct TransportOptions {
   std::string interface;               // network device ("eth0", "lo"); for UCX a list as UCX names them; empty: any
   std::uint16_t port = 0;              // port of the listener; 0: any. UCX uses some of the next ports, too (ucx.hpp)
   std::size_t chunk_bytes = 2u << 20;  // largest chunk; small enough to be in a CPU cache when it is verified
-  std::size_t chunks_in_flight = 4;    // most chunks of a fetch that are sent and not yet acknowledged
-  std::size_t sub_buffers = 4;         // most chunks of a fetch that have arrived and are not yet verified
+  // Most chunks of a fetch that are sent and not yet acknowledged. Chunks for a node that restores are smaller, so that
+  // there are more of them, but no more bytes; all its fetches from one source share the limit.
+  std::size_t chunks_in_flight = 4;
+  std::size_t sub_buffers = 4;  // most chunks of a fetch that have arrived and are not yet verified; more if smaller
   std::size_t message_bytes_max = 8u << 20;  // both sides refuse larger messages
   std::size_t queue_limit = 4096;           // most messages that wait or are being sent; above it, send() returns false
   std::int64_t progress_timeout_ms = 3000;  // a fetch or send fails after so long without progress

@@ -229,5 +229,57 @@ TEST_F(FetchSinkTest, AFailedFetchEndsWhenNobodyReadsItsSlot) {
   EXPECT_EQ(result(), FetchResult::failed);
 }
 
+// ---- Pieces that are ordered ----
+
+constexpr net::PeerId own_node = 5, before = 4, after = 6;
+const net::PieceName name{"s", CheckpointId(1, 1).word()};
+
+TEST_F(FetchSinkTest, AnOrderedPieceIsComingUntilItsFirstBytesOrTheEndOfItsFetch) {
+  const Piece piece = make_piece("s", {1, 1}, 2 * leaf);
+  ArrivingPieces arriving(own_node);
+  EXPECT_FALSE(arriving.find(name, after));
+  arriving.expect(name);
+  ASSERT_TRUE(arriving.find(name, after));
+  EXPECT_TRUE(arriving.find(name, after)->is_coming);
+  EXPECT_FALSE(arriving.find({"t", name.checkpoint}, after));
+  const auto sink = sink_for(piece);
+  arriving.add(name, sink);
+  ASSERT_TRUE(arriving.find(name, after));
+  EXPECT_TRUE(arriving.find(name, after)->is_coming) << "its source has not answered";
+  ASSERT_TRUE(begin(*sink, piece));
+  for (const net::PeerId asker : {before, after}) {
+    const auto served = arriving.find(name, asker);
+    ASSERT_TRUE(served);
+    EXPECT_FALSE(served->is_coming);
+    EXPECT_EQ(served->data.size(), piece.data.size());
+  }
+  sink->ended(FetchEnd::peer_failed);
+  EXPECT_EQ(result(), FetchResult::failed);
+  arriving.remove(name, nullptr);
+  EXPECT_FALSE(arriving.find(name, after));
+}
+
+// Otherwise two nodes could wait for each other.
+TEST_F(FetchSinkTest, NoPieceIsComingForNodesWithLowerIds) {
+  ArrivingPieces arriving(own_node);
+  arriving.expect(name);
+  for (const net::PeerId asker : {net::PeerId{0}, before, own_node}) EXPECT_FALSE(arriving.find(name, asker)) << asker;
+}
+
+TEST_F(FetchSinkTest, NoPieceIsComingAnyMoreIfNothingArrivesForAWhile) {
+  const Piece other = make_piece("other", {1, 1}, 2 * leaf);
+  ArrivingPieces arriving(own_node, 1500);
+  arriving.expect(name);
+  EXPECT_TRUE(arriving.find(name, after));
+  const auto sink = sink_for(other);
+  arriving.add({"other", name.checkpoint}, sink);
+  ASSERT_TRUE(begin(*sink, other));
+  EXPECT_TRUE(testing::eventually([&] { return !arriving.find(name, after); }));
+  land(*sink, other, 0, leaf);
+  EXPECT_TRUE(arriving.find(name, after)) << "its turn may come after the other piece";
+  sink->ended(FetchEnd::peer_failed);
+  EXPECT_EQ(result(), FetchResult::failed);
+}
+
 }  // namespace
 }  // namespace ckpt::agent

@@ -107,7 +107,7 @@ class Peer : public OfOneNode {
 
  private:
   PieceIndex index_;
-  ArrivingPieces arriving_;
+  ArrivingPieces arriving_{own_node};
   PeerSource source_{pool_, *queue, port_, index_, arriving_};
 };
 

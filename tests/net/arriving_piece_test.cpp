@@ -9,27 +9,37 @@
 namespace ckpt::net::testing::arriving {
 namespace {
 
-constexpr std::size_t chunk = 1u << 20;  // of loopback_options
+constexpr std::size_t chunk = 512u << 10;  // the largest for a node that restores
 constexpr std::size_t piece_bytes = 4 * chunk + 4321;
 constexpr std::size_t given_up = SIZE_MAX;
 const PieceName name{"layers", 9};
 const FetchPart urgent{.urgent = true};
 
+TransportOptions impatient_options(PeerId node, std::uint64_t instance, const std::string& transport) {
+  TransportOptions options = loopback_options(node, instance, transport);
+  options.progress_timeout_ms = 600;
+  return options;
+}
+
 class ArrivingPieceOverEachTransport : public ::testing::TestWithParam<const char*> {
  protected:
-  ArrivingPieceOverEachTransport() : one_(loopback_options(1, 100, GetParam())) {
+  ArrivingPieceOverEachTransport() : one_(impatient_options(1, 100, GetParam())) {
     Transport::Handlers handlers;
     handlers.serve = [this](PeerId, const PieceName&) -> std::optional<ServedPiece> {
       asked_.fetch_add(1);
-      if (!is_here_) return std::nullopt;
+      while (hangs_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      ServedPiece coming;
+      coming.is_coming = true;
+      if (!is_here_) return is_coming_ ? std::optional(coming) : std::nullopt;
       return ServedPiece{{}, piece_, nullptr, [this]() -> std::optional<std::size_t> {
                            const std::size_t ready = ready_bytes_;
                            return ready == given_up ? std::nullopt : std::optional(ready);
                          }};
     };
-    source_ = Transport::create(loopback_options(2, 200, GetParam()), std::move(handlers));
+    source_ = Transport::create(impatient_options(2, 200, GetParam()), std::move(handlers));
     one_.transport->set_peer(2, 200, source_->address());
   }
+  ~ArrivingPieceOverEachTransport() override { hangs_ = false; }
   void wait_until_asked() const {
     for (int i = 0; i < 2000 && asked_ == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     ASSERT_NE(asked_, 0);
@@ -37,6 +47,8 @@ class ArrivingPieceOverEachTransport : public ::testing::TestWithParam<const cha
 
   const std::vector<std::byte> piece_ = pattern(piece_bytes, 1);
   std::atomic<bool> is_here_ = true;
+  std::atomic<bool> is_coming_ = false;
+  std::atomic<bool> hangs_ = false;
   std::atomic<std::size_t> ready_bytes_ = 0;
   std::atomic<int> asked_ = 0;
   Node one_;
@@ -89,6 +101,89 @@ TEST_P(ArrivingPieceOverEachTransport, NoRequestWaitsForEverForOneThatDoesNotArr
   EXPECT_EQ(one_.fetch(2, name, FetchPart{})->end(), FetchEnd::not_there);
   EXPECT_EQ(asked_, 1);
   EXPECT_EQ(one_.fetch(2, name, urgent)->end(), FetchEnd::not_there);
+}
+
+// ---- The source says that the piece is coming ----
+
+TEST_P(ArrivingPieceOverEachTransport, ARequestToRestoreWaitsForAPieceThatIsComing) {
+  is_here_ = false;
+  is_coming_ = true;
+  ready_bytes_ = piece_bytes;
+  const auto sink = one_.fetch(2, name, urgent);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2000));  // twice as long as for a piece that is not coming
+  EXPECT_EQ(sink->ends.count(), 0u);
+  is_here_ = true;
+  EXPECT_EQ(sink->end(), FetchEnd::complete);
+  EXPECT_TRUE(sink->data == piece_);
+}
+
+TEST_P(ArrivingPieceOverEachTransport, OtherRequestsDoNotWaitForAPieceThatIsComing) {
+  is_here_ = false;
+  is_coming_ = true;
+  EXPECT_EQ(one_.fetch(2, name, FetchPart{})->end(), FetchEnd::not_there);
+  EXPECT_EQ(one_.fetch(2, name, FetchPart{.first_byte = 5, .size_bytes = 10, .urgent = true})->end(),
+            FetchEnd::not_there);
+}
+
+TEST_P(ArrivingPieceOverEachTransport, ARequestEndsIfItsPieceIsNoLongerComing) {
+  is_here_ = false;
+  is_coming_ = true;
+  const auto sink = one_.fetch(2, name, urgent);
+  wait_until_asked();
+  EXPECT_EQ(sink->ends.count(), 0u);
+  is_coming_ = false;
+  EXPECT_EQ(sink->end(), FetchEnd::not_there);
+}
+
+TEST_P(ArrivingPieceOverEachTransport, ARequestEndsIfTheSourceOfItsComingPieceEnds) {
+  is_here_ = false;
+  is_coming_ = true;
+  const auto sink = one_.fetch(2, name, urgent);
+  wait_until_asked();
+  EXPECT_EQ(sink->ends.count(), 0u);
+  source_.reset();
+  EXPECT_EQ(sink->end(), FetchEnd::peer_failed);
+}
+
+TEST_P(ArrivingPieceOverEachTransport, ARequestEndsIfTheSourceOfItsComingPieceStops) {
+  is_here_ = false;
+  is_coming_ = true;
+  const auto sink = one_.fetch(2, name, urgent);
+  wait_until_asked();
+  hangs_ = true;
+  EXPECT_EQ(sink->end(), FetchEnd::timed_out);
+}
+
+// ---- Several pieces at once ----
+
+class NamedSink : public MemorySink {
+ public:
+  NamedSink(char name, Mailbox<char>& arrived) : name_(name), arrived_(arrived) {}
+  void received(std::size_t offset_bytes, std::size_t size_bytes) override {
+    arrived_.put(name_);
+    MemorySink::received(offset_bytes, size_bytes);
+  }
+
+ private:
+  const char name_;
+  Mailbox<char>& arrived_;
+};
+
+TEST_P(ArrivingPieceOverEachTransport, PiecesThatOneNodeRestoresArriveOneAfterTheOther) {
+  Node source(impatient_options(3, 300, GetParam()));
+  one_.knows(source);
+  constexpr std::size_t chunks = 20;  // more than may be under way
+  Mailbox<char> arrived;
+  std::vector<std::shared_ptr<NamedSink>> sinks;
+  for (const char shard : {'a', 'b', 'c'}) {
+    source.serves({{shard}, 9}, pattern(chunks * chunk, 1), "");
+    sinks.push_back(std::make_shared<NamedSink>(shard, arrived));
+    one_.transport->fetch(3, {{shard}, 9}, urgent, sinks.back(), 25000);
+  }
+  for (const auto& sink : sinks) EXPECT_EQ(sink->end(), FetchEnd::complete);
+  const auto order = arrived.wait_for(0);
+  EXPECT_EQ(order.size(), 3 * chunks) << "chunks are small";
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end())) << std::string(order.begin(), order.end());
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ Fetches::Fetches(Segments& segments, PieceIndex& index, Callbacks callbacks)
 
 void Fetches::start(const core::StartFetch& order, bool urgent) {
   fetches_[order.fetch] = {.order = order, .urgent = urgent};
+  for (const auto& source : sources_) source->ordered(order, urgent);
   const SegmentKey key{order.slot.rank, order.slot.shard};
   const std::uint64_t parity_manifest_bytes = order.piece.is_parity() ? encoded_bytes(order.piece.parity_manifest) : 0;
   const SlotNeed need{order.piece.length_bytes, std::max(order.piece.layout_bytes, parity_manifest_bytes)};

@@ -23,6 +23,10 @@ void end(const FetchRequest& request, FetchResult result, std::optional<arena::M
 
 }  // namespace
 
+void PeerSource::ordered(const core::StartFetch& order, bool urgent) {
+  if (urgent && is_node(order.source)) arriving_.expect(name_of(order.piece));
+}
+
 std::shared_ptr<RunningFetch> PeerSource::start(const FetchRequest& request) {
   const core::StartFetch& order = request.order;
   if (!is_node(order.source)) return nullptr;
@@ -43,7 +47,14 @@ void PeerSource::ended(const core::StartFetch& order, const FetchOutcome& outcom
   arriving_.remove(name_of(order.piece), outcome.result == FetchResult::complete ? index_.find(order.slot) : Pin());
 }
 
+void ArrivingPieces::expect(const net::PieceName& name) {
+  *heard_at_ms_ = core_now_ms();
+  const std::lock_guard lock(mutex_);
+  sinks_.try_emplace({name.shard, name.checkpoint}, nullptr);
+}
+
 void ArrivingPieces::add(const net::PieceName& name, const std::shared_ptr<FetchSink>& sink) {
+  sink->note_arrivals(heard_at_ms_);
   const std::lock_guard lock(mutex_);
   sinks_[{name.shard, name.checkpoint}] = sink;
 }
@@ -57,10 +68,10 @@ void ArrivingPieces::remove(const net::PieceName& name, const Pin& piece) {
     sink = std::move(found->second);
     sinks_.erase(found);
   }
-  if (piece != nullptr) sink->keep(piece);
+  if (piece != nullptr && sink != nullptr) sink->keep(piece);
 }
 
-std::optional<net::ServedPiece> ArrivingPieces::find(const net::PieceName& name) const {
+std::optional<net::ServedPiece> ArrivingPieces::find(const net::PieceName& name, net::PeerId asker) const {
   std::shared_ptr<FetchSink> sink;
   {
     const std::lock_guard lock(mutex_);
@@ -68,7 +79,13 @@ std::optional<net::ServedPiece> ArrivingPieces::find(const net::PieceName& name)
     if (found == sinks_.end()) return std::nullopt;
     sink = found->second;
   }
-  return sink->serve();
+  if (sink != nullptr) {
+    if (auto served = sink->serve()) return served;
+  }
+  if (asker <= own_node_ || core_now_ms() - *heard_at_ms_ >= quiet_ms_) return std::nullopt;
+  net::ServedPiece coming;
+  coming.is_coming = true;
+  return coming;
 }
 
 FetchSink::FetchSink(FetchDestination destination, WorkerPool& pool, Done done)
@@ -102,6 +119,7 @@ std::optional<std::span<std::byte>> FetchSink::begin(std::span<const std::byte> 
 }
 
 void FetchSink::received(std::size_t offset_bytes, std::size_t size_bytes) {
+  if (arrived_at_ms_ != nullptr) *arrived_at_ms_ = core_now_ms();
   // Neighbouring leaves that are complete now are verified together.
   std::size_t run_begin = 0, run_end = 0;
   for (std::size_t at = offset_bytes; at < offset_bytes + size_bytes;) {

@@ -1,6 +1,7 @@
 // PeerSource is the replica source that fetches a whole piece from another node over the network.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,18 +20,33 @@ namespace ckpt::agent {
 
 class FetchSink;
 
-// The pieces that this node is receiving for a restore. It sends them on to other nodes while they arrive. Thread-safe.
+// The pieces that this node has been ordered to fetch from other nodes for a restore. It sends them on while they
+// arrive. Thread-safe.
+//
+// A piece of which nothing is here yet is *coming*: nodes that ask for it may wait. Only nodes with higher ids may,
+// because along a chain, ids ascend (restore_chain.hpp). So no two nodes wait for each other. If nothing arrives for
+// `quiet_ms`, of any piece, no piece is coming any more.
 class ArrivingPieces {
  public:
+  explicit ArrivingPieces(net::PeerId own_node, std::int64_t quiet_ms = 30'000)
+      : own_node_(own_node), quiet_ms_(quiet_ms) {}
+
+  // The piece has been ordered.
+  void expect(const net::PieceName& name);
+  // The fetch of the piece has begun.
   void add(const net::PieceName& name, const std::shared_ptr<FetchSink>& sink);
   // The fetch of the piece has ended. `piece`: the piece if it is whole, else null.
   void remove(const net::PieceName& name, const Pin& piece);
-  // Nothing if no such piece is arriving, or none of it is here.
-  std::optional<net::ServedPiece> find(const net::PieceName& name) const;
+  // What node `asker` gets of the piece. Nothing if the piece has not been ordered.
+  std::optional<net::ServedPiece> find(const net::PieceName& name, net::PeerId asker) const;
 
  private:
+  const net::PeerId own_node_;
+  const std::int64_t quiet_ms_;
+  // When bytes of any of the pieces arrived, or a piece was ordered. On the clock of core_now_ms().
+  const std::shared_ptr<std::atomic<std::int64_t>> heard_at_ms_ = std::make_shared<std::atomic<std::int64_t>>(0);
   mutable std::mutex mutex_;
-  std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<FetchSink>> sinks_;
+  std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<FetchSink>> sinks_;  // null before the fetch begins
 };
 
 class PeerSource : public ReplicaSource {
@@ -40,6 +56,7 @@ class PeerSource : public ReplicaSource {
              ArrivingPieces& arriving)
       : pool_(pool), queue_(queue), transport_(std::move(transport)), index_(index), arriving_(arriving) {}
 
+  void ordered(const core::StartFetch& order, bool urgent) override;
   std::shared_ptr<RunningFetch> start(const FetchRequest& request) override;
   void ended(const core::StartFetch& order, const FetchOutcome& outcome) override;
 
@@ -73,6 +90,8 @@ class FetchSink : public net::Sink, public RunningFetch, public std::enable_shar
   std::optional<net::ServedPiece> serve();
   // [any thread] `piece` stays in its slot as long as this object exists.
   void keep(Pin piece);
+  // Writes to `at_ms`, on the clock of core_now_ms(), whenever bytes arrive. Call it before the fetch begins.
+  void note_arrivals(std::shared_ptr<std::atomic<std::int64_t>> at_ms) { arrived_at_ms_ = std::move(at_ms); }
 
   std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) override;
   void received(std::size_t offset_bytes, std::size_t size_bytes) override;
@@ -93,9 +112,10 @@ class FetchSink : public net::Sink, public RunningFetch, public std::enable_shar
   FetchDestination destination_;
   WorkerPool& pool_;
   const Done done_;
-  arena::Manifest manifest_;               // written in begin(), constant afterwards
-  std::vector<std::uint32_t> leaf_bytes_;  // received so far, by leaf; transport's thread only
-  std::size_t whole_leaves_ = 0;           // transport's thread only
+  std::shared_ptr<std::atomic<std::int64_t>> arrived_at_ms_;  // may be null; constant once the fetch has begun
+  arena::Manifest manifest_;                                  // written in begin(), constant afterwards
+  std::vector<std::uint32_t> leaf_bytes_;                     // received so far, by leaf; transport's thread only
+  std::size_t whole_leaves_ = 0;                              // transport's thread only
 
   mutable std::mutex mutex_;
   std::vector<std::byte> encoded_manifest_;  // empty before begin(), constant afterwards

@@ -2,9 +2,9 @@
 // from storage, or from GPU to GPU.
 //
 // Order. The protocol's core picks the piece, the slot, and where the piece comes from (a node, storage_node or
-// parity_node). Fetches makes room for the piece. Then it offers the order to one source after the other. The first
-// source that accepts the order fetches the piece. TransferOrders::use() makes the list of sources; add a new source
-// there.
+// parity_node). Fetches tells all sources, and makes room for the piece. Then it offers the order to one source after
+// the other. The first source that accepts the order fetches the piece. TransferOrders::use() makes the list of
+// sources; add a new source there.
 //
 // Threads. Only the agent's core thread calls the functions of a source, and the callbacks `done` and `damaged` of a
 // request. A source must not call them within start(). It may work on threads of its own, which post the results to the
@@ -75,6 +75,8 @@ class RunningFetch {
 class ReplicaSource {
  public:
   virtual ~ReplicaSource() = default;
+  // Called for every fetch that is ordered, before there is room for it. `urgent` as in FetchRequest.
+  virtual void ordered(const core::StartFetch& /*order*/, bool /*urgent*/) {}
   // Accepts the order and starts the fetch. Returns null if the order is not for this source. Then the next source is
   // asked.
   virtual std::shared_ptr<RunningFetch> start(const FetchRequest& request) = 0;
