@@ -12,6 +12,8 @@ constexpr std::size_t waiting_max = 1024;
 // How long a request of a node that restores waits for a piece that is not here, and of which nobody says that it is
 // coming.
 constexpr std::int64_t arrival_wait_ms = 1000;
+// How long it waits if no more bytes come to this node, until this node goes on with another source.
+constexpr std::int64_t interruption_ms = 2000;
 // The largest chunk for a node that restores. A node that passes a piece on is behind the node before it by one chunk.
 constexpr std::size_t restore_chunk_bytes = 512u << 10;
 
@@ -24,7 +26,10 @@ struct Serving::Serve {
   ServedPiece source;  // the requested range of the piece
   std::size_t chunk_bytes = 0;
   std::size_t next_offset = 0;
-  std::size_t ready_bytes = 0;  // of `source`
+  std::size_t data_bytes = 0;   // size of the range
+  std::size_t ready_bytes = 0;  // of the range
+  bool interrupted = false;     // no more bytes come to this node, so `source` is empty; they may come again
+  std::optional<std::size_t> interrupted_at;  // next_offset when that last happened
   struct UnderWay {
     std::size_t offset = 0;
     std::size_t size_bytes = 0;
@@ -41,13 +46,19 @@ struct Serving::Serve {
   std::int64_t looked_at_ms = 0;                             // when its piece was last looked for
 
   bool urgent() const { return (asked.wishes & wire::is_urgent) != 0; }
-  // Whoever restores asks for the whole piece. A request for a range comes from a decoder, which has other sources.
-  bool restores() const { return urgent() && asked.first_byte == 0 && asked.size_bytes == UINT64_MAX; }
+  // Whoever restores asks for the whole piece, or for all that it lacks at the end. A request for another range comes
+  // from a decoder, which has other sources.
+  bool restores() const { return urgent() && asked.size_bytes == UINT64_MAX; }
   bool may_wait_for_arrival() const { return restores() && now_ms() < waits_until_ms; }
   bool may_send() const { return accepted && has_room && !cancelled && !sent() && is_ready(); }
   // All bytes of the next chunk may be sent.
-  bool is_ready() const { return ready_bytes >= std::min(next_offset + chunk_bytes, source.data.size()); }
-  bool sent() const { return next_offset == source.data.size(); }
+  bool is_ready() const { return ready_bytes >= std::min(next_offset + chunk_bytes, data_bytes); }
+  bool sent() const { return next_offset == data_bytes; }
+  void take(ServedPiece piece) {
+    source = std::move(piece);
+    data_bytes = source.data.size();
+    ready_bytes = source.ready_bytes ? 0 : data_bytes;
+  }
   std::size_t bytes_under_way() const {
     return std::accumulate(under_way.begin(), under_way.end(), std::size_t{0},
                            [](std::size_t sum, const UnderWay& sent) { return sum + sent.size_bytes; });
@@ -119,11 +130,10 @@ bool Serving::open(const ServePtr& serve) {
     answer(*serve, source ? wire::Status::refused : wire::Status::not_there);
     return true;
   }
-  serve->source = std::move(*source);
+  serve->take(std::move(*source));
   const std::size_t chunk_max =
       serve->restores() ? std::min(options_.chunk_bytes, restore_chunk_bytes) : options_.chunk_bytes;
   serve->chunk_bytes = wire::grain_bytes * std::max<std::size_t>(chunk_max / wire::grain_bytes, 1);
-  serve->ready_bytes = serve->source.ready_bytes ? 0 : serve->source.data.size();
   serve->noted_at_ms = now_ms();
   answer(*serve, wire::Status::found);
   if (!serve->sent()) active_.push_back(serve);
@@ -139,18 +149,43 @@ void Serving::open_all() {
   waiting_.insert(waiting_.begin(), not_here.begin(), not_here.end());
 }
 
-// Asks how much of the piece has arrived here. If no more will, the asker learns it at once, and asks another node.
+// Asks how much of the piece has arrived here. If no more will, the asker learns it, and asks another node.
 void Serving::follow_arrival(Serve& serve) {
-  if (!serve.source.ready_bytes || serve.cancelled || serve.ready_bytes == serve.source.data.size()) return;
+  if (serve.interrupted && !serve.cancelled) go_on(serve);
+  if (!serve.source.ready_bytes || serve.cancelled || serve.ready_bytes == serve.data_bytes) return;
   const auto ready_bytes = serve.source.ready_bytes();
-  if (!ready_bytes) {
-    serve.cancelled = true;
-    answer(serve, wire::Status::not_there);
-    return;
-  }
+  if (!ready_bytes) return interrupt(serve);
   const std::uint64_t before = std::min<std::uint64_t>(serve.asked.first_byte, *ready_bytes);
-  serve.ready_bytes = std::min<std::size_t>(*ready_bytes - before, serve.source.data.size());
+  serve.ready_bytes = std::min<std::size_t>(*ready_bytes - before, serve.data_bytes);
   awaits_bytes_ = awaits_bytes_ || !serve.is_ready();
+}
+
+// A node that restores need not begin anew: this node may soon fetch the rest of the piece from another source.
+void Serving::interrupt(Serve& serve) {
+  serve.source = {};
+  serve.ready_bytes = 0;
+  serve.interrupted = true;
+  const bool has_sent_more = std::exchange(serve.interrupted_at, serve.next_offset) != serve.next_offset;
+  if (has_sent_more) serve.waits_until_ms = now_ms() + interruption_ms;
+  go_on(serve);
+}
+
+// Looks for the piece again, at most once in a millisecond.
+void Serving::go_on(Serve& serve) {
+  awaits_bytes_ = true;
+  if (std::exchange(serve.looked_at_ms, now_ms()) == now_ms()) return;
+  auto source = serve.may_wait_for_arrival() ? serve_(serve.link->peer(), serve.piece) : std::nullopt;
+  if (source && !source->is_coming && (!source->ready_bytes || source->ready_bytes())) {
+    source->data = wire::range_of(serve.asked, source->data);
+    if (source->data.size() == serve.data_bytes) {
+      serve.interrupted = false;
+      serve.take(std::move(*source));
+      return;
+    }
+  }
+  if (serve.may_wait_for_arrival()) return;
+  serve.cancelled = true;
+  answer(serve, wire::Status::not_there);
 }
 
 void Serving::accepted(const std::shared_ptr<Link>& link, const Arrival& arrival) {
@@ -245,7 +280,7 @@ bool Serving::has_share(const Serve& serve) const {
 
 // The most bytes that the next chunk may have; 0: do not send now.
 std::size_t Serving::allowed_bytes(const Serve& serve) {
-  const std::size_t left = serve.source.data.size() - serve.next_offset;
+  const std::size_t left = serve.data_bytes - serve.next_offset;
   const std::size_t most = std::min(serve.chunk_bytes, left);
   if (pacer_ == nullptr || serve.urgent()) return most;
   const std::size_t allowed = pacer_->allow(left, under_way_);

@@ -8,10 +8,10 @@
 // even if that peer is gone.
 //
 // Serving also sends pieces that this node still receives: each chunk as soon as all of its bytes are ready. If no more
-// bytes will come, it tells the asking peer so. A node that restores may ask for a piece that is not here. It waits as
-// long as this node says that the piece is coming, and a while longer: the leader tells two nodes at the same time to
-// fetch the piece, one from the other. Chunks for a node that restores are small, because it may pass them on, and all
-// its pieces share the limit on chunks under way.
+// bytes come, and this node does not soon go on with another source, it tells the asking peer so. A node that restores
+// may ask for a piece that is not here. It waits as long as this node says that the piece is coming, and a while
+// longer: the leader tells two nodes at the same time to fetch the piece, one from the other. Chunks for a node that
+// restores are small, because it may pass them on, and all its pieces share the limit on chunks under way.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once
@@ -59,6 +59,8 @@ class Serving {
   bool open(const ServePtr& serve);
   void open_all();
   void follow_arrival(Serve& serve);
+  void interrupt(Serve& serve);
+  void go_on(Serve& serve);
   bool has_share(const Serve& serve) const;
   std::size_t allowed_bytes(const Serve& serve);
   void send_chunk(const ServePtr& serve, std::size_t size_bytes);

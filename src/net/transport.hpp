@@ -56,7 +56,8 @@ struct ServedPiece {
   // now. Nothing: no more bytes will come. Never returns fewer bytes than before. Null: all bytes may be sent.
   std::function<std::optional<std::size_t>()> ready_bytes = {};
   // True: nothing of the piece is here yet, but this node is going to receive it. Then all other members are empty. Who
-  // asks for the whole piece in order to restore it waits as long as this is said, so say it for a limited time only.
+  // asks for the piece up to its end in order to restore it waits as long as this is said, so say it for a limited time
+  // only.
   bool is_coming = false;
 };
 

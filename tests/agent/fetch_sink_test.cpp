@@ -266,6 +266,23 @@ TEST_F(FetchSinkTest, NoPieceIsComingForNodesWithLowerIds) {
   for (const net::PeerId asker : {net::PeerId{0}, before, own_node}) EXPECT_FALSE(arriving.find(name, asker)) << asker;
 }
 
+TEST_F(FetchSinkTest, APieceWhoseFetchHasFailedDoesNotComeAgain) {
+  const Piece piece = make_piece("s", {1, 1}, 2 * leaf);
+  ArrivingPieces arriving(own_node);
+  arriving.expect(name);
+  arriving.remove(name, nullptr);
+  arriving.expect(name);
+  EXPECT_FALSE(arriving.find(name, after)) << "it may fail again and again";
+  const auto sink = sink_for(piece);
+  arriving.add(name, sink);
+  ASSERT_TRUE(begin(*sink, piece));
+  EXPECT_TRUE(arriving.find(name, after)) << "it has begun";
+  sink->ended(FetchEnd::peer_failed);
+  EXPECT_EQ(result(), FetchResult::failed);
+  arriving.expect({"s", name.checkpoint + 1});
+  EXPECT_TRUE(arriving.find({"s", name.checkpoint + 1}, after)) << "another checkpoint";
+}
+
 TEST_F(FetchSinkTest, NoPieceIsComingAnyMoreIfNothingArrivesForAWhile) {
   const Piece other = make_piece("other", {1, 1}, 2 * leaf);
   ArrivingPieces arriving(own_node, 1500);

@@ -163,6 +163,82 @@ INSTANTIATE_TEST_SUITE_P(OfEverySource, ReplicaSourceTest,
 
 // ---- What only one of them does ----
 
+class PeerSourceTest : public ::testing::Test {
+ protected:
+  // Fetches the piece. `fate`: what becomes of the fetch.
+  FetchOutcome fetch(const testing::Fate& fate) {
+    peer_.network().rule([&, fate](auto, const auto&, const net::FetchPart& part) {
+      asked_from_ = part.first_byte;
+      return fate;
+    });
+    auto order = peer_.order();
+    order.fetch = ++fetches_;
+    std::vector<FetchOutcome> outcomes;
+    const auto running =
+        peer_.source().start({.order = order,
+                              .urgent = true,
+                              .timeout_ms = 30'000,
+                              .destination = FetchDestination(peer_.segment(), order.slot.slot, order.piece),
+                              .done = [&](FetchOutcome outcome) { outcomes.push_back(std::move(outcome)); },
+                              .damaged = [](const PieceRef&, bool) {}});
+    const bool has_ended = testing::eventually([&] {
+      if (fate.is_held) peer_.let_time_pass(30'000);
+      while (const auto task = peer_.queue->take(Deadline::in_ms(0))) (*task)();
+      return !outcomes.empty();
+    });
+    if (!has_ended) throw std::runtime_error("the fetch did not end");
+    peer_.source().ended(order, outcomes.front());
+    return outcomes.front();
+  }
+  void expect_sealed() {
+    EXPECT_EQ(slot().read(), peer_.piece().manifest);
+    EXPECT_TRUE(std::equal(peer_.piece().data.begin(), peer_.piece().data.end(), slot().data()));
+  }
+  arena::Slot slot() { return peer_.segment()->slot(peer_.order().slot.slot); }
+
+  static constexpr std::size_t half_bytes = testing::length_bytes / 2 / testing::leaf * testing::leaf;
+  Peer peer_;
+  std::uint64_t fetches_ = 0;
+  std::uint64_t asked_from_ = 0;
+};
+
+TEST_F(PeerSourceTest, AFetchGoesOnWhereTheLastOneFailed) {
+  EXPECT_EQ(fetch({.end = net::FetchEnd::peer_failed}).result, FetchResult::failed);
+  EXPECT_EQ(asked_from_, 0u);
+  EXPECT_FALSE(slot().checkpoint());
+  const FetchOutcome last = fetch({});
+  EXPECT_EQ(asked_from_, half_bytes);
+  EXPECT_EQ(last.result, FetchResult::complete);
+  EXPECT_EQ(last.network_bytes, testing::length_bytes - half_bytes);
+  expect_sealed();
+}
+
+TEST_F(PeerSourceTest, AFetchThatGetsNothingRightLeavesWhatIsThere) {
+  fetch({.end = net::FetchEnd::peer_failed});
+  fetch({.wrong_byte = 3});
+  EXPECT_EQ(asked_from_, half_bytes);
+  fetch({.is_held = true});
+  EXPECT_EQ(asked_from_, half_bytes);
+  EXPECT_EQ(fetch({}).result, FetchResult::complete);
+  EXPECT_EQ(asked_from_, half_bytes);
+  expect_sealed();
+}
+
+TEST_F(PeerSourceTest, WhatHasChangedInTheSlotMeanwhileIsFetchedAgain) {
+  fetch({.end = net::FetchEnd::peer_failed});
+  peer_.segment()->writable_slot(peer_.order().slot.slot).data()[3 * testing::leaf + 7] ^= std::byte{1};
+  EXPECT_EQ(fetch({}).result, FetchResult::complete);
+  EXPECT_EQ(asked_from_, 3 * testing::leaf);
+  expect_sealed();
+}
+
+TEST_F(PeerSourceTest, AFetchOfAPieceThatWasCompletedOnceBeginsAnew) {
+  fetch({.end = net::FetchEnd::peer_failed});
+  fetch({});
+  EXPECT_EQ(fetch({}).result, FetchResult::complete);
+  EXPECT_EQ(asked_from_, 0u);
+}
+
 TEST(GpuSource, LeavesAnUrgentFetchToThePeer) {
   Gpu gpu;
   EXPECT_EQ(gpu.source().start({.order = gpu.order(),

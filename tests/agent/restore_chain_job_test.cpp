@@ -1,7 +1,8 @@
-// Whole agents that restore one piece from the other, and one of them fails before it has any of the piece.
+// Whole agents that restore a piece one from the other, while one of them fails.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 
@@ -14,28 +15,54 @@ using testing::AgentCluster;
 using ::testing::Contains;
 using ::testing::Each;
 using testing::eventually;
+using ::testing::Not;
 using testing::on_all;
 using testing::Trainer;
 
-// Records of whom a node asks for pieces.
+// Records what a node asks other nodes for.
 class Asked {
  public:
-  void add(net::PeerId source) {
+  void add(net::PeerId source, const std::string& shard) {
     const std::lock_guard lock(mutex_);
     sources_.push_back(source);
+    shards_.push_back(shard);
   }
   std::vector<net::PeerId> sources() {
     const std::lock_guard lock(mutex_);
     return sources_;
   }
+  bool asked_twice() {
+    const std::lock_guard lock(mutex_);
+    std::sort(shards_.begin(), shards_.end());
+    return std::adjacent_find(shards_.begin(), shards_.end()) != shards_.end();
+  }
 
  private:
   std::mutex mutex_;
   std::vector<net::PeerId> sources_;
+  std::vector<std::string> shards_;
 };
 
-// Three nodes that all keep everything. Only node a keeps its memory. Node b never gets anything, and node c is told to
-// fetch from b.
+// Loses what comes behind the first `kept_bytes`.
+class CutOff : public net::Sink {
+ public:
+  CutOff(std::shared_ptr<net::Sink> inner, std::size_t kept_bytes)
+      : inner_(std::move(inner)), kept_bytes_(kept_bytes) {}
+  std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) override {
+    return inner_->begin(manifest, data_bytes);
+  }
+  void received(std::size_t offset_bytes, std::size_t size_bytes) override {
+    if (offset_bytes + size_bytes <= kept_bytes_) inner_->received(offset_bytes, size_bytes);
+  }
+  void ended(net::FetchEnd) override { inner_->ended(net::FetchEnd::peer_failed); }
+
+ private:
+  const std::shared_ptr<net::Sink> inner_;
+  const std::size_t kept_bytes_;
+};
+
+// Three nodes that all keep everything. Only node a keeps its memory. Node b gets nothing, or a part of each piece.
+// Node c is told to fetch from b.
 class RestoreChainJobTest : public ::testing::Test {
  protected:
   RestoreChainJobTest() {
@@ -56,7 +83,7 @@ class RestoreChainJobTest : public ::testing::Test {
                      auto transport = std::make_unique<test::FakeTransport>(std::move(inner));
                      transport->on_fetch = [this, &real = transport->inner()](auto from, auto piece, auto part,
                                                                               auto sink, auto timeout_ms) {
-                       asked_.add(from);
+                       asked_.add(from, piece.shard);
                        real.fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
                      };
                      return transport;
@@ -69,7 +96,7 @@ class RestoreChainJobTest : public ::testing::Test {
     trainers_.clear();
   }
 
-  // Nobody answers the node's fetches. While `hangs_`, it answers nobody, either.
+  // Nobody answers the node's fetches, or with `gets_parts_`, they break off once. While `hangs_`, it answers nobody.
   void let_starve(AgentSetup& setup) {
     setup.make_transport = [this](const net::TransportOptions& options, net::Transport::Handlers handlers) {
       handlers.serve = [this, serve = std::move(handlers.serve)](net::PeerId asker, const net::PieceName& piece) {
@@ -78,7 +105,12 @@ class RestoreChainJobTest : public ::testing::Test {
       };
       auto transport = std::make_unique<test::FakeTransport>(net::Transport::create(options, std::move(handlers)));
       const auto held = std::make_shared<std::vector<std::shared_ptr<net::Sink>>>();
-      transport->on_fetch = [held](auto, auto, auto, auto sink, auto) { held->push_back(std::move(sink)); };
+      transport->on_fetch = [this, held, &real = transport->inner()](auto from, auto piece, auto part, auto sink,
+                                                                     auto timeout_ms) {
+        if (!gets_parts_) return held->push_back(std::move(sink));
+        if (part.first_byte == 0 && piece.shard == "rank2") sink = std::make_shared<CutOff>(std::move(sink), 3u << 20);
+        real.fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
+      };
       transport->on_end = [held] {
         for (const auto& sink : *held) sink->ended(net::FetchEnd::peer_failed);
       };
@@ -87,7 +119,8 @@ class RestoreChainJobTest : public ::testing::Test {
   }
   void start_trainers() {
     std::uint32_t rank = 0;
-    for (const char* node : {"a", "c", "c"}) trainers_.push_back(std::make_unique<Trainer>(cluster_, node, rank++));
+    for (const char* node : {"a", "c", "c"})
+      trainers_.push_back(std::make_unique<Trainer>(cluster_, node, rank++, 1'500'000));
   }
   bool leads_all(const std::string& node) {
     const auto status = cluster_.status(node);
@@ -111,7 +144,7 @@ class RestoreChainJobTest : public ::testing::Test {
     for (const auto& trainer : trainers_) EXPECT_TRUE(trainer->holds(iteration_)) << trainer->error();
   }
 
-  std::atomic<bool> hangs_ = false;
+  std::atomic<bool> hangs_ = false, gets_parts_ = false;
   Asked asked_;
   AgentCluster cluster_{3};
   std::vector<std::unique_ptr<Trainer>> trainers_;
@@ -124,6 +157,16 @@ TEST_F(RestoreChainJobTest, ARestoreGoesOnFromAnotherNodeIfTheOneBeforeEndsWitho
 
 TEST_F(RestoreChainJobTest, ARestoreGoesOnFromAnotherNodeIfTheOneBeforeStopsWithoutHavingBegun) {
   expect_restored_after([&] { hangs_ = true; });
+}
+
+TEST_F(RestoreChainJobTest, ANodeWhoseSourceBreaksOffGoesOnForTheNodesBehindIt) {
+  const net::PeerId kept = id("a");
+  gets_parts_ = true;
+  EXPECT_THAT(on_all(trainers_, [](Trainer& trainer) { return trainer.restore(); }), Each(CKPT_OK));
+  for (const auto& trainer : trainers_) EXPECT_TRUE(trainer->holds(iteration_)) << trainer->error();
+  EXPECT_GE(cluster_.status("b").at("counters").at("failed_fetches"), 1);
+  EXPECT_THAT(asked_.sources(), Not(Contains(kept)));
+  EXPECT_FALSE(asked_.asked_twice());
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ class ArrivingPieceOverEachTransport : public ::testing::TestWithParam<const cha
       coming.is_coming = true;
       if (!is_here_) return is_coming_ ? std::optional(coming) : std::nullopt;
       return ServedPiece{{}, piece_, nullptr, [this]() -> std::optional<std::size_t> {
+                           if (tries_in_vain_ && looks_++ % 2 == 0) return std::nullopt;
                            const std::size_t ready = ready_bytes_;
                            return ready == given_up ? std::nullopt : std::optional(ready);
                          }};
@@ -40,15 +41,21 @@ class ArrivingPieceOverEachTransport : public ::testing::TestWithParam<const cha
     one_.transport->set_peer(2, 200, source_->address());
   }
   ~ArrivingPieceOverEachTransport() override { hangs_ = false; }
+  template <class Condition>
+  static bool eventually(Condition condition) {
+    for (int i = 0; i < 2000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return condition();
+  }
   void wait_until_asked() const {
-    for (int i = 0; i < 2000 && asked_ == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    ASSERT_NE(asked_, 0);
+    ASSERT_TRUE(eventually([&] { return asked_ != 0; }));
   }
 
   const std::vector<std::byte> piece_ = pattern(piece_bytes, 1);
   std::atomic<bool> is_here_ = true;
   std::atomic<bool> is_coming_ = false;
   std::atomic<bool> hangs_ = false;
+  std::atomic<bool> tries_in_vain_ = false;
+  std::atomic<int> looks_ = 0;
   std::atomic<std::size_t> ready_bytes_ = 0;
   std::atomic<int> asked_ = 0;
   Node one_;
@@ -72,11 +79,34 @@ TEST_P(ArrivingPieceOverEachTransport, ChunksLeaveAsSoonAsTheyAreReadyAndNoSoone
   EXPECT_TRUE(sink->data == piece_);
 }
 
-TEST_P(ArrivingPieceOverEachTransport, TheAskerLearnsAtOnceThatNoMoreWillCome) {
+TEST_P(ArrivingPieceOverEachTransport, TheAskerLearnsThatNoMoreWillCome) {
+  for (const FetchPart& part : {urgent, FetchPart{.size_bytes = piece_bytes - 1, .urgent = true}}) {
+    ready_bytes_ = 2 * chunk;
+    const auto sink = one_.fetch(2, name, part);
+    ASSERT_FALSE(sink->receive_buffers.wait_for(1).empty());
+    ready_bytes_ = given_up;
+    EXPECT_EQ(sink->end(), FetchEnd::not_there);
+  }
+}
+
+TEST_P(ArrivingPieceOverEachTransport, ARestoreGoesOnIfItsSourceGetsTheRestFromElsewhere) {
   ready_bytes_ = chunk;
   const auto sink = one_.fetch(2, name, urgent);
   ASSERT_EQ(sink->receive_buffers.wait_for(1).size(), 1u);
+  const int asked = asked_;
   ready_bytes_ = given_up;
+  EXPECT_TRUE(eventually([&] { return asked_ > asked; })) << "the source looks for the piece again";
+  EXPECT_EQ(sink->ends.count(), 0u);
+  ready_bytes_ = piece_bytes;
+  EXPECT_EQ(sink->end(), FetchEnd::complete);
+  EXPECT_TRUE(sink->data == piece_);
+}
+
+TEST_P(ArrivingPieceOverEachTransport, ARestoreDoesNotWaitForASourceThatTriesAgainInVain) {
+  ready_bytes_ = chunk;
+  const auto sink = one_.fetch(2, name, urgent);
+  ASSERT_EQ(sink->receive_buffers.wait_for(1).size(), 1u);
+  tries_in_vain_ = true;
   EXPECT_EQ(sink->end(), FetchEnd::not_there);
 }
 

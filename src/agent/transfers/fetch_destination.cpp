@@ -29,6 +29,12 @@ std::optional<arena::Manifest> FetchDestination::begin(std::span<const std::byte
   }
 }
 
+std::size_t FetchDestination::count_leaves_here(const arena::Manifest& manifest, std::size_t leaves) {
+  if (!slot_.fits(manifest.length_bytes, manifest.layout.size())) return 0;
+  return kernels::verify_leaves(slot_.data(), manifest.length_bytes, 0, leaves, manifest.leaves.data())
+      .value_or(leaves);
+}
+
 bool FetchDestination::begin_unknown(std::uint64_t layout_bytes) {
   if (!slot_.fits(piece_.length_bytes, layout_bytes)) return false;
   slot_.begin();

@@ -28,6 +28,9 @@ class FetchDestination {
   // not fit, leaves the slot as it is and returns false or nothing. The second function returns the decoded manifest.
   bool begin(const arena::Manifest& manifest);
   std::optional<arena::Manifest> begin(std::span<const std::byte> encoded_manifest);
+  // Before begin(): how many leaves from the first one on are in the slot already, of the first `leaves` leaves of a
+  // piece with this manifest. Changes nothing.
+  std::size_t count_leaves_here(const arena::Manifest& manifest, std::size_t leaves);
   // Empties the slot for parity that is encoded for the first time. Its manifest follows only from its bytes, so only
   // the size of its layout is known. Returns false if the piece does not fit.
   bool begin_unknown(std::uint64_t layout_bytes);

@@ -12,10 +12,15 @@ using core::FetchResult;
 
 net::PieceName name_of(const core::PieceInfo& piece) { return {piece.shard, piece.checkpoint.word()}; }
 
-void end(const FetchRequest& request, FetchResult result, std::optional<arena::Manifest> manifest) {
+// Most pieces of which PeerSource remembers what failed fetches have verified. A manifest has about a ten-thousandth of
+// its piece's size.
+constexpr std::size_t unfinished_max = 64;
+
+void end(const FetchRequest& request, FetchResult result, std::optional<arena::Manifest> manifest,
+         std::size_t kept_bytes) {
   FetchOutcome outcome;
   outcome.result = result;
-  if (manifest) outcome.network_bytes = manifest->length_bytes;
+  if (manifest) outcome.network_bytes = manifest->length_bytes - kept_bytes;
   outcome.manifest = std::move(manifest);
   if (result == FetchResult::corrupt) request.damaged({request.order.source, request.order.piece.shard}, false);
   request.done(std::move(outcome));
@@ -30,26 +35,48 @@ void PeerSource::ordered(const core::StartFetch& order, bool urgent) {
 std::shared_ptr<RunningFetch> PeerSource::start(const FetchRequest& request) {
   const core::StartFetch& order = request.order;
   if (!is_node(order.source)) return nullptr;
-  auto done = [request, &queue = queue_](FetchResult result, std::optional<arena::Manifest> manifest) {
-    queue.post(
-        [request, result, manifest = std::move(manifest)]() mutable { end(request, result, std::move(manifest)); });
+  auto done = [this, request, &queue = queue_](FetchResult result, std::optional<arena::Manifest> manifest) {
+    queue.post([this, request, result, manifest = std::move(manifest)]() mutable {
+      end(request, result, std::move(manifest), running_.at(request.order.fetch)->kept_bytes());
+    });
   };
   const auto sink = std::make_shared<FetchSink>(request.destination, pool_, std::move(done));
-  const net::FetchPart whole{.urgent = request.urgent};
+  running_[order.fetch] = sink;
   const net::PieceName name = name_of(order.piece);
   if (request.urgent) arriving_.add(name, sink);
-  transport_->fetch(order.source, name, whole, sink, request.timeout_ms);
+  const auto fetch = [transport = transport_, sink, name, source = order.source, urgent = request.urgent,
+                      timeout_ms = request.timeout_ms](std::size_t kept_bytes) {
+    transport->fetch(source, name, {.first_byte = kept_bytes, .urgent = urgent}, sink, timeout_ms);
+  };
+  auto before = unfinished_.extract({name.shard, name.checkpoint});
+  if (before.empty() || !(piece_info(before.mapped().manifest) == order.piece)) {
+    fetch(0);
+  } else {
+    pool_.submit([fetch, sink, before = std::move(before.mapped())] { fetch(sink->keep_verified(before)); });
+  }
   return sink;
 }
 
 void PeerSource::ended(const core::StartFetch& order, const FetchOutcome& outcome) {
+  const net::PieceName name = name_of(order.piece);
+  if (outcome.manifest) unfinished_.erase({name.shard, name.checkpoint});
   if (!is_node(order.source)) return;
-  arriving_.remove(name_of(order.piece), outcome.result == FetchResult::complete ? index_.find(order.slot) : Pin());
+  if (const auto running = running_.extract(order.fetch); !running.empty() && !outcome.manifest)
+    remember(order.piece, running.mapped()->unfinished());
+  arriving_.remove(name, outcome.result == FetchResult::complete ? index_.find(order.slot) : Pin());
+}
+
+void PeerSource::remember(const core::PieceInfo& piece, std::optional<Unfinished> unfinished) {
+  if (!unfinished) return;
+  const std::pair<std::string, std::uint64_t> name(piece.shard, piece.checkpoint.word());
+  if (unfinished_.size() >= unfinished_max && !unfinished_.contains(name)) unfinished_.erase(unfinished_.begin());
+  unfinished_.insert_or_assign(name, std::move(*unfinished));
 }
 
 void ArrivingPieces::expect(const net::PieceName& name) {
-  *heard_at_ms_ = core_now_ms();
   const std::lock_guard lock(mutex_);
+  if (!failed_.contains({name.shard, name.checkpoint})) *heard_at_ms_ = core_now_ms();
+  std::erase_if(failed_, [&](const Key& failed) { return failed.second != name.checkpoint; });
   sinks_.try_emplace({name.shard, name.checkpoint}, nullptr);
 }
 
@@ -67,22 +94,29 @@ void ArrivingPieces::remove(const net::PieceName& name, const Pin& piece) {
     if (found == sinks_.end()) return;
     sink = std::move(found->second);
     sinks_.erase(found);
+    if (piece == nullptr)
+      failed_.insert({name.shard, name.checkpoint});
+    else
+      failed_.erase({name.shard, name.checkpoint});
   }
   if (piece != nullptr && sink != nullptr) sink->keep(piece);
 }
 
 std::optional<net::ServedPiece> ArrivingPieces::find(const net::PieceName& name, net::PeerId asker) const {
   std::shared_ptr<FetchSink> sink;
+  bool has_failed = false;
   {
     const std::lock_guard lock(mutex_);
     const auto found = sinks_.find({name.shard, name.checkpoint});
     if (found == sinks_.end()) return std::nullopt;
     sink = found->second;
+    has_failed = failed_.contains({name.shard, name.checkpoint});
   }
   if (sink != nullptr) {
     if (auto served = sink->serve()) return served;
+    has_failed = has_failed || !sink->may_begin();
   }
-  if (asker <= own_node_ || core_now_ms() - *heard_at_ms_ >= quiet_ms_) return std::nullopt;
+  if (has_failed || asker <= own_node_ || core_now_ms() - *heard_at_ms_ >= quiet_ms_) return std::nullopt;
   net::ServedPiece coming;
   coming.is_coming = true;
   return coming;
@@ -96,12 +130,29 @@ void FetchSink::cancel() {
   cancelled_ = true;
 }
 
+std::size_t FetchSink::keep_verified(const Unfinished& before) {
+  if (!destination_.is_whole_file()) return 0;
+  const std::size_t length_bytes = destination_.piece().length_bytes;
+  kept_leaves_ = destination_.count_leaves_here(before.manifest, before.leaves);
+  const std::lock_guard lock(mutex_);
+  manifest_ = before.manifest;
+  verified_leaves_ = kept_leaves_;
+  kept_bytes_ = std::min(kept_leaves_ * kernels::leaf_size_bytes, length_bytes);
+  return kept_bytes_;
+}
+
+std::optional<Unfinished> FetchSink::unfinished() const {
+  const std::lock_guard lock(mutex_);
+  return verified_leaves_ == 0 ? std::nullopt : std::optional(Unfinished{manifest_, verified_leaves_});
+}
+
 std::optional<std::span<std::byte>> FetchSink::begin(std::span<const std::byte> manifest, std::size_t data_bytes) {
   {
     const std::lock_guard lock(mutex_);
     if (cancelled_ || over_) return std::nullopt;
   }
-  auto accepted = data_bytes == destination_.piece().length_bytes ? destination_.begin(manifest) : std::nullopt;
+  const bool is_the_rest = data_bytes == destination_.piece().length_bytes - kept_bytes_;
+  auto accepted = is_the_rest ? destination_.begin(manifest) : std::nullopt;
   if (!accepted) {
     const std::lock_guard lock(mutex_);
     corrupt_ = true;
@@ -109,17 +160,20 @@ std::optional<std::span<std::byte>> FetchSink::begin(std::span<const std::byte> 
   }
   manifest_ = std::move(*accepted);
   leaf_bytes_.assign(manifest_.leaves.size(), 0);
+  whole_leaves_ = kept_leaves_;
   {
     const std::lock_guard lock(mutex_);
     encoded_manifest_.assign(manifest.begin(), manifest.end());
     length_bytes_ = manifest_.length_bytes;
     verified_.assign(manifest_.leaves.size(), false);
+    std::fill_n(verified_.begin(), kept_leaves_, true);
   }
-  return std::span(destination_.data(), data_bytes);
+  return std::span(destination_.data() + kept_bytes_, data_bytes);
 }
 
 void FetchSink::received(std::size_t offset_bytes, std::size_t size_bytes) {
   if (arrived_at_ms_ != nullptr) *arrived_at_ms_ = core_now_ms();
+  offset_bytes += kept_bytes_;
   // Neighbouring leaves that are complete now are verified together.
   std::size_t run_begin = 0, run_end = 0;
   for (std::size_t at = offset_bytes; at < offset_bytes + size_bytes;) {
@@ -209,6 +263,11 @@ void FetchSink::ended(net::FetchEnd end) {
 std::size_t FetchSink::backlog() const {
   const std::lock_guard lock(mutex_);
   return verifying_;
+}
+
+bool FetchSink::may_begin() const {
+  const std::lock_guard lock(mutex_);
+  return encoded_manifest_.empty() && !has_failed();
 }
 
 bool FetchSink::wanted() const {

@@ -7,6 +7,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/pieces/core_queue.hpp"
@@ -20,12 +23,18 @@ namespace ckpt::agent {
 
 class FetchSink;
 
+// What a failed fetch has verified: the first `leaves` leaves of the piece with this manifest.
+struct Unfinished {
+  arena::Manifest manifest;
+  std::size_t leaves = 0;
+};
+
 // The pieces that this node has been ordered to fetch from other nodes for a restore. It sends them on while they
 // arrive. Thread-safe.
 //
-// A piece of which nothing is here yet is *coming*: nodes that ask for it may wait. Only nodes with higher ids may,
-// because along a chain, ids ascend (restore_chain.hpp). So no two nodes wait for each other. If nothing arrives for
-// `quiet_ms`, of any piece, no piece is coming any more.
+// A piece of which nothing is here yet is *coming* until its first fetch fails: nodes that ask for it may wait. Only
+// nodes with higher ids may, because along a chain, ids ascend (restore_chain.hpp). So no two nodes wait for each
+// other. If nothing arrives for `quiet_ms`, of any piece, no piece is coming any more.
 class ArrivingPieces {
  public:
   explicit ArrivingPieces(net::PeerId own_node, std::int64_t quiet_ms = 30'000)
@@ -41,14 +50,19 @@ class ArrivingPieces {
   std::optional<net::ServedPiece> find(const net::PieceName& name, net::PeerId asker) const;
 
  private:
+  using Key = std::pair<std::string, std::uint64_t>;
+
   const net::PeerId own_node_;
   const std::int64_t quiet_ms_;
   // When bytes of any of the pieces arrived, or a piece was ordered. On the clock of core_now_ms().
   const std::shared_ptr<std::atomic<std::int64_t>> heard_at_ms_ = std::make_shared<std::atomic<std::int64_t>>(0);
   mutable std::mutex mutex_;
-  std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<FetchSink>> sinks_;  // null before the fetch begins
+  std::map<Key, std::shared_ptr<FetchSink>> sinks_;  // null before the fetch begins
+  std::set<Key> failed_;                             // pieces of the newest checkpoint of which a fetch has failed
 };
 
+// If a fetch has failed, the next fetch of the same piece goes on where it ended: PeerSource looks which of the
+// verified leaves are still in the slot, and asks for the rest of the piece only.
 class PeerSource : public ReplicaSource {
  public:
   // `pool`, `queue`, `index` and `arriving` outlive the source and the transport.
@@ -61,11 +75,16 @@ class PeerSource : public ReplicaSource {
   void ended(const core::StartFetch& order, const FetchOutcome& outcome) override;
 
  private:
+  void remember(const core::PieceInfo& piece, std::optional<Unfinished> unfinished);
+
   WorkerPool& pool_;
   CoreQueue& queue_;
   const std::shared_ptr<TransportPort> transport_;
   const PieceIndex& index_;
   ArrivingPieces& arriving_;
+  std::map<std::uint64_t, std::shared_ptr<FetchSink>> running_;  // by fetch
+  // What failed fetches have verified of pieces, at most unfinished_max. The bytes may be in the piece's slot yet.
+  std::map<std::pair<std::string, std::uint64_t>, Unfinished> unfinished_;
 };
 
 // Receives one piece from a peer into a slot. It seals the slot only if every leaf matches its digest.
@@ -73,6 +92,8 @@ class PeerSource : public ReplicaSource {
 // The transport's thread calls begin(), received() and ended(). The digest threads verify each leaf as soon as all of
 // its bytes are there. `done` runs exactly once, on one of these threads, when nothing writes to the slot any more. If
 // the fetch has failed, nothing reads it any more, either.
+//
+// keep_verified() lets a fetch go on where an earlier one has failed.
 //
 // serve() sends verified bytes on to other nodes while further bytes arrive. Such a node may still read when the piece
 // is whole and `done` has run. So keep() must then keep the piece in its slot.
@@ -86,8 +107,19 @@ class FetchSink : public net::Sink, public RunningFetch, public std::enable_shar
 
   void cancel() override;  // [any thread]
 
+  // Keeps the leaves of `before` that are in the slot, from the first one on, and returns how many bytes that are. Then
+  // fetch only the bytes behind them. Call it before the fetch begins, if at all, and only if `before` has the manifest
+  // of the same piece.
+  std::size_t keep_verified(const Unfinished& before);
+  // [any thread] Once `done` has run: what the next fetch may keep. Nothing if no leaf was verified.
+  std::optional<Unfinished> unfinished() const;
+  // How many of the piece's bytes keep_verified() has kept.
+  std::size_t kept_bytes() const { return kept_bytes_; }
+
   // [any thread] Nothing before begin(), and after the fetch has failed.
   std::optional<net::ServedPiece> serve();
+  // [any thread] Nothing has come yet, and the fetch has not failed.
+  bool may_begin() const;
   // [any thread] `piece` stays in its slot as long as this object exists.
   void keep(Pin piece);
   // Writes to `at_ms`, on the clock of core_now_ms(), whenever bytes arrive. Call it before the fetch begins.
@@ -113,6 +145,7 @@ class FetchSink : public net::Sink, public RunningFetch, public std::enable_shar
   WorkerPool& pool_;
   const Done done_;
   std::shared_ptr<std::atomic<std::int64_t>> arrived_at_ms_;  // may be null; constant once the fetch has begun
+  std::size_t kept_leaves_ = 0, kept_bytes_ = 0;              // constant once the fetch has begun
   arena::Manifest manifest_;                                  // written in begin(), constant afterwards
   std::vector<std::uint32_t> leaf_bytes_;                     // received so far, by leaf; transport's thread only
   std::size_t whole_leaves_ = 0;                              // transport's thread only
