@@ -13,7 +13,8 @@ namespace ckpt::core {
 class HealthView {
  public:
   // Call this after every event, with the newest directive. `is_of_now`: false if the directive may have been sent
-  // before or during a pause of this node.
+  // before or during a pause of this node. Then the directive is no sign that the leader is alive now, and a new commit
+  // does not count as made now.
   void observe(const Directive& directive, CheckpointId highest_commit, bool is_of_now, TimeMs now);
 
   struct Facts {

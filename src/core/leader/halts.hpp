@@ -8,8 +8,8 @@ namespace ckpt::core {
 
 class Halts {
  public:
-  // Makes a halt if the suspicion calls for one, if a rank reports trouble, or if `is_succeeded`: the next incarnation
-  // waits for this one to end. Then updates the halt from the ranks' answers. After halt_decision_ms it decides the
+  // Makes a halt if the suspicion calls for one, if a rank reports trouble, or if the next incarnation waits for this
+  // one to end (`is_succeeded`). Then updates the halt from the ranks' answers. After halt_decision_ms it decides the
   // iteration, and after halt_ms it ends the halt, even if ranks have not answered. Before the leader `has_listened` to
   // all nodes it does nothing, because a former leader's halt may not have been reported yet.
   void reconcile(const JobView& view, const Suspicion& suspicion, bool is_succeeded, bool has_listened, TimeMs now);
