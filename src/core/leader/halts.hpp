@@ -14,7 +14,7 @@ class Halts {
   // all nodes it does nothing, because a former leader's halt may not have been reported yet.
   void reconcile(const JobView& view, const Suspicion& suspicion, bool is_succeeded, bool has_listened, TimeMs now);
   // True if the next incarnation may begin. False while ranks of this incarnation run, or may run, and their halt is
-  // not over: their newest state would be lost. Always true without on_suspicion=halt.
+  // not over: if it began now, their newest state would be lost. Always true without on_suspicion=halt.
   bool may_end(const JobView& view, bool has_listened, TimeMs now) const;
   // The halt of this incarnation. The field `incarnation` is 0 if there is none.
   const Halt& current() const { return current_; }

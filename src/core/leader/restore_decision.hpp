@@ -21,7 +21,7 @@ inline constexpr std::size_t sources_max = 4;
 
 bool is_held_by(const Holders& holders, NodeId node);
 
-// The world size of the job that captured these pieces of one checkpoint. There is at least one.
+// The world size of the job that captured these pieces of one checkpoint. `pieces` must not be empty.
 inline std::uint32_t world_size_of(const Pieces& pieces) { return pieces.begin()->second.front().piece->world_size; }
 
 // All pieces in the reports, by checkpoint. Borrows from the reports, which must be in order of their nodes.
