@@ -69,7 +69,8 @@ enum class Fault : std::uint8_t {
   rank_slow,            // it computes several times as long as the others
   rank_pauses,          // as for an evaluation
   node_suspended,       // agent and ranks, which notice nothing
-  // Only in runs in which a suspicion halts the job. Again all ranks train, and the agents know them.
+  // Only in runs in which a suspicion halts the job. These faults, too, strike when all ranks train and the agents know
+  // all of them.
   rank_dies_in_update,
   rank_thaws,         // it is stopped, and goes on while the others freeze
   false_suspicion,    // it computes past its deadline, and goes on while the others freeze

@@ -101,8 +101,8 @@ class History {
   CheckpointId newest_valid_commit() const;
   static std::size_t count(const Holders& holders, TimeMs since);
   std::map<CheckpointId, std::map<std::string, Holders>> holders_;
-  // The shards of a parity group, and for each member's parity the nodes that have had it. A group's name is the first
-  // part of its pieces' names.
+  // The shards of a parity group, and for each member's parity the nodes that have had it. The names of its pieces
+  // begin with the group's name.
   struct Group {
     std::vector<std::string> shards;
     std::map<std::uint32_t, Holders> holders;

@@ -38,7 +38,7 @@ struct Tally {
   std::uint64_t from_storage = 0;  // ranks that restored a part from storage
   std::uint64_t replaced = 0;      // standby nodes that became replacements
   std::uint64_t stored = 0;        // checkpoints that were completed on storage
-  // Incarnations, by what was decided. The second line counts restores that are behind, or of unknown status.
+  // Incarnations, by what was decided. The second line counts restores with Decision::behind or status_unknown.
   std::uint64_t decided_fresh = 0, decided_restore = 0, decided_lost = 0;
   std::uint64_t decided_behind = 0, decided_unknown = 0;
   std::uint64_t decided_elastic = 0;  // restores of a checkpoint that another number of ranks captured
