@@ -90,7 +90,7 @@ class Invariants {
   void writing_leader(const Machine& machine, const core::LeaderRecord& record);
   void leader_written(NodeId by, const core::LeaderRecordRead& now);
   // Judges the record that a leader is about to write, by what the leader can know now. Returns nothing if the record
-  // is right. Otherwise returns the violation that counts if the store then writes the record.
+  // is right. Otherwise returns the violation, which counts only if the store then writes the record.
   std::optional<Violation> judge(const Machine& leader, const core::IncarnationRecord& record) const;
   // When a leader asked the store to write a record, and what judge() said then.
   struct Asked {
