@@ -1,8 +1,8 @@
 // Election decides for one node which node is the leader. The leader holds a lease: a record in the coordination store,
 // which it renews. A node that sees the record unchanged for lease_ms or somewhat longer takes it over, with the next
-// epoch. Each node measures that time by its own clock, so clocks need not agree. Two nodes may believe for a while that
-// they lead. All nodes then obey the one with the higher epoch. leader/leader.hpp says why the other one does no harm.
-// Not thread-safe.
+// epoch. Each node measures that time by its own clock, so clocks need not agree. Two nodes may believe for a while
+// that they lead. All nodes then obey the one with the higher epoch. leader/leader.hpp says why the other one does no
+// harm. Not thread-safe.
 #pragma once
 
 #include <optional>
