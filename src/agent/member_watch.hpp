@@ -26,7 +26,7 @@ class MemberWatch {
   // operator needs to know whether the machine answers. Further changes of this member wait until the probe has ended.
   void carry_out(const core::MemberChanged& changed);
 
-  // Probes the listeners of nodes that this agent does not hear, unless the last probes began a moment ago.
+  // Probes the listeners of nodes that this agent does not hear, at most every 3 s.
   void probe_silent();
   // Nodes whose listeners refused this agent because of another token.
   const std::set<core::NodeId>& distrusted() const { return distrusted_; }

@@ -33,7 +33,7 @@ struct SlotNeed {
   std::uint64_t data_bytes = 0;    // largest piece
   std::uint64_t layout_bytes = 0;  // largest layout
   std::uint32_t slots = 0;         // least number of slots; 0: as many as a segment starts with
-  bool has_spare = false;          // one slot more than that, for a private shard (core::GrantSlots::spare)
+  bool has_spare = false;          // one slot more, for a private shard: its trainer keeps a free slot
 };
 
 class Segments {

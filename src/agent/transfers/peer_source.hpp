@@ -57,8 +57,8 @@ class PeerSource : public ReplicaSource {
 // its bytes are there. `done` runs exactly once, on one of these threads, when nothing writes to the slot any more. If
 // the fetch has failed, nothing reads it any more, either.
 //
-// serve() sends verified bytes on to other nodes while further bytes arrive. Such a node may still read when the piece
-// is whole and `done` has run. So keep() must then keep the piece in its slot.
+// serve() sends verified bytes on to other nodes while further bytes arrive. Such a node may still be reading when the
+// piece is whole and `done` has run. So ArrivingPieces then calls keep(), which keeps the piece in its slot.
 class FetchSink : public net::Sink, public RunningFetch, public std::enable_shared_from_this<FetchSink> {
  public:
   // If `result` is complete, the piece is sealed in the slot and has this manifest.
