@@ -86,8 +86,8 @@ class Link : public std::enable_shared_from_this<Link> {
   // delivers `arrival`.
   void receive(Arrival& arrival, std::span<std::byte> memory, Done done);
 
-  // Passes the payload of `arrival` to `then`, at once or when it was received. Drops the payload if this peer has too
-  // many bytes under way to us.
+  // Passes the payload of `arrival` to `then`, at once or when it was received. Drops the payload if more than 128 MiB
+  // of payloads would be under way to us on this link.
   void read(Arrival& arrival, std::function<void(std::span<const std::byte>)> then);
 
   // Marks the link as failed. If it has failed already, keeps the first reason. The link's owner closes it afterwards.

@@ -8,8 +8,9 @@
 // even if that peer is gone.
 //
 // Serving also sends pieces that this node still receives: each chunk as soon as all of its bytes are ready. If no more
-// bytes will come, it tells the asking peer so. An urgent request for a piece that is not here waits a while, because
-// the piece may be about to arrive: the leader tells two nodes at the same time to fetch the piece, one from the other.
+// bytes will come, it tells the asking peer so. An urgent request for a whole piece that is not here waits up to 1 s
+// for the piece to begin to arrive, because the leader tells two nodes at the same time to fetch it, one from the
+// other. Serving answers all other requests for missing pieces at once: not there.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once
