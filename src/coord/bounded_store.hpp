@@ -2,8 +2,8 @@
 // if the other store never answers, such as a directory on a mount whose server is gone.
 //
 // Calls run on a separate thread. If that thread hangs, the next call uses a new thread. The old thread ends when the
-// store answers at last. While several threads hang, most calls fail at once. Only now and then a call tries a new
-// thread.
+// store answers at last. While four or more threads hang, a new one starts at most once in ten times `timeout_ms`, and
+// none while 64 hang. Calls that get no thread fail at once.
 //
 // Thread-safe. Calls from several threads run one after the other.
 #pragma once
