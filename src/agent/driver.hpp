@@ -57,7 +57,7 @@ class Driver : public EventSink {
 
   // The body of the core thread. Returns when the queue is closed.
   void run();
-  // Call this after run(). When it returns, nothing uses the transport any more.
+  // Cancels all fetches. Call this after run(). Afterwards nothing uses the transport any more.
   void end_transfers() { transfers_.close(); }
 
   // [any thread] Pass on to the core thread: a message of another node, a record of the coordination store, the nodes'

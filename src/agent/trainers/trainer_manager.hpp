@@ -61,7 +61,7 @@ class TrainerManager {
   void carry_out(const core::RestoreReady& ready);
   void carry_out(const core::RestoreFailed& failed);
 
-  // Wakes the rank's trainer, so that it reads its replication page.
+  // Wakes the rank's trainer, so that it reads its arena::ReplicationPage.
   void ring(core::Rank rank);
 
   // Tells all trainers the job's health. This also shows them that the agent lives.

@@ -69,7 +69,7 @@ class FetchSink : public net::Sink, public RunningFetch, public std::enable_shar
 
   void cancel() override;  // [any thread]
 
-  // [any thread] Nothing before begin(), and after the fetch has failed.
+  // [any thread] The piece, as far as its bytes are verified. Nothing before begin(), and after the fetch has failed.
   std::optional<net::ServedPiece> serve();
   // [any thread] `piece` stays in its slot as long as this object exists.
   void keep(Pin piece);
