@@ -3,8 +3,8 @@
 //
 // An operation is a send or a receive under way. It ends when its bytes were sent or received, or some time after the
 // link was closed. Then the link calls the operation's `done`, exactly once, and nobody can reach the operation's
-// memory any more. A link with operations fails if it makes no progress for too long, because the peer may be stopped
-// but alive.
+// memory any more. A link with operations fails if it makes no progress for TransportOptions::progress_timeout_ms,
+// because the peer may be stopped but alive.
 //
 // This node makes an outgoing link, and a peer makes an incoming one. An outgoing link exists before its connection
 // does. It is open once the peer's listener has accepted this node.
