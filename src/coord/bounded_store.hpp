@@ -23,8 +23,8 @@
 
 namespace ckpt::coord {
 
-// The limits for one call. A call to a directory makes a few system calls. Calls to etcd have a shorter deadline of
-// their own, so etcd_timeout_ms only applies if that one fails.
+// The limits for one call. A call to a directory makes a few system calls. EtcdClient ends each call earlier itself
+// (EtcdAccess::timeout_ms), so etcd_timeout_ms is only for the case that it hangs.
 inline constexpr std::int64_t directory_timeout_ms = 5000;
 inline constexpr std::int64_t etcd_timeout_ms = 20'000;
 
