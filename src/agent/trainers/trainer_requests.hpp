@@ -65,7 +65,7 @@ class TrainerRequests {
   // trainer's process, for people.
   virtual void hello(const core::TrainerHello& hello, std::int64_t pid, Respond respond) = 0;
   // It is certain that the process has ended or the engine is closed. `died`: the process ended without closing the
-  // engine.
+  // engine, and no other trainer has claimed the rank yet.
   virtual void exited(Asker asker, bool died) = 0;
   // The rank asks for its state. The answer comes when its pieces are in this node's memory, when the restore has
   // failed, or after request.timeout_ms.

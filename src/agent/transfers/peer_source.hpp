@@ -25,7 +25,7 @@ class ArrivingPieces {
   void add(const net::PieceName& name, const std::shared_ptr<FetchSink>& sink);
   // The fetch of the piece has ended. `piece`: the piece if it is whole, else null.
   void remove(const net::PieceName& name, const Pin& piece);
-  // Nothing if no such piece is arriving, or none of it is here.
+  // Nothing if no such piece is arriving, if its manifest is not here yet, or if its fetch has failed.
   std::optional<net::ServedPiece> find(const net::PieceName& name) const;
 
  private:
