@@ -1,8 +1,8 @@
 // CommandQueue passes commands, in order, to a thread that waits on file descriptors. The queue's own descriptor is
 // readable while the queue is not empty.
 //
-// The queue is bounded. Transport::send() limits the messages in it. Of all other commands there are never many,
-// because whoever pushes one waits for its answer. If the queue is full nevertheless, push() throws Failure.
+// The queue is bounded. Transport::send() limits the messages in it. Of other commands, such as fetches and new
+// addresses, there are never nearly as many. If the queue is full nevertheless, push() throws Failure.
 //
 // Thread-safe, except run_all(), which only one thread calls.
 #pragma once

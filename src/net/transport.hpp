@@ -141,8 +141,8 @@ class Transport {
   // again after it broke.
   virtual void set_peer(PeerId peer, std::uint64_t node_instance, const std::string& address) = 0;
 
-  // [any thread] Queues a message to a peer. Returns false, and queues nothing, if the queue is full or set_peer() was
-  // not called for this peer.
+  // [any thread] Queues a message to a peer. Returns false, and queues nothing, if the queue is full, the message is
+  // larger than message_bytes_max, or set_peer() was not called for this peer.
   virtual bool send(PeerId to, std::vector<std::byte> message) = 0;
 
   // [any thread] Fetches a part of a piece into `sink`. The fetch times out after `timeout_ms`. Whenever the source
