@@ -58,9 +58,9 @@ class Segments {
   std::shared_ptr<arena::Segment> find(const SegmentKey& key) const;
 
   // Makes or enlarges segments until all needs are met. A segment that needs more slots grows. If it needs larger
-  // slots, or more than its file can have, a new segment replaces it, and its pieces are copied there. Makes all new
-  // segments or none. Fails if there is not enough memory for that and `extra_bytes` more. Calls `done` on the core
-  // thread, at once or later: with nothing, or with the reason of a failure.
+  // slots, or more of them than its file can have, a new segment replaces it, and its pieces are copied there. Makes
+  // all new segments or none. Fails if there is not enough memory for that and `extra_bytes` more. Calls `done` on the
+  // core thread, at once or later: with nothing, or with the reason of a failure.
   using Done = std::function<void(std::optional<Failure>)>;
   void ensure(const std::vector<std::pair<SegmentKey, SlotNeed>>& needs, std::uint64_t extra_bytes, Done done);
 
