@@ -227,8 +227,8 @@ typedef void (*ckpt_health_callback)(const ckpt_health_t* health, void* user);
 /* Kinds of warnings: what a person should know although the call succeeded. */
 typedef enum ckpt_warning {
   CKPT_WARNING_ENVIRONMENT = 1,      /* a variable CKPTENGINE_... names no option, or an old CKPT_... is set */
-  CKPT_WARNING_GPU_MEMORY = 2,       /* the GPU had less free memory than gpu_staging_bytes; or the driver pins now
-                                        what it refused to pin before */
+  CKPT_WARNING_GPU_MEMORY = 2,       /* less of the GPU's memory was free than gpu_staging_bytes; or the memory for
+                                        checkpoints is pinned now, which the driver had refused before */
   CKPT_WARNING_FORGOTTEN_UPDATE = 3, /* snapshot discarded: ckpt_before_update() was not called after it */
   CKPT_WARNING_REPLICATION = 4,      /* checkpoints go from host to host, although GPU to GPU was asked for */
   CKPT_WARNING_TENSORS_CHANGED = 5,  /* after a rejoin, a tensor did not hold what was captured, and was loaded */

@@ -63,10 +63,11 @@ class Engine {
   void move_tensor(const std::string& name, void* data);
   void unregister_tensor(const std::string& name);
 
-  // Before stored_layout() and restore(). This rank can take over shards that other ranks captured.
+  // Call it before stored_layout() and restore(). Says that this rank can take over shards that other ranks captured.
   void take_shards();
   const std::string& stored_layout();
-  // Before restore(). Loads a shard that this rank takes over, and verifies it. `size_bytes`: of the whole shard.
+  // Call it before restore(). Loads a shard that this rank takes over, and verifies it. `size_bytes`: of the whole
+  // shard.
   void load_taken(const std::string& shard, void* data, std::size_t size_bytes);
   // The result's message is valid until the next restore().
   ckpt_restored restore(device::Stream stream = nullptr);
