@@ -385,7 +385,8 @@ CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
 CKPT_API ckpt_status ckpt_own_not_ready(ckpt_engine* engine);
 
 /* Lets the next ckpt_snapshot() capture the whole state, whatever the option capture_every says. Use it for the last
- * snapshot of a job, or before something risky. All ranks have to call it before the same iteration. */
+ * snapshot of a job, or before something risky. All ranks have to call it before the same iteration. Otherwise that
+ * iteration's checkpoint is not committed. */
 CKPT_API ckpt_status ckpt_capture_next(ckpt_engine* engine);
 
 /* What ckpt_wait_halt() says about the halt. */

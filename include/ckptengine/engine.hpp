@@ -172,11 +172,11 @@ class Engine {
   void register_blob(const std::string& name, void* data, std::size_t size_bytes) {
     register_tensor(name, data, CKPT_U8, {static_cast<std::int64_t>(size_bytes)}, CKPT_HOST, CKPT_SYNCHRONOUS);
   }
-  // Tells the engine a tensor's new address. Not between snapshot() and before_update(). Throws Error.
+  // Tells the engine a tensor's new address. Throws Error, for example between snapshot() and before_update().
   void move_tensor(const std::string& name, void* data) {
     detail::check(ckpt_move_tensor(engine_, name.c_str(), data));
   }
-  // Forgets a tensor. Not between snapshot() and before_update(). Throws Error.
+  // Forgets a tensor. Throws Error, for example between snapshot() and before_update().
   void unregister_tensor(const std::string& name) { detail::check(ckpt_unregister_tensor(engine_, name.c_str())); }
 
   // Says that this rank can take over shards that another number of ranks captured. Call it before stored_layout().
@@ -197,9 +197,9 @@ class Engine {
   }
 
   // Restores the newest checkpoint that every rank can get into the registered tensors, and verifies it. `found` is 0
-  // for a fresh start. Call it once in each incarnation, before the first snapshot. Blocks at most `restore_timeout_ms`
-  // (an option). Throws Error: the contents of the tensors are undefined then, but nothing stored is lost. See
-  // ckpt_restore().
+  // for a fresh start. Call it once in each incarnation, before the first snapshot. Blocks for about
+  // `restore_timeout_ms` (an option) at most. Throws Error: the contents of the tensors are undefined then, but nothing
+  // stored is lost. See ckpt_restore().
   [[nodiscard]] Restored restore(void* stream = CKPT_NO_STREAM) {
     Restored restored;
     detail::check(ckpt_restore(engine_, stream, &restored));

@@ -80,7 +80,7 @@ class Control {
   void stored(CheckpointId checkpoint) { set(words_->stored, checkpoint.word()); }
   void fence(std::uint64_t incarnation) { set(words_->fenced, incarnation); }
   void halt(const HaltWords& halt);
-  // Wakes the trainer after a change outside these words.
+  // Wakes the trainer after a change elsewhere, for example in a ReplicationPage.
   void ring_trainer() { ring(words_->agent_doorbell, FutexScope::shared); }
   // Sets which process may write to this page. Does not ring. Call it before the trainer gets the page.
   void writer(WriterId id) {

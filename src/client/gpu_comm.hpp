@@ -30,8 +30,8 @@ class GpuComm {
 
   // True if begin() was ever called.
   bool is_used() const { return used_.load(std::memory_order_acquire); }
-  // Channels are below arena::comm_channels_max. Throws Failure if end() is still to be called for 4096 on this
-  // channel.
+  // Channels are below arena::comm_channels_max. Throws Failure if end() is still to be called for 4096 communications
+  // on this channel.
   void begin(std::uint32_t comm_channel, device::Stream on);
   // Ends the oldest communication on `comm_channel`. False if all have ended.
   bool end(std::uint32_t comm_channel, device::Stream on);

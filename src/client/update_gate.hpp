@@ -46,7 +46,7 @@ class UpdateGate {
     // that the tensors rest.
     if (iteration >= hold_from_.load()) hold();
   }
-  // Training thread, while updating. Call this if an update that was allowed did not take place.
+  // Training thread, while updating. Call this if the tensors did not change after begin_update().
   void rest_again() { rest(iteration(), is_kept()); }
   // Training thread. No other thread may change the gate meanwhile.
   void reopen() {

@@ -1,8 +1,9 @@
 // Copies between the GPU and host memory that the engine has pinned.
 //
 // To pin a very large range holds the driver's lock for seconds, or fails. The driver also refuses a copy that touches
-// two registrations. So each slot has registrations of its own, and both registrations and copies are cut at addresses
-// that are multiples of pin_max_bytes. Call these functions with the context current. They throw Failure.
+// two registrations, which are ranges that were pinned separately. So each slot has registrations of its own, and both
+// registrations and copies are cut at addresses that are multiples of pin_max_bytes. Call these functions with the
+// context current. They throw Failure.
 #pragma once
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 // all three. It pins at most pin_max_bytes at a time, with a pause after each time, because the driver may hold its
 // lock meanwhile. If the driver refuses to pin, the thread tries again, with growing pauses.
 //
-// Thread-safe. No function waits for the driver. Only the destructor does: for the piece that is being pinned, and for
+// Thread-safe. No function waits for the driver. Only the destructor does: for the memory that is being pinned, and for
 // the GPU.
 #pragma once
 
@@ -41,7 +41,7 @@ class CudaPinning {
   // others.
   void use(const std::vector<Range>& ranges, const Owner& owner);
   void use_also(const Range& range, const Owner& owner);
-  // Frees memory that the GPU may still use.
+  // Frees memory on this object's thread, which waits until the GPU no longer uses it.
   void free(RetiredMemory memory);
 
   // While `kept` is true, nothing is unpinned or freed, because the GPU may still use it. What is kept when this object

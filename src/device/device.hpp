@@ -92,8 +92,8 @@ class StreamTimestamps {
     std::uint32_t value = 0;
   };
   // Called when the GPU has reached a point of `track`, at the time `at`. Calls come from one thread, usually in the
-  // order of `at`. On one track they always do. A point may be called for after a later point of another track, because
-  // each point waits until the earlier points of its own track are reached. Must not throw.
+  // order of `at`. On one track they always do. The call for a point may come after the call for a later point of
+  // another track, because each point waits until the earlier points of its own track are reached. Must not throw.
   using Reached = std::function<void(std::uint32_t track, Clock::time_point at)>;
 
   virtual ~StreamTimestamps() = default;

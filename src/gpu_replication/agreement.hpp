@@ -37,7 +37,7 @@ class Agreement {
   // `members`: how many members there are. `member`: this member's number.
   Agreement(std::uint32_t members, std::uint32_t member) : states_(members), member_(member) {}
 
-  // This member's state. Send it to the others when it has changed, and repeat it.
+  // This member's state. Send it to the others when it has changed, and repeat it, because messages may be lost.
   const State& own() const { return states_[member_]; }
   // Takes another member's state. Ignores a state that is older than the known one.
   void receive(std::uint32_t member, const State& state);
