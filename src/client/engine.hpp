@@ -248,7 +248,7 @@ class Engine {
   std::string failure_;  // an Outcome's `text` points to this
   std::atomic<std::uint64_t> staging_bytes_{0};
   std::uint32_t session_number_ = 0;
-  CheckpointId granted_after_;              // a snapshot waits for a commit's slot only once: newest such commit
+  CheckpointId granted_after_;              // newest commit for whose slot a snapshot has waited: once for each
   std::optional<Failure> reserve_failure_;  // of the last reservation that has ended
   Clock::time_point reserve_again_at_;
   std::unique_ptr<GpuReplication> gpu_replication_;  // made once it is needed; lives until the watcher has ended

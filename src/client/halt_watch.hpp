@@ -33,7 +33,7 @@ class HaltWatch {
  public:
   struct Settings {
     bool has_thread = false;                // false: the gate never closes
-    std::int64_t hold_timeout_ms = 10'000;  // how long the rank, since the halt, waits for the decision or may catch up
+    std::int64_t hold_timeout_ms = 10'000;  // how long after the halt a rank waits for the decision or catches up
     std::int64_t look_every_ms = 2;         // how often the thread looks once the incarnation is halted
   };
   // The watch's thread calls both. `capture` captures the state of the gate's iteration into the granted slots. It

@@ -15,11 +15,10 @@
 namespace ckpt::schedule {
 
 struct ExchangeRequest {
-  std::vector<std::uint64_t> lengths_bytes;  // of each member's piece
-  std::uint64_t reserved_bytes =
-      128u << 20;             // memory of each member, for the chunks that it sends and receives (R in GEMINI)
-  std::uint32_t buffers = 4;  // how many steps may be under way (p in GEMINI)
-  std::uint64_t grain_bytes = 64u << 10;  // a chunk's size is a multiple of this, except at the end of a piece
+  std::vector<std::uint64_t> lengths_bytes;   // of each member's piece
+  std::uint64_t reserved_bytes = 128u << 20;  // memory of each member, for chunks sent and received (R in GEMINI)
+  std::uint32_t buffers = 4;                  // how many steps may be under way (p in GEMINI)
+  std::uint64_t grain_bytes = 64u << 10;      // a chunk's size is a multiple of this, except at the end of a piece
 };
 
 // One chunk that a member sends or receives in a step.
