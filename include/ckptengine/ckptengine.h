@@ -483,8 +483,9 @@ CKPT_API ckpt_status ckpt_stats(ckpt_engine* engine, ckpt_stats_t* stats);
 CKPT_API ckpt_status ckpt_health(ckpt_engine* engine, ckpt_health_t* health);
 
 /* Sets the function that is called when the verdict or the suspicion changes, and once a minute while the job is
- * degraded or not protected. Null: no function. Changes that last less than two seconds are left out, unless the job
- * was not protected. When this call returns, the earlier callback is not running, unless it made this call itself. */
+ * degraded or not protected. Null: no function. The call comes at once if the job becomes protected or not protected,
+ * or if the suspicion changes. Any other change must last two seconds, and is reported at the earliest 10 s after the
+ * last call. When this call returns, the earlier callback is not running, unless it made this call itself. */
 CKPT_API ckpt_status ckpt_on_health(ckpt_engine* engine, ckpt_health_callback callback, void* user);
 
 #ifdef __cplusplus

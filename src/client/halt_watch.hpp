@@ -3,8 +3,8 @@
 //
 // The thread reads the halt from the control page, closes the update gate, has the tensors captured, and writes to the
 // page how far the rank is. The steps:
-// - The agent stores the iteration, then the halt's number, and rings. Once the iteration is decided, it stores both
-//   again.
+// - The agent stores in the page the iteration to freeze at (first: not decided yet), then the halt's number, and rings
+//   the doorbell. Once the iteration is decided, it stores both again.
 // - The thread holds the gate as soon as the rank is at rest, and writes FreezeState::held and the rank's iteration to
 //   the page.
 // - The leader decides the iteration that ranks freeze at: the newest that any of them has reached. A rank that is
