@@ -54,8 +54,8 @@ struct Serving::Serve {
   // All bytes of the next chunk may be sent.
   bool is_ready() const { return ready_bytes >= std::min(next_offset + chunk_bytes, data_bytes); }
   bool sent() const { return next_offset == data_bytes; }
-  void take(ServedPiece piece) {
-    source = std::move(piece);
+  void take(ServedPiece served) {
+    source = std::move(served);
     data_bytes = source.data.size();
     ready_bytes = source.ready_bytes ? 0 : data_bytes;
   }

@@ -1,17 +1,17 @@
 // Serving is the part of the transport that sends pieces to the peers that ask for them. It sends each piece in chunks,
 // a few at a time. fetching.hpp is the other side.
 //
-// Serving serves at most serves_max ordinary requests at once, and as many urgent ones in addition. Further requests
-// wait, and Serving tells the asking peers so. If too many requests wait, it refuses new ones. The pacer decides when a
-// chunk leaves. A chunk is under way until its receiver has acknowledged it. While chunks wait for the pacer, Serving
-// sends the asking peer a sign of life now and then. A piece stays pinned until the sends of all its chunks have ended,
-// even if that peer is gone.
+// Serving serves at most 8 ordinary and 8 urgent requests at once. Further requests wait, and Serving tells the asking
+// peers so. If 1024 requests wait, it refuses new ones. The pacer decides when a chunk leaves. A chunk is under way
+// until its receiver has acknowledged it. While chunks wait for the pacer, Serving sends the asking peer a sign of life
+// now and then. A piece stays pinned until the sends of all its chunks have ended, even if that peer is gone.
 //
 // Serving also sends pieces that this node still receives: each chunk as soon as all of its bytes are ready. If no more
 // bytes come, and this node does not soon go on with another source, it tells the asking peer so. A node that restores
 // may ask for a piece that is not here. It waits as long as this node says that the piece is coming, and a while
 // longer: the leader tells two nodes at the same time to fetch the piece, one from the other. Chunks for a node that
 // restores are small, because it may pass them on, and all its pieces share the limit on chunks under way.
+// Serving answers all other requests for missing pieces at once: not there.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once

@@ -188,14 +188,14 @@ TEST_P(ArrivingPieceOverEachTransport, ARequestEndsIfTheSourceOfItsComingPieceSt
 
 class NamedSink : public MemorySink {
  public:
-  NamedSink(char name, Mailbox<char>& arrived) : name_(name), arrived_(arrived) {}
+  NamedSink(char letter, Mailbox<char>& arrived) : letter_(letter), arrived_(arrived) {}
   void received(std::size_t offset_bytes, std::size_t size_bytes) override {
-    arrived_.put(name_);
+    arrived_.put(letter_);
     MemorySink::received(offset_bytes, size_bytes);
   }
 
  private:
-  const char name_;
+  const char letter_;
   Mailbox<char>& arrived_;
 };
 

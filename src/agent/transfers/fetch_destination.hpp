@@ -31,8 +31,8 @@ class FetchDestination {
   // Before begin(): how many leaves from the first one on are in the slot already, of the first `leaves` leaves of a
   // piece with this manifest. Changes nothing.
   std::size_t count_leaves_here(const arena::Manifest& manifest, std::size_t leaves);
-  // Empties the slot for parity that is encoded for the first time. Its manifest follows only from its bytes, so only
-  // the size of its layout is known. Returns false if the piece does not fit.
+  // Empties the slot for parity that is encoded for the first time. Its manifest can be made only when its bytes are
+  // there, so only the size of the layout is known. Returns false if the piece does not fit.
   bool begin_unknown(std::uint64_t layout_bytes);
 
   // Between begin() and seal(): verify() returns whether the leaves from `first_leaf` up to, without, `last_leaf` match

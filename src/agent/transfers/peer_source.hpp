@@ -46,7 +46,7 @@ class ArrivingPieces {
   void add(const net::PieceName& name, const std::shared_ptr<FetchSink>& sink);
   // The fetch of the piece has ended. `piece`: the piece if it is whole, else null.
   void remove(const net::PieceName& name, const Pin& piece);
-  // What node `asker` gets of the piece. Nothing if the piece has not been ordered.
+  // What node `asker` gets of the piece. Nothing if the piece has not been ordered, or if its fetch has failed.
   std::optional<net::ServedPiece> find(const net::PieceName& name, net::PeerId asker) const;
 
  private:
@@ -95,8 +95,8 @@ class PeerSource : public ReplicaSource {
 //
 // keep_verified() lets a fetch go on where an earlier one has failed.
 //
-// serve() sends verified bytes on to other nodes while further bytes arrive. Such a node may still read when the piece
-// is whole and `done` has run. So keep() must then keep the piece in its slot.
+// serve() sends verified bytes on to other nodes while further bytes arrive. Such a node may still be reading when the
+// piece is whole and `done` has run. So ArrivingPieces then calls keep(), which keeps the piece in its slot.
 class FetchSink : public net::Sink, public RunningFetch, public std::enable_shared_from_this<FetchSink> {
  public:
   // If `result` is complete, the piece is sealed in the slot and has this manifest.
@@ -116,7 +116,7 @@ class FetchSink : public net::Sink, public RunningFetch, public std::enable_shar
   // How many of the piece's bytes keep_verified() has kept.
   std::size_t kept_bytes() const { return kept_bytes_; }
 
-  // [any thread] Nothing before begin(), and after the fetch has failed.
+  // [any thread] The piece, as far as its bytes are verified. Nothing before begin(), and after the fetch has failed.
   std::optional<net::ServedPiece> serve();
   // [any thread] Nothing has come yet, and the fetch has not failed.
   bool may_begin() const;
