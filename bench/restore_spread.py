@@ -18,7 +18,6 @@ import argparse
 import itertools
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "python"))
 sys.path.insert(0, str(ROOT / "examples" / "demo"))
 
-from _netns import INTERFACE, Agents, Network, NetworkFailure, tail
+from _netns import INTERFACE, Agents, Network, NetworkFailure, run_bench, tail
 from cadence import aligned
 from ckptengine import Engine, Stage, load_library
 from run import find_programs
@@ -46,7 +45,6 @@ MIB = 1 << 20
 PLACEMENTS = {"whole": "group", "parts": "auto"}
 BYTE = b"\x5a"
 TICKS_S = os.sysconf("SC_CLK_TCK")
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -277,23 +275,9 @@ def print_ratio(name: str, own: Figures) -> None:
     print(f"ratio: {name} = {own.took_s / own.bound_s:.2f} (ours {own.took_s:.2f}, theirs {own.bound_s:.2f}, s)")
 
 
-def end(number: int, _: Any) -> None:
-    """Ends the bench through its clean-up, which nothing shall interrupt."""
-    for other in ENDING:
-        signal.signal(other, signal.SIG_IGN)
-    sys.exit(128 + number)
-
-
 def main() -> int:
     arguments = parse()
-    for number in ENDING:
-        signal.signal(number, end)
-    try:
-        run(arguments)
-    except NetworkFailure as failure:
-        print(f"restore_spread: {failure}", file=sys.stderr)
-        return 1
-    return 0
+    return run_bench("restore_spread", lambda: run(arguments))
 
 
 if __name__ == "__main__":
