@@ -75,13 +75,13 @@ void PeerSource::remember(const core::PieceInfo& piece, std::optional<Unfinished
 
 void ArrivingPieces::expect(const net::PieceName& name) {
   const std::lock_guard lock(mutex_);
-  if (!failed_.contains({name.shard, name.checkpoint})) *heard_at_ms_ = core_now_ms();
+  if (!failed_.contains({name.shard, name.checkpoint})) *active_at_ms_ = core_now_ms();
   std::erase_if(failed_, [&](const Key& failed) { return failed.second != name.checkpoint; });
   sinks_.try_emplace({name.shard, name.checkpoint}, nullptr);
 }
 
 void ArrivingPieces::add(const net::PieceName& name, const std::shared_ptr<FetchSink>& sink) {
-  sink->note_arrivals(heard_at_ms_);
+  sink->note_arrivals(active_at_ms_);
   const std::lock_guard lock(mutex_);
   sinks_[{name.shard, name.checkpoint}] = sink;
 }
@@ -116,7 +116,7 @@ std::optional<net::ServedPiece> ArrivingPieces::find(const net::PieceName& name,
     if (auto served = sink->serve()) return served;
     has_failed = has_failed || !sink->may_begin();
   }
-  if (has_failed || asker <= own_node_ || core_now_ms() - *heard_at_ms_ >= quiet_ms_) return std::nullopt;
+  if (has_failed || asker <= own_node_ || core_now_ms() - *active_at_ms_ >= quiet_ms_) return std::nullopt;
   net::ServedPiece coming;
   coming.is_coming = true;
   return coming;

@@ -55,7 +55,7 @@ class ArrivingPieces {
   const net::PeerId own_node_;
   const std::int64_t quiet_ms_;
   // When bytes of any of the pieces arrived, or a piece was ordered. On the clock of core_now_ms().
-  const std::shared_ptr<std::atomic<std::int64_t>> heard_at_ms_ = std::make_shared<std::atomic<std::int64_t>>(0);
+  const std::shared_ptr<std::atomic<std::int64_t>> active_at_ms_ = std::make_shared<std::atomic<std::int64_t>>(0);
   mutable std::mutex mutex_;
   std::map<Key, std::shared_ptr<FetchSink>> sinks_;  // null before the fetch begins
   std::set<Key> failed_;                             // pieces of the newest checkpoint of which a fetch has failed
