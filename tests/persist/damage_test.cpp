@@ -134,7 +134,7 @@ TEST_F(Damage, RefusesAnImpossibleManifestWithTheReason) {
   const std::vector<std::array<std::string, 3>> cases = {
       {"\"format\":1", "\"format\":2", "has format 2, but this version reads only format 1"},
       {"\"kind\":\"step\"", "\"kind\":\"soup\"", "kind is \"soup\""},
-      {"\"kind\":\"step\"", "\"kind\":\"shard\"", "but the record of a piece has one"},
+      {"\"kind\":\"step\"", "\"kind\":\"shard\"", "but must describe a single one"},
       {"\"job\":\"job\"", "\"job\":\"jab\"", "belongs to iteration 2 of job jab"},
       {"\"job\":\"job\"", "\"job\":\"../x\"", "\"job\" is not a plain name"},
       {"\"iteration\":2", "\"iteration\":3", "belongs to iteration 3"},
