@@ -172,7 +172,7 @@ std::string appraisal_text(const Appraisal& appraisal, const PlacementOptions& o
   std::string text = std::string(name(placement.pattern().strategy())) + ", " + std::to_string(options.nodes) +
                      " nodes, " + std::to_string(options.copies) +
                      " copies: " + std::to_string(placement.pattern().distinct_holder_sets()) +
-                     " distinct holder sets\n";
+                     " distinct sets of nodes that hold a shard (holder sets)\n";
   text += "a node, in shards per checkpoint: captures " + shards(most.captured) + ", sends " + shards(most.sent) +
           ", receives " + shards(most.received) + ", stores " + shards(most.stored);
   if (most.stored != least.stored) {
@@ -214,9 +214,11 @@ Result compare(const PlacementOptions& options, const std::vector<Strategy>& str
     rows.push_back(comparison_row(one));
     result.json["strategies"].push_back(appraisal_json(one, options, domains));
   }
-  result.text = std::to_string(options.nodes) + " nodes, " + std::to_string(options.copies) + " copies, " +
-                std::to_string(options.lost) + " lost; the most that a node handles, in shards per checkpoint\n" +
-                table(rows, "  ");
+  result.text =
+      std::to_string(options.nodes) + " nodes, " + std::to_string(options.copies) + " copies, " +
+      std::to_string(options.lost) +
+      " lost; distinct sets of nodes that hold a shard; the most that a node handles, in shards per checkpoint\n" +
+      table(rows, "  ");
   return result;
 }
 
