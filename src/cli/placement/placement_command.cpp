@@ -263,7 +263,8 @@ CLI::App* add_placement_command(CLI::App& app, PlacementOptions& options, bool& 
   command->add_option("--repair-hours", options.repair_hours,
                       "Hours until a lost node's pieces are stored again (default: when its fault ends)");
   command->add_option("--synthetic-racks", options.synthetic_racks,
-                      "Also replay with SYNTHETIC racks of this many nodes, filled in the order of first faults");
+                      "Also replay with SYNTHETIC (invented) racks of this many nodes, which nodes join in the order "
+                      "of their first faults");
   command
       ->add_option("--numberings", options.numberings,
                    "Number of random numberings of the trace's nodes to average over")
