@@ -87,7 +87,7 @@ def test_no_snapshot_is_taken_of_an_update_within_which_a_communication_has_fail
             state.fail(RuntimeError("a peer has gone"))
         taken.append(checkpointer.ticket)
 
-    with pytest.raises(groups.Interrupted, match="may have used garbage"), pytest.MonkeyPatch.context() as patch:
+    with pytest.raises(groups.Interrupted, match="may have used wrong values"), pytest.MonkeyPatch.context() as patch:
         patch.setattr("ckptengine.torch._run.HALT_WAIT_S", 0.0)
         run(train, make())
     assert not taken

@@ -146,7 +146,7 @@ bool Engine::follow_session(Deadline deadline) {
   for (; !session && !deadline.passed(); session = link_.session_now()) std::this_thread::sleep_for(link_poll);
   if (!session) return false;
   if (loses_replication(*session))
-    gpu_replication_->end("this rank's slots were replaced, because its state has grown or memory was lost");
+    gpu_replication_->end("this rank got new slots, because its state has grown or the old slots were lost");
   capture_.attach(*std::move(session));
   session_number_ = number;
   return true;
@@ -359,10 +359,11 @@ void Engine::mark_iteration(Clock::time_point now, device::Stream stream) const 
 }
 
 void Engine::warn_of_habit() {
-  warnings_.add(CKPT_WARNING_FORGOTTEN_UPDATE,
-                "before_update() was not called after the snapshot of iteration " + std::to_string(last_iteration_) +
-                    ". So this rank is captured neither after a failure nor at its end. Call before_update() before "
-                    "each change of the registered tensors, also after a snapshot that was skipped");
+  warnings_.add(
+      CKPT_WARNING_FORGOTTEN_UPDATE,
+      "before_update() was not called after the snapshot of iteration " + std::to_string(last_iteration_) +
+          ". So this rank is captured neither after a failure nor when its engine is closed. Call "
+          "before_update() before each change of the registered tensors, also after a snapshot that was skipped");
 }
 
 void Engine::rest(std::int64_t iteration, bool is_taken) {
