@@ -79,7 +79,7 @@ class WritableSlot : public Slot {
   // Writes the layout text to its place after the digests of a piece of `length_bytes`.
   void write_layout(std::uint64_t length_bytes, std::string_view text);
   // Publishes a piece whose data, digests and layout text are written. Computes `fields.root_digest` itself. Throws
-  // Failure if begin() has not emptied the slot, or if the piece does not fit().
+  // Failure if the slot is not empty (see begin()), or if the piece does not fit().
   void seal(SealedFields fields);
 
   // Publishes a piece whose data is written and verified, with a manifest that came from elsewhere. Writes the digests
