@@ -170,7 +170,9 @@ def main() -> int:
                 job = f"bubbles-{name.replace('_', '-')}-{uuid.uuid4().hex[:8]}"
                 logs = scratch / name
                 logs.mkdir()
-                options = {"protection": "copies(1)", "interface": "lo"}
+                # The schemes that wait are not in trouble.
+                quiet = {"unprotected_after_ms": 3_600_000, "hang_floor_ms": 3_600_000}
+                options = {"protection": "copies(1)", "interface": "lo"} | quiet
                 clusters[name] = Cluster(job, programs, logs, Path("/dev/shm"), options)
                 clusters[name].add_node("node")
             reports = train(clusters, scratch, arguments)

@@ -9,8 +9,8 @@ namespace {
 
 // mu of GEMINI: the share of each bubble, and of the stretch, that is planned for. The rest is a margin.
 constexpr double usable = 0.9;
-constexpr double least_share = 0.1;     // if less of a copy fits into bubbles, layers gain nothing
-constexpr double least_wait_s = 50e-6;  // a shorter pause costs more than it spares
+constexpr double least_bubble_share = 0.1;  // if less of a copy fits into bubbles, layers gain nothing
+constexpr double least_wait_s = 50e-6;      // a shorter pause costs more than it spares
 
 double length_of(const std::vector<DeviceSpan>& spans, std::size_t first, DeviceActivity activity) {
   double total_s = 0;
@@ -44,7 +44,7 @@ bool CopyPacer::begin(const DeviceProfile& profile, std::uint64_t size_bytes, do
   request.usable = usable;
   request.link.bytes_per_s = bytes_per_s_;
   plan_ = plan_copies(request);
-  return static_cast<double>(plan_.bubble_bytes) >= least_share * static_cast<double>(size_bytes);
+  return static_cast<double>(plan_.bubble_bytes) >= least_bubble_share * static_cast<double>(size_bytes);
 }
 
 std::uint32_t CopyPacer::next_long_bubble(std::uint32_t bubble) const {

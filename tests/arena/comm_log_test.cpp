@@ -105,8 +105,8 @@ TEST_F(CommLogTest, TheWordsAreThoseOfTheDocumentation) {
   EXPECT_EQ(words_->written, 3u);
   EXPECT_EQ(words_->channels[5].begun, 1u);
   EXPECT_EQ(words_->channels[5].ended, 1u);
-  EXPECT_EQ(words_->events[0], 0x0154'1234'5678'9abcu);
-  EXPECT_EQ(words_->events[1], 0x0158'1234'5678'9abdu);
+  EXPECT_EQ(words_->events[0], 0x01a4'1234'5678'9abcu);
+  EXPECT_EQ(words_->events[1], 0x01a8'1234'5678'9abdu);
   EXPECT_EQ(words_->events[2], 0x010c'1234'5678'9abeu);
   iterations(0, comm_events_max);
   EXPECT_EQ(words_->events[2], 0x020c'0000'0000'0fffu);

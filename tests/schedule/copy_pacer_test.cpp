@@ -22,16 +22,16 @@ DeviceProfile profile_of(const std::vector<double>& lengths_s) {
 }
 
 // One copy thread that follows a pacer through an iteration, in virtual time.
-struct Run {
-  double copied_by_s = INFINITY;  // when the last byte was copied
+struct Copied {
+  double ended_s = INFINITY;  // when the last byte was copied
   std::uint64_t in_bubbles = 0;
   std::uint64_t beside = 0;
   double busy_beside_s = 0;
 };
 
 // `actual`: what the device does in this iteration, as profile_of() takes it.
-Run run(CopyPacer& pacer, std::uint64_t size_bytes, const std::vector<double>& actual, double chunk_mib = 0.25) {
-  Run result;
+Copied run(CopyPacer& pacer, std::uint64_t size_bytes, const std::vector<double>& actual, double chunk_mib = 0.25) {
+  Copied result;
   double now_s = 0;
   std::uint64_t left = size_bytes;
   const auto at = [&](double at_s) {
@@ -66,7 +66,7 @@ Run run(CopyPacer& pacer, std::uint64_t size_bytes, const std::vector<double>& a
     now_s += time_s;
     left -= turn.size_bytes;
   }
-  if (left == 0) result.copied_by_s = now_s;
+  if (left == 0) result.ended_s = now_s;
   return result;
 }
 
@@ -91,7 +91,7 @@ TEST(CopyPacerTest, WhatFitsIntoBubblesIsCopiedThere) {
   const std::vector<double> device = {0.1, 0.05, 0.1, 0.05, 0.1};
   ASSERT_TRUE(pacer.begin(profile_of(device), 80 * mib, bytes_per_s));
   EXPECT_EQ(pacer.plan().bubble_bytes, 80 * mib);
-  const Run result = run(pacer, 80 * mib, device);
+  const Copied result = run(pacer, 80 * mib, device);
   EXPECT_EQ(result.in_bubbles, 80 * mib);
   EXPECT_EQ(result.beside, 0u);
 }
@@ -100,8 +100,8 @@ TEST(CopyPacerTest, TheRestIsCopiedBesideComputationAtTheLowestRateThatEndsInTim
   CopyPacer pacer;
   const std::vector<double> device = {0.1, 0.05, 0.1, 0.05, 0.1};
   ASSERT_TRUE(pacer.begin(profile_of(device), 150 * mib, bytes_per_s));
-  const Run result = run(pacer, 150 * mib, device);
-  EXPECT_LT(result.copied_by_s, 0.4);
+  const Copied result = run(pacer, 150 * mib, device);
+  EXPECT_LT(result.ended_s, 0.4);
   EXPECT_GT(result.in_bubbles, 80 * mib);
   // 50 to 70 MiB of it, in the 0.3 s of computation: the copy takes a fifth of that time at most.
   EXPECT_LT(result.busy_beside_s, 0.08);
@@ -111,7 +111,7 @@ TEST(CopyPacerTest, EndsBeforeTheUpdateIfNoBubbleComes) {
   for (const std::uint64_t size_mib : {1, 10, 80, 150, 300}) {
     CopyPacer pacer;
     ASSERT_TRUE(pacer.begin(profile_of({0.1, 0.05, 0.1, 0.05, 0.1}), size_mib * mib, bytes_per_s));
-    EXPECT_LT(run(pacer, size_mib * mib, {0.4}).copied_by_s, 0.4) << size_mib << " MiB";
+    EXPECT_LT(run(pacer, size_mib * mib, {0.4}).ended_s, 0.4) << size_mib << " MiB";
   }
 }
 
@@ -119,7 +119,7 @@ TEST(CopyPacerTest, EndsBeforeTheUpdateIfBubblesAreShorterOrLater) {
   const auto ends_in_time = [](const std::vector<double>& actual) {
     CopyPacer pacer;
     if (!pacer.begin(profile_of({0.1, 0.05, 0.1, 0.05, 0.1}), 120 * mib, bytes_per_s)) return false;
-    return run(pacer, 120 * mib, actual).copied_by_s < 0.4;
+    return run(pacer, 120 * mib, actual).ended_s < 0.4;
   };
   EXPECT_TRUE(ends_in_time({0.1, 0.01, 0.1, 0.01, 0.18}));
   EXPECT_TRUE(ends_in_time({0.3, 0.01, 0.05, 0.01, 0.03}));
@@ -129,8 +129,8 @@ TEST(CopyPacerTest, EndsBeforeTheUpdateIfBubblesAreShorterOrLater) {
 TEST(CopyPacerTest, AStateThatDoesNotFitIsCopiedWithoutAPause) {
   CopyPacer pacer;
   ASSERT_TRUE(pacer.begin(profile_of({0.1, 0.05, 0.1}), 400 * mib, bytes_per_s));
-  const Run result = run(pacer, 400 * mib, {0.1, 0.05, 0.1});
-  EXPECT_NEAR(result.copied_by_s, 0.4, 0.001);
+  const Copied result = run(pacer, 400 * mib, {0.1, 0.05, 0.1});
+  EXPECT_NEAR(result.ended_s, 0.4, 0.001);
   EXPECT_FALSE(pacer.has_waited());
 }
 

@@ -55,6 +55,7 @@ TEST_F(DeviceProfileTest, WhatComesAfterTheUpdateIsNoBubbleForACapture) {
     iterate();
     mark(Kind::bubble_begin, -0.04);  // iterate() has moved on to the next second
     mark(Kind::bubble_end, -0.01);
+    mark(Kind::update, -0.005);
   }
   EXPECT_EQ(profiler_.profile().bubbles(), 2u);
   EXPECT_NEAR(profiler_.profile().stretch_s, 0.95, 1e-9);
