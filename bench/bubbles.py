@@ -86,14 +86,12 @@ def estimate_ms(stage: int, stages: int, pass_ms: float) -> float:
     return (0.8 * stage + 2 * stages - stage - 2) * pass_ms
 
 
-def iterations_of(reports: list[Any], scheme: str, skip_blocks: int) -> list[float]:
-    """Times of a scheme's iterations, on the slowest rank."""
-    times: list[float] = []
-    blocks = [report["blocks"] for report in reports]
-    for number, own in enumerate(zip(*blocks, strict=True)):
-        if number >= skip_blocks and own[0]["scheme"] == scheme:
-            times += [max(each) for each in zip(*(block["ms"] for block in own), strict=True)][SETTLE:]
-    return times
+def medians_of(reports: list[Any], scheme: str) -> list[float]:
+    """The median iteration of each of a scheme's blocks after the warm-up, on the slowest rank."""
+    blocks = list(zip(*(report["blocks"] for report in reports), strict=True))[len(SCHEMES) :]
+    of_scheme = [block for block in blocks if block[0]["scheme"] == scheme]
+    slowest = [[max(each) for each in zip(*(own["ms"] for own in block), strict=True)] for block in of_scheme]
+    return [statistics.median(block[SETTLE:]) for block in slowest]
 
 
 def print_bubbles(reports: list[Any], stages: int) -> None:
@@ -181,8 +179,7 @@ def main() -> int:
         finally:
             for cluster in clusters.values():
                 cluster.__exit__()
-    times = {name: iterations_of(reports, name, len(SCHEMES)) for name in SCHEMES}
-    medians = {name: statistics.median(own) for name, own in times.items()}
+    medians = {name: medians_of(reports, name) for name in SCHEMES}
     print(
         f"{arguments.stages} stages x {REPLICAS} ranks, {arguments.micro_batches} micro-batches, "
         f"{reports[0]['state_bytes'] / 2**20:.1f} MiB of state per rank; a core for each stage's ranks; load of the "
@@ -191,10 +188,10 @@ def main() -> int:
     print_bubbles(reports, arguments.stages)
     print_copies(reports)
     for name, line in [("layered", "bubbles_layered"), ("immediate", "bubbles_at_once")]:
-        print(
-            f"ratio: {line} = {medians[name] / medians['none']:.3f} "
-            f"(ours {medians[name]:.2f}, theirs {medians['none']:.2f}, ms)"
-        )
+        # Of each round by itself, because the load of a machine changes.
+        ratio = statistics.median(own / none for own, none in zip(medians[name], medians["none"], strict=True))
+        ours, theirs = statistics.median(medians[name]), statistics.median(medians["none"])
+        print(f"ratio: {line} = {ratio:.3f} (ours {ours:.2f}, theirs {theirs:.2f}, ms)")
     return 0
 
 

@@ -460,7 +460,7 @@ CKPT_API ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t channel, void* 
 
 /* Marks the begin and end of a bubble: a time in which the training thread waits for other ranks, and its device
  * computes nothing. Put both calls around a receive or collective that blocks, and around a wait for one. Host tensors
- * are then copied in bubbles as far as possible (docs/schedule.md). ckpt_comm_begin() does not say that the thread
+ * can be copied in bubbles then, with the option layered_capture. ckpt_comm_begin() does not say that the thread
  * waits: a communication may overlap computation.
  *
  * For the training thread, if it computes on the CPU. Pairs may be nested: then the outer one counts. Before

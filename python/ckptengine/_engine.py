@@ -493,8 +493,9 @@ class Engine:
 
     def bubble_begin(self) -> None:
         """Marks the begin of a bubble: the training thread waits for other ranks, in a receive or a collective that
-        blocks, and computes nothing. For training on the CPU, on the training thread. Host tensors are copied in
-        bubbles as far as possible (docs/schedule.md). Pairs may be nested: then the outer one counts."""
+        blocks, and computes nothing. For training on the CPU, on the training thread. With `layered_capture`, host
+        tensors are copied in bubbles as far as possible (docs/schedule.md). Pairs may be nested: then the outer one
+        counts."""
         self._check(self._library.ckpt_bubble_begin(self._open()))
 
     def bubble_end(self) -> None:

@@ -19,7 +19,7 @@ def ranks():
 def test_a_rank_killed_in_a_layered_capture_restores_the_checkpoint_before_it(cluster, ranks, strikes_in_bubble):
     settings = [
         {
-            "options": cluster.options(rank, RANKS, profile_iterations=3)
+            "options": cluster.options(rank, RANKS, layered_capture=True, profile_iterations=3)
             | {"library": build_file_of("libckptengine.so")},
             "strikes_in_bubble": strikes_in_bubble,
         }
