@@ -145,8 +145,8 @@ class Options:
     node_wait_ms: int | None = None
     """How long a restore waits for missing nodes. Default: 5000."""
     unprotected_after_ms: int | None = None
-    """A job that commits nothing for this time, and for longer than four of its iterations, is *not protected*
-    (docs/protection.md). Default: 5000."""
+    """A job that commits nothing for this time, and for four times the time between captures of main shards, is *not
+    protected* (docs/protection.md). Default: 5000."""
     hang_floor_ms: int | None = None
     """Shortest time without progress after which a rank is suspected to hang (docs/jit.md). Default: 2500."""
     hang_factor: int | None = None

@@ -472,8 +472,8 @@ const std::array keys = {
                                                 "How long a restore waits for missing nodes."),
     entry<&Options::unprotected_after_ms, Milliseconds>(
         "unprotected_after_ms", "5000", "", agent | engine, 0,
-        "A job that commits nothing for this time, and for longer than four of its iterations, is *not protected* "
-        "([protection](protection.md))."),
+        "A job that commits nothing for this time, and for four times the time between captures of main shards, is "
+        "*not protected* ([protection](protection.md))."),
     entry<&Options::hang_floor_ms, Milliseconds>(
         "hang_floor_ms", "2500", "", agent, 0,
         "Shortest time without progress after which a rank is suspected to hang ([jit](jit.md))."),
