@@ -141,6 +141,20 @@ def test_a_group_marks_what_it_communicates(make, communicate):
     assert marks_of(make(), communicate) == ["comm_begin", "comm_end"]
 
 
+def test_a_group_tells_when_the_training_thread_waits(make):
+    told: list[str] = []
+    checkpointer = make()
+    for name in ("bubble_begin", "bubble_end"):
+        setattr(checkpointer.engine, name, lambda name=name: told.append(name))
+
+    def train(checkpointer):
+        told.clear()
+        dist.all_reduce(torch.ones(2))
+        return list(told)
+
+    assert run(train, checkpointer) == ["bubble_begin", "bubble_end"]
+
+
 def test_a_reduction_of_ddp_is_marked_once(make):
     checkpointer = make()
     assert marks_of(checkpointer, lambda: one_iteration(checkpointer)) == ["comm_begin", "comm_end"]

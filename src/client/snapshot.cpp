@@ -1,5 +1,5 @@
 // The engine's part in every iteration: snapshot() and before_update(). Once slots are reserved, and unless a
-// registration changed, they make no system call except one futex wake each, take no lock and allocate nothing.
+// registration changed, they make no system calls except of futexes, take no lock and allocate nothing.
 //
 // Without a free slot, snapshot() defers the capture. It begins once the agent grants a slot, or before_update() skips
 // it.
@@ -230,6 +230,7 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   if (!wait_until_attached(state)) return not_attached();
   check_device(iteration);
   tickets_.taken(iteration, called_at);
+  layered_.begin(capture_.session().control);
   capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
   pass_on_news();
   return {};
@@ -313,6 +314,7 @@ bool Engine::begin_deferred() try {
     return true;
   }
   tickets_.taken(checkpoint.iteration(), called_at);
+  layered_.begin(capture_.session().control);
   capture_.begin(*grant, checkpoint, *state, nullptr, &deferred_.private_plan());
   return true;
 } catch (const std::exception&) {
@@ -382,6 +384,7 @@ Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
   take_back_own();
   link_.comm().offered(iteration);
   mark_iteration(called_at, stream);
+  layered_.began_iteration(called_at);
   if (registry_.has_gpu_tensors() && options_.world_size > 1)
     if (const auto news = interposed_.after_iteration()) warnings_.add(CKPT_WARNING_INTERPOSE, *news);
   snapshot_called_at_ = called_at;
@@ -403,6 +406,8 @@ Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
 // Runs on any thread.
 void Engine::sealed(bool whole) {
   const auto [iteration, bytes, called_at, main, slots] = released_;
+  layered_.end();
+  capture_.session().control->copied(layered_.copied_bytes());
   if (!whole) capture_.session().control->not_taken(iteration, CKPT_DISCARDED);
   released_.slots.reset();
   if (whole && gpu_replication_)
@@ -426,6 +431,7 @@ bool Engine::release(std::span<const device::Stream> streams, std::int64_t timeo
 
 Outcome Engine::before_update(std::span<const device::Stream> streams) {
   device_->check_streams("before_update()", streams);
+  if (!registry_.has_gpu_tensors()) link_.comm().update(Clock::now());
   const bool was_at_rest = gate_.state() != UpdateGate::updating;
   await_gpu("before_update()", streams);
   if (!pass_gate()) return halted();

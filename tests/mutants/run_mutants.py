@@ -7,8 +7,8 @@ Each *.patch beside this file breaks one rule of src/core. Its head says which, 
 
 Only the patched file is compiled again, then linked with the rest as built.
 
-If CKPTENGINE_TEST_CORE_CHANGES lists files (paths in the source tree, one per line), only the mutants run that a change of
-these files concerns: their patch changed, or the source that they break, or who must notice.
+If CKPTENGINE_TEST_CORE_CHANGES lists files (paths in the source tree, one per line), only the mutants run that a
+change of these files concerns: their patch changed, or the source that they break, or who must notice.
 """
 
 import argparse
