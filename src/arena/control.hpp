@@ -28,8 +28,8 @@ struct WriterId {
 
 // Permission for one capture: the slots that the trainer may write, one in each of its segments. First come the slots
 // for the parts of the main shard that the rank stores, in order, and then the slot for its private shard. `spare` is a
-// further slot for the private shard. The trainer may write to either of the two. After the capture it may still write
-// to the one that it has not used.
+// second slot for the private shard. The trainer captures the private shard in one of the two. After the capture, it
+// may still write to the other one.
 struct Grant {
   std::uint64_t sequence = 0;                            // grants are numbered from 1; 0: no grant
   std::array<std::uint8_t, core::captures_max> slots{};  // each below segment_slots_max
