@@ -28,8 +28,8 @@ struct WriterId {
 
 // Permission for one capture: the slots that the trainer may write, one in each of its segments. First come the slots
 // for the parts of the main shard that the rank stores, in order, and then the slot for its private shard. `spare` is a
-// further slot for the private shard. The trainer may write to either of the two. After the capture it may still write
-// to the one that it has not used.
+// second slot for the private shard. The trainer captures the private shard in one of the two. After the capture, it
+// may still write to the other one.
 struct Grant {
   std::uint64_t sequence = 0;                            // grants are numbered from 1; 0: no grant
   std::array<std::uint8_t, core::captures_max> slots{};  // each below segment_slots_max
@@ -52,6 +52,18 @@ struct FreezeWords {
   std::uint8_t state = 0;
   std::int64_t iteration = -1;
   bool operator==(const FreezeWords&) const = default;
+};
+
+// When captures have copied bytes of main shards in host memory: how many in bubbles, beside computation, and in
+// before_update(). How many captures followed a plan (schedule/copy_pacer.hpp), and how many of those had put bytes off
+// that were not copied yet when before_update() was called, or when a halt or close() ended the capture.
+struct CopiedBytes {
+  std::uint64_t in_bubbles = 0;
+  std::uint64_t beside_computation = 0;
+  std::uint64_t in_update = 0;
+  std::uint64_t layered = 0;
+  std::uint64_t layered_late = 0;
+  bool operator==(const CopiedBytes&) const = default;
 };
 
 class Control {
@@ -126,6 +138,9 @@ class Control {
     if (in_spare) words_->used_spare.store(sequence, std::memory_order_release);
     words_->used_grant.store(sequence, std::memory_order_release);
   }
+  // The sums since the engine was created.
+  void copied(const CopiedBytes& bytes);
+  CopiedBytes copied() const;
   // Only for the thread that watches for a halt.
   void freeze(const FreezeWords& answer);
   void ring_agent() { ring(words_->trainer_doorbell, FutexScope::shared); }

@@ -21,6 +21,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "ckptengine/ckptengine.h"
+#include "device/copy_pace.hpp"
 #include "gpu_replication/replicator.hpp"
 #include "kernels/copy_digest.hpp"
 
@@ -91,9 +92,9 @@ class StreamTimestamps {
     std::atomic<std::uint32_t>* word = nullptr;  // null: the GPU writes nothing
     std::uint32_t value = 0;
   };
-  // Called when the GPU has reached a point of `track`, at the time `at`. Calls come from one thread, usually in the
-  // order of `at`. On one track they always do. The call for a point may come after the call for a later point of
-  // another track, because each point waits until the earlier points of its own track are reached. Must not throw.
+  // Called when the GPU has reached a point of `track`, at the time `at`. One thread makes all calls. Calls for one
+  // track come in the order of `at`. Calls for different tracks may not: a call waits for the earlier points of its own
+  // track. Must not throw.
   using Reached = std::function<void(std::uint32_t track, Clock::time_point at)>;
 
   virtual ~StreamTimestamps() = default;
@@ -150,6 +151,9 @@ class Device {
     Packed to{};
   };
   virtual void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) = 0;
+  // The copies of start() and start_late() that come now follow this pace, until release() or cancel(). Null: they are
+  // copied at once, as without this call. The pace must outlive them. Only tensors in host memory are copied at a pace.
+  virtual void pace(CopyPace* /*pace*/) {}
   // True if start() may be called on another thread, at any time before the overlapped tensors change.
   virtual bool can_start_late() const { return false; }
   // Waits until what start() copies synchronously is at its destination. On the host it is there at once. Returns false

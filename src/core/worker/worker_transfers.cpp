@@ -145,8 +145,9 @@ void Worker::on(const SlotReleased& released) { slots_.release(released.slot); }
 void Worker::on(const PieceCorrupt& corrupt, Effects& effects) {
   const Slot& slot = slots_.at(corrupt.slot);
   if (slot.state != SlotState::whole) return;
-  effects.push_back(Notice{"quarantined shard " + corrupt.slot.shard + " of iteration " +
-                           std::to_string(slot.piece.checkpoint.iteration()) + ": its bytes are damaged or wrong"});
+  effects.push_back(Notice{"dropped shard " + corrupt.slot.shard + " of iteration " +
+                           std::to_string(slot.piece.checkpoint.iteration()) +
+                           " from this node's memory, because its bytes are damaged or wrong"});
   newest_damaged_ = std::max(newest_damaged_, slot.piece.checkpoint);
   orders_from_ = report_sequence_ + 1;
   slots_.drain(corrupt.slot);
