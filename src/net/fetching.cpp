@@ -146,7 +146,7 @@ void Fetching::acknowledge(const FetchPtr& fetch, std::size_t offset) {
 
 // How many chunks may have arrived without being verified. More of them if the source sends smaller ones.
 std::size_t Fetching::backlog_max(const Fetch& fetch) const {
-  const std::size_t chunk_bytes = std::max<std::size_t>(fetch.answer.chunk_bytes, 1);
+  const std::size_t chunk_bytes = std::max<std::size_t>(fetch.answer.chunk_bytes, wire::grain_bytes);
   return options_.sub_buffers * std::max<std::size_t>(options_.chunk_bytes / chunk_bytes, 1);
 }
 

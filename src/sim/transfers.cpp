@@ -15,6 +15,8 @@ namespace {
 constexpr TimeMs wait_limit_ms = 3000;  // a transfer without progress fails after this time
 constexpr TimeMs retry_ms = 100;
 constexpr TimeMs arrival_wait_ms = 1000;  // for a piece that may be about to arrive at its source
+constexpr TimeMs interruption_ms = 2000;  // for a source that has begun to receive a piece, and failed
+constexpr TimeMs quiet_ms = 30'000;       // nothing is coming any more to a node at which so long nothing arrived
 
 // The digest of the bytes of parity. It is the same whenever and wherever the same parity is encoded.
 std::uint64_t parity_digest(const PieceInfo& parity) {
@@ -32,6 +34,8 @@ void Transfers::start(Machine& to, Agent& agent, const StartFetch& order) {
   slot.sealed = false;
   slot.filled_by = id;
   slot.bytes = world_.random.next();  // from now on the slot is half written
+  if (restores(active_[id]) && !failed_.contains(piece_of(active_[id])))
+    arrived_at_[agent.id()] = world_.event_queue.now();
   const bool is_stored = order.source == storage_node;
   const TimeMs duration = is_stored ? world_.random.between(1, 4 * world_.settings.transfer_ms) : 0;
   world_.event_queue.after(duration + world_.random.between(1, 5), [this, id, is_stored] {
@@ -82,7 +86,7 @@ Transfers::Availability Transfers::find_sources(const Transfer& transfer, std::v
   if (order.source != parity_node) {
     if (!flows(order.source, transfer)) return Availability::not_yet;
     if (find_source(transfer, order.piece.shard, {order.source}, readings)) return Availability::all;
-    return is_arriving(order.source, order.piece) ? Availability::arriving : Availability::not_there;
+    return find_arriving(transfer);
   }
   const ParityManifest& parity_manifest = order.coding_inputs.parity_manifest;
   const auto wanted = group_piece(parity_manifest, order.piece.shard);
@@ -106,19 +110,40 @@ Transfers::Availability Transfers::find_sources(const Transfer& transfer, std::v
   return plan.lost.empty() ? Availability::all : Availability::not_there;
 }
 
-// The real agent sends on what it has received so far. Here the transfer begins when the source has all of the piece.
-bool Transfers::is_arriving(NodeId node, const PieceInfo& piece) const {
-  return std::any_of(active_.begin(), active_.end(), [&](const auto& entry) {
+// What the source says of a piece that it is receiving, or is going to receive. Only nodes with higher ids may wait for
+// such a piece, so no two nodes wait for each other. The real agent sends on what it has received so far. Here the
+// transfer begins when the source has all of the piece.
+Transfers::Availability Transfers::find_arriving(const Transfer& transfer) const {
+  if (transfer.to <= transfer.order.source || !restores(transfer)) return Availability::not_there;
+  const auto found = std::find_if(active_.begin(), active_.end(), [&](const auto& entry) {
     const Transfer& other = entry.second;
-    return other.to == node && other.has_begun && other.order.source < parity_node && other.order.piece == piece;
+    return other.to == transfer.order.source && other.order.source < parity_node &&
+           other.order.piece == transfer.order.piece && restores(other);
   });
+  if (found == active_.end()) return Availability::not_there;
+  if (found->second.has_begun) return Availability::arriving;
+  return is_coming(found->second) ? Availability::coming : Availability::not_there;
 }
 
-// A piece that ranks restore may be about to arrive at the node that was asked for it.
-bool Transfers::may_arrive(const Transfer& transfer) const {
+bool Transfers::is_coming(const Transfer& arriving) const {
+  const auto at = arrived_at_.find(arriving.to_agent);
+  return !failed_.contains(piece_of(arriving)) && at != arrived_at_.end() &&
+         world_.event_queue.now() - at->second < quiet_ms;
+}
+
+// Ranks wait for the piece.
+bool Transfers::restores(const Transfer& transfer) const {
   const Agent* receiver = world_.agent(transfer.to, transfer.to_agent);
   return receiver != nullptr && transfer.order.source < parity_node &&
          transfer.order.piece.checkpoint.incarnation() != receiver->node().status().incarnation;
+}
+
+Transfers::PieceOfAgent Transfers::piece_of(const Transfer& transfer) {
+  return {transfer.to_agent, transfer.order.piece.shard, transfer.order.piece.checkpoint};
+}
+
+void Transfers::look_again(std::uint64_t id, TimeMs waited_ms) {
+  world_.event_queue.after(retry_ms, [this, id, waited_ms] { serve(id, waited_ms); });
 }
 
 void Transfers::serve(std::uint64_t id, TimeMs waited_ms) {
@@ -129,19 +154,17 @@ void Transfers::serve(std::uint64_t id, TimeMs waited_ms) {
   const Availability sources = find_sources(transfer, readings);
   if (sources == Availability::not_yet) {
     if (waited_ms >= wait_limit_ms) return end_after(0, id, FetchResult::failed);
-    world_.event_queue.after(retry_ms, [this, id, waited_ms] { serve(id, waited_ms + retry_ms); });
-    return;
+    return look_again(id, waited_ms + retry_ms);
   }
-  transfer.has_begun = sources == Availability::all || sources == Availability::arriving;
-  if (sources == Availability::arriving) {
-    world_.event_queue.after(retry_ms, [this, id, waited_ms] { serve(id, waited_ms); });
-    return;
+  if (sources == Availability::all || sources == Availability::arriving) transfer.has_begun = true;
+  if (sources == Availability::arriving) return look_again(id, 0);
+  // If the piece is coming again after the source has failed, the limit stands.
+  if (sources == Availability::coming && !transfer.has_begun) return look_again(id, 0);
+  if (sources != Availability::all) {
+    const TimeMs limit_ms = transfer.has_begun ? interruption_ms : arrival_wait_ms;
+    if (waited_ms < limit_ms && restores(transfer)) return look_again(id, waited_ms + retry_ms);
+    return end_after(world_.random.between(1, 5), id, FetchResult::failed);
   }
-  if (sources == Availability::not_there && waited_ms < arrival_wait_ms && may_arrive(transfer)) {
-    world_.event_queue.after(retry_ms, [this, id, waited_ms] { serve(id, waited_ms + retry_ms); });
-    return;
-  }
-  if (sources == Availability::not_there) return end_after(world_.random.between(1, 5), id, FetchResult::failed);
   transfer.readings = std::move(readings);
   for (const Reading& reading : transfer.readings) {
     Machine& machine = world_.machines.at(reading.node);
@@ -234,6 +257,7 @@ void Transfers::end(std::uint64_t id, FetchResult result, const PieceInfo& made)
   if (found == active_.end()) return;
   Transfer transfer = found->second;
   active_.erase(found);
+  note_end(transfer, result);
   stop_serving(transfer);
   Slot* slot = world_.machines.at(transfer.to).arena.find(transfer.order.slot);
   if (slot != nullptr && result != FetchResult::complete) slot->sealed = false;
@@ -242,6 +266,22 @@ void Transfers::end(std::uint64_t id, FetchResult result, const PieceInfo& made)
       a.fetch_ended(fetch, ref, result, made);
     });
   }
+}
+
+void Transfers::note_end(const Transfer& transfer, FetchResult result) {
+  if (transfer.order.source >= parity_node) return;
+  if (result != FetchResult::complete) {
+    failed_.insert(piece_of(transfer));
+    return;
+  }
+  failed_.erase(piece_of(transfer));
+  if (restores(transfer)) arrived_at_[transfer.to_agent] = world_.event_queue.now();
+}
+
+void Transfers::forget_everything() {
+  active_.clear();
+  failed_.clear();
+  arrived_at_.clear();
 }
 
 void Transfers::stop_serving(Transfer& transfer) {
@@ -266,6 +306,8 @@ void Transfers::agent_died(NodeId node, std::uint64_t agent) {
     if (receiver_died) stop_serving(it->second);
     it = receiver_died ? active_.erase(it) : std::next(it);
   }
+  std::erase_if(failed_, [&](const PieceOfAgent& piece) { return std::get<0>(piece) == agent; });
+  arrived_at_.erase(agent);
 }
 
 }  // namespace ckpt::sim

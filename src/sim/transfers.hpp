@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/events.hpp"
@@ -31,7 +33,7 @@ struct Transfer {
   core::StartFetch order;
   std::vector<Reading> readings;  // what it reads now; empty if no node serves it
   bool flip = false;              // a bit flips on the wire
-  bool has_begun = false;         // its source has the piece, or is receiving it
+  bool has_begun = false;         // its source has the piece, or has begun to receive it
   bool is_slow = false;           // it takes longer than any node waits for another one
 
   bool reads_from(NodeId node) const;
@@ -44,7 +46,7 @@ class Transfers {
   void start(Machine& to, Agent& agent, const core::StartFetch& order);
   void cancel(NodeId to, std::uint64_t agent, std::uint64_t fetch);
   void agent_died(NodeId node, std::uint64_t agent);
-  void forget_everything() { active_.clear(); }
+  void forget_everything();
 
   const std::map<std::uint64_t, Transfer>& active() const { return active_; }
   void flip_bit(std::uint64_t transfer) { active_.at(transfer).flip = true; }
@@ -56,9 +58,12 @@ class Transfers {
   bool flows(NodeId from, const Transfer& transfer) const;
   bool flows(const Transfer& transfer) const;
   bool is_broken(const Transfer& transfer) const;
-  enum class Availability { all, not_yet, arriving, not_there };
-  bool is_arriving(NodeId node, const core::PieceInfo& piece) const;
-  bool may_arrive(const Transfer& transfer) const;
+  enum class Availability { all, not_yet, arriving, coming, not_there };
+  Availability find_arriving(const Transfer& transfer) const;
+  bool is_coming(const Transfer& arriving) const;
+  bool restores(const Transfer& transfer) const;
+  void note_end(const Transfer& transfer, core::FetchResult result);
+  void look_again(std::uint64_t id, TimeMs waited_ms);
   Availability find_sources(const Transfer& transfer, std::vector<Reading>& readings) const;
   bool find_source(const Transfer& transfer, const std::string& shard, const std::vector<NodeId>& nodes,
                    std::vector<Reading>& readings) const;
@@ -68,8 +73,14 @@ class Transfers {
   void end_after(TimeMs delay_ms, std::uint64_t id, core::FetchResult result, const PieceInfo& made = {});
   void end(std::uint64_t id, core::FetchResult result, const PieceInfo& made);
 
+  // A piece on one agent: the agent's id, the shard, the checkpoint.
+  using PieceOfAgent = std::tuple<std::uint64_t, std::string, CheckpointId>;
+  static PieceOfAgent piece_of(const Transfer& transfer);
+
   World& world_;
   std::map<std::uint64_t, Transfer> active_;
+  std::set<PieceOfAgent> failed_;               // pieces of which a transfer has failed, until one is complete
+  std::map<std::uint64_t, TimeMs> arrived_at_;  // by agent: when a piece to restore arrived or was ordered
   std::uint64_t next_ = 1;
 };
 

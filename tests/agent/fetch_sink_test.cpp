@@ -231,69 +231,85 @@ TEST_F(FetchSinkTest, AFailedFetchEndsWhenNobodyReadsItsSlot) {
 
 // ---- Pieces that are ordered ----
 
-constexpr net::PeerId own_node = 5, before = 4, after = 6;
-const net::PieceName name{"s", CheckpointId(1, 1).word()};
+constexpr net::PeerId passing_node = 5, node_before = 4, node_after = 6;
+const net::PieceName ordered_piece{"s", CheckpointId(1, 1).word()};
 
 TEST_F(FetchSinkTest, AnOrderedPieceIsComingUntilItsFirstBytesOrTheEndOfItsFetch) {
   const Piece piece = make_piece("s", {1, 1}, 2 * leaf);
-  ArrivingPieces arriving(own_node);
-  EXPECT_FALSE(arriving.find(name, after));
-  arriving.expect(name);
-  ASSERT_TRUE(arriving.find(name, after));
-  EXPECT_TRUE(arriving.find(name, after)->is_coming);
-  EXPECT_FALSE(arriving.find({"t", name.checkpoint}, after));
+  ArrivingPieces arriving(passing_node);
+  EXPECT_FALSE(arriving.find(ordered_piece, node_after));
+  arriving.expect(ordered_piece);
+  ASSERT_TRUE(arriving.find(ordered_piece, node_after));
+  EXPECT_TRUE(arriving.find(ordered_piece, node_after)->is_coming);
+  EXPECT_FALSE(arriving.find({"t", ordered_piece.checkpoint}, node_after));
   const auto sink = sink_for(piece);
-  arriving.add(name, sink);
-  ASSERT_TRUE(arriving.find(name, after));
-  EXPECT_TRUE(arriving.find(name, after)->is_coming) << "its source has not answered";
+  arriving.add(ordered_piece, sink);
+  ASSERT_TRUE(arriving.find(ordered_piece, node_after));
+  EXPECT_TRUE(arriving.find(ordered_piece, node_after)->is_coming) << "its source has not answered";
   ASSERT_TRUE(begin(*sink, piece));
-  for (const net::PeerId asker : {before, after}) {
-    const auto served = arriving.find(name, asker);
+  {
+    const auto served = arriving.find(ordered_piece, node_after);
     ASSERT_TRUE(served);
     EXPECT_FALSE(served->is_coming);
     EXPECT_EQ(served->data.size(), piece.data.size());
   }
   sink->ended(FetchEnd::peer_failed);
   EXPECT_EQ(result(), FetchResult::failed);
-  arriving.remove(name, nullptr);
-  EXPECT_FALSE(arriving.find(name, after));
+  arriving.remove(ordered_piece, nullptr);
+  EXPECT_FALSE(arriving.find(ordered_piece, node_after));
 }
 
-// Otherwise two nodes could wait for each other.
-TEST_F(FetchSinkTest, NoPieceIsComingForNodesWithLowerIds) {
-  ArrivingPieces arriving(own_node);
-  arriving.expect(name);
-  for (const net::PeerId asker : {net::PeerId{0}, before, own_node}) EXPECT_FALSE(arriving.find(name, asker)) << asker;
+// Otherwise nodes could wait for each other.
+TEST_F(FetchSinkTest, NodesWithLowerIdsGetNothingOfAPieceBeforeItIsWhole) {
+  const Piece piece = make_piece("s", {1, 1}, 2 * leaf);
+  ArrivingPieces arriving(passing_node);
+  const auto expect_nothing = [&] {
+    for (const net::PeerId asker : {net::PeerId{0}, node_before, passing_node})
+      EXPECT_FALSE(arriving.find(ordered_piece, asker)) << asker;
+  };
+  arriving.expect(ordered_piece);
+  expect_nothing();
+  const auto sink = sink_for(piece);
+  arriving.add(ordered_piece, sink);
+  ASSERT_TRUE(begin(*sink, piece));
+  expect_nothing();
+  land(*sink, piece, 0, leaf);
+  expect_nothing();
+  sink->ended(FetchEnd::peer_failed);
+  EXPECT_EQ(result(), FetchResult::failed);
 }
 
 TEST_F(FetchSinkTest, APieceWhoseFetchHasFailedDoesNotComeAgain) {
   const Piece piece = make_piece("s", {1, 1}, 2 * leaf);
-  ArrivingPieces arriving(own_node);
-  arriving.expect(name);
-  arriving.remove(name, nullptr);
-  arriving.expect(name);
-  EXPECT_FALSE(arriving.find(name, after)) << "it may fail again and again";
+  ArrivingPieces arriving(passing_node);
+  arriving.expect(ordered_piece);
+  arriving.remove(ordered_piece, nullptr);
+  arriving.expect(ordered_piece);
+  EXPECT_FALSE(arriving.find(ordered_piece, node_after)) << "it may fail again and again";
   const auto sink = sink_for(piece);
-  arriving.add(name, sink);
+  arriving.add(ordered_piece, sink);
   ASSERT_TRUE(begin(*sink, piece));
-  EXPECT_TRUE(arriving.find(name, after)) << "it has begun";
+  EXPECT_TRUE(arriving.find(ordered_piece, node_after)) << "it has begun";
   sink->ended(FetchEnd::peer_failed);
   EXPECT_EQ(result(), FetchResult::failed);
-  arriving.expect({"s", name.checkpoint + 1});
-  EXPECT_TRUE(arriving.find({"s", name.checkpoint + 1}, after)) << "another checkpoint";
+  arriving.expect({"s", ordered_piece.checkpoint + 1});
+  EXPECT_TRUE(arriving.find({"s", ordered_piece.checkpoint + 1}, node_after)) << "another checkpoint";
 }
 
 TEST_F(FetchSinkTest, NoPieceIsComingAnyMoreIfNothingArrivesForAWhile) {
   const Piece other = make_piece("other", {1, 1}, 2 * leaf);
-  ArrivingPieces arriving(own_node, 1500);
-  arriving.expect(name);
-  EXPECT_TRUE(arriving.find(name, after));
+  std::atomic<std::int64_t> now_ms = 1;
+  ArrivingPieces arriving(passing_node, [&] { return now_ms.load(); });
+  arriving.expect(ordered_piece);
   const auto sink = sink_for(other);
-  arriving.add({"other", name.checkpoint}, sink);
+  arriving.add({"other", ordered_piece.checkpoint}, sink);
   ASSERT_TRUE(begin(*sink, other));
-  EXPECT_TRUE(testing::eventually([&] { return !arriving.find(name, after); }));
+  now_ms += ArrivingPieces::quiet_ms - 1;
+  EXPECT_TRUE(arriving.find(ordered_piece, node_after));
+  now_ms += 1;
+  EXPECT_FALSE(arriving.find(ordered_piece, node_after));
   land(*sink, other, 0, leaf);
-  EXPECT_TRUE(arriving.find(name, after)) << "its turn may come after the other piece";
+  EXPECT_TRUE(arriving.find(ordered_piece, node_after)) << "its turn may come after the other piece";
   sink->ended(FetchEnd::peer_failed);
   EXPECT_EQ(result(), FetchResult::failed);
 }

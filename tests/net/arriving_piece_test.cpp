@@ -140,7 +140,8 @@ TEST_P(ArrivingPieceOverEachTransport, ARequestToRestoreWaitsForAPieceThatIsComi
   is_coming_ = true;
   ready_bytes_ = piece_bytes;
   const auto sink = one_.fetch(2, name, urgent);
-  std::this_thread::sleep_for(std::chrono::milliseconds(2000));  // twice as long as for a piece that is not coming
+  // The source asks once in a millisecond at most, so this takes longer than the wait for a piece that is not coming.
+  ASSERT_TRUE(eventually([&] { return asked_ > 1200; }));
   EXPECT_EQ(sink->ends.count(), 0u);
   is_here_ = true;
   EXPECT_EQ(sink->end(), FetchEnd::complete);

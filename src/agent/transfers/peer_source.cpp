@@ -75,13 +75,13 @@ void PeerSource::remember(const core::PieceInfo& piece, std::optional<Unfinished
 
 void ArrivingPieces::expect(const net::PieceName& name) {
   const std::lock_guard lock(mutex_);
-  if (!failed_.contains({name.shard, name.checkpoint})) *active_at_ms_ = core_now_ms();
+  if (!failed_.contains({name.shard, name.checkpoint})) *active_at_ms_ = now_ms_();
   std::erase_if(failed_, [&](const Key& failed) { return failed.second != name.checkpoint; });
   sinks_.try_emplace({name.shard, name.checkpoint}, nullptr);
 }
 
 void ArrivingPieces::add(const net::PieceName& name, const std::shared_ptr<FetchSink>& sink) {
-  sink->note_arrivals(active_at_ms_);
+  sink->note_arrivals([at_ms = active_at_ms_, now_ms = now_ms_] { *at_ms = now_ms(); });
   const std::lock_guard lock(mutex_);
   sinks_[{name.shard, name.checkpoint}] = sink;
 }
@@ -103,6 +103,7 @@ void ArrivingPieces::remove(const net::PieceName& name, const Pin& piece) {
 }
 
 std::optional<net::ServedPiece> ArrivingPieces::find(const net::PieceName& name, net::PeerId asker) const {
+  if (asker <= own_node_) return std::nullopt;
   std::shared_ptr<FetchSink> sink;
   bool has_failed = false;
   {
@@ -116,7 +117,7 @@ std::optional<net::ServedPiece> ArrivingPieces::find(const net::PieceName& name,
     if (auto served = sink->serve()) return served;
     has_failed = has_failed || !sink->may_begin();
   }
-  if (has_failed || asker <= own_node_ || core_now_ms() - *active_at_ms_ >= quiet_ms_) return std::nullopt;
+  if (has_failed || now_ms_() - *active_at_ms_ >= quiet_ms) return std::nullopt;
   net::ServedPiece coming;
   coming.is_coming = true;
   return coming;
@@ -172,7 +173,7 @@ std::optional<std::span<std::byte>> FetchSink::begin(std::span<const std::byte> 
 }
 
 void FetchSink::received(std::size_t offset_bytes, std::size_t size_bytes) {
-  if (arrived_at_ms_ != nullptr) *arrived_at_ms_ = core_now_ms();
+  if (note_arrival_) note_arrival_();
   offset_bytes += kept_bytes_;
   // Neighbouring leaves that are complete now are verified together.
   std::size_t run_begin = 0, run_end = 0;

@@ -32,13 +32,18 @@ struct Unfinished {
 // The pieces that this node has been ordered to fetch from other nodes for a restore. It sends them on while they
 // arrive. Thread-safe.
 //
-// A piece of which nothing is here yet is *coming* until its first fetch fails: nodes that ask for it may wait. Only
-// nodes with higher ids may, because along a chain, ids ascend (restore_chain.hpp). So no two nodes wait for each
-// other. If nothing arrives for `quiet_ms`, of any piece, no piece is coming any more.
+// Only nodes with higher ids get such a piece, because along a chain, ids ascend (restore_chain.hpp). So nodes never
+// wait for each other in a circle, even if they obey orders of different age.
+//
+// A piece of which nothing is here yet is *coming* until its first fetch fails: nodes that ask for it may wait. If
+// nothing arrives for `quiet_ms`, of any piece, no piece is coming any more.
 class ArrivingPieces {
  public:
-  explicit ArrivingPieces(net::PeerId own_node, std::int64_t quiet_ms = 30'000)
-      : own_node_(own_node), quiet_ms_(quiet_ms) {}
+  static constexpr std::int64_t quiet_ms = 30'000;
+
+  // `now_ms`: the time. Any thread may call it.
+  explicit ArrivingPieces(net::PeerId own_node, std::function<std::int64_t()> now_ms = core_now_ms)
+      : own_node_(own_node), now_ms_(std::move(now_ms)) {}
 
   // The piece has been ordered.
   void expect(const net::PieceName& name);
@@ -46,15 +51,16 @@ class ArrivingPieces {
   void add(const net::PieceName& name, const std::shared_ptr<FetchSink>& sink);
   // The fetch of the piece has ended. `piece`: the piece if it is whole, else null.
   void remove(const net::PieceName& name, const Pin& piece);
-  // What node `asker` gets of the piece. Nothing if the piece has not been ordered, or if its fetch has failed.
+  // What node `asker` gets of the piece. Nothing if the piece has not been ordered, if its fetch has failed, or if the
+  // node's id is not higher than that of this node.
   std::optional<net::ServedPiece> find(const net::PieceName& name, net::PeerId asker) const;
 
  private:
   using Key = std::pair<std::string, std::uint64_t>;
 
   const net::PeerId own_node_;
-  const std::int64_t quiet_ms_;
-  // When bytes of any of the pieces arrived, or a piece was ordered. On the clock of core_now_ms().
+  const std::function<std::int64_t()> now_ms_;
+  // When bytes of any of the pieces arrived, or a piece was ordered.
   const std::shared_ptr<std::atomic<std::int64_t>> active_at_ms_ = std::make_shared<std::atomic<std::int64_t>>(0);
   mutable std::mutex mutex_;
   std::map<Key, std::shared_ptr<FetchSink>> sinks_;  // null before the fetch begins
@@ -122,8 +128,8 @@ class FetchSink : public net::Sink, public RunningFetch, public std::enable_shar
   bool may_begin() const;
   // [any thread] `piece` stays in its slot as long as this object exists.
   void keep(Pin piece);
-  // Writes to `at_ms`, on the clock of core_now_ms(), whenever bytes arrive. Call it before the fetch begins.
-  void note_arrivals(std::shared_ptr<std::atomic<std::int64_t>> at_ms) { arrived_at_ms_ = std::move(at_ms); }
+  // `note` runs on the transport's thread whenever bytes arrive. Call this before the fetch begins.
+  void note_arrivals(std::function<void()> note) { note_arrival_ = std::move(note); }
 
   std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) override;
   void received(std::size_t offset_bytes, std::size_t size_bytes) override;
@@ -144,11 +150,11 @@ class FetchSink : public net::Sink, public RunningFetch, public std::enable_shar
   FetchDestination destination_;
   WorkerPool& pool_;
   const Done done_;
-  std::shared_ptr<std::atomic<std::int64_t>> arrived_at_ms_;  // may be null; constant once the fetch has begun
-  std::size_t kept_leaves_ = 0, kept_bytes_ = 0;              // constant once the fetch has begun
-  arena::Manifest manifest_;                                  // written in begin(), constant afterwards
-  std::vector<std::uint32_t> leaf_bytes_;                     // received so far, by leaf; transport's thread only
-  std::size_t whole_leaves_ = 0;                              // transport's thread only
+  std::function<void()> note_arrival_;            // may be empty; constant once the fetch has begun
+  std::size_t kept_leaves_ = 0, kept_bytes_ = 0;  // constant once the fetch has begun
+  arena::Manifest manifest_;                      // written in begin(), constant afterwards
+  std::vector<std::uint32_t> leaf_bytes_;         // received so far, by leaf; transport's thread only
+  std::size_t whole_leaves_ = 0;                  // transport's thread only
 
   mutable std::mutex mutex_;
   std::vector<std::byte> encoded_manifest_;  // empty before begin(), constant afterwards
