@@ -4,7 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <map>
 #include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "cluster.hpp"
 
@@ -43,6 +49,51 @@ class Asked {
   std::vector<std::string> shards_;
 };
 
+// Notes which addresses of other nodes a node knows.
+class Acquainted : public test::FakeTransport {
+ public:
+  using FakeTransport::FakeTransport;
+  void set_peer(net::PeerId peer, std::uint64_t instance, const std::string& address) override {
+    FakeTransport::set_peer(peer, instance, address);
+    const std::lock_guard lock(mutex_);
+    known_.insert(address);
+  }
+  bool knows(const net::Transport& other) {
+    const std::lock_guard lock(mutex_);
+    return known_.contains(other.address());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> known_;
+};
+
+// Keeps what one node asks another node for, until that node has been told to fetch it, too.
+class Turnstile {
+ public:
+  void pass(const std::string& shard, std::function<void()> ask) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!ordered_.contains(shard)) return waiting_[shard].push_back(std::move(ask));
+    }
+    ask();
+  }
+  void ordered(const std::string& shard) {
+    std::vector<std::function<void()>> asks;
+    {
+      const std::lock_guard lock(mutex_);
+      ordered_.insert(shard);
+      asks = std::exchange(waiting_[shard], {});
+    }
+    for (const auto& ask : asks) ask();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> ordered_;
+  std::map<std::string, std::vector<std::function<void()>>> waiting_;
+};
+
 // Loses what comes behind the first `kept_bytes`.
 class CutOff : public net::Sink {
  public:
@@ -61,8 +112,8 @@ class CutOff : public net::Sink {
   const std::size_t kept_bytes_;
 };
 
-// Three nodes that all keep everything. Only node a keeps its memory. Node b gets nothing, or a part of each piece.
-// Node c is told to fetch from b.
+// Three nodes with a rank each, all of which hold all shards. Only node a keeps its memory. Node b gets nothing, or at
+// first a part of a piece only. Node c is told to fetch from b.
 class RestoreChainJobTest : public ::testing::Test {
  protected:
   RestoreChainJobTest() {
@@ -80,16 +131,20 @@ class RestoreChainJobTest : public ::testing::Test {
     for (const char* node : {"b", "c"}) cluster_.destroy(node);
     cluster_.start("b", {{"copies", "3"}}, [this](AgentSetup& setup) { let_starve(setup); });
     cluster_.start("c", {{"copies", "3"}}, testing::wrapped([this](std::unique_ptr<net::Transport> inner) {
-                     auto transport = std::make_unique<test::FakeTransport>(std::move(inner));
+                     auto transport = std::make_unique<Acquainted>(std::move(inner));
+                     c_ = transport.get();
                      transport->on_fetch = [this, &real = transport->inner()](auto from, auto piece, auto part,
                                                                               auto sink, auto timeout_ms) {
                        asked_.add(from, piece.shard);
-                       real.fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
+                       turnstile_.pass(piece.shard, [&real, from, piece, part, sink, timeout_ms] {
+                         real.fetch(from, piece, part, sink, timeout_ms);
+                       });
                      };
                      return transport;
                    }));
     EXPECT_TRUE(eventually([&] { return leads_all("a") || leads_all("b") || leads_all("c"); }));
-    start_trainers();
+    EXPECT_TRUE(eventually([&] { return b_->knows(*c_) && c_->knows(*b_); })) << "otherwise b refuses c";
+    start_trainers("10000");
   }
   ~RestoreChainJobTest() override {
     hangs_ = false;
@@ -101,15 +156,21 @@ class RestoreChainJobTest : public ::testing::Test {
     setup.make_transport = [this](const net::TransportOptions& options, net::Transport::Handlers handlers) {
       handlers.serve = [this, serve = std::move(handlers.serve)](net::PeerId asker, const net::PieceName& piece) {
         while (hangs_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        return serve(asker, piece);
+        auto served = serve(asker, piece);
+        if (served && served->is_coming && piece.shard == "rank2") ++said_coming_;
+        return served;
       };
-      auto transport = std::make_unique<test::FakeTransport>(net::Transport::create(options, std::move(handlers)));
+      auto transport = std::make_unique<Acquainted>(net::Transport::create(options, std::move(handlers)));
+      b_ = transport.get();
       const auto held = std::make_shared<std::vector<std::shared_ptr<net::Sink>>>();
       transport->on_fetch = [this, held, &real = transport->inner()](auto from, auto piece, auto part, auto sink,
                                                                      auto timeout_ms) {
-        if (!gets_parts_) return held->push_back(std::move(sink));
         if (part.first_byte == 0 && piece.shard == "rank2") sink = std::make_shared<CutOff>(std::move(sink), 3u << 20);
-        real.fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
+        if (gets_parts_)
+          real.fetch(from, piece, part, std::move(sink), timeout_ms);
+        else
+          held->push_back(std::move(sink));
+        turnstile_.ordered(piece.shard);
       };
       transport->on_end = [held] {
         for (const auto& sink : *held) sink->ended(net::FetchEnd::peer_failed);
@@ -117,10 +178,11 @@ class RestoreChainJobTest : public ::testing::Test {
       return transport;
     };
   }
-  void start_trainers() {
+  void start_trainers(const std::string& restore_timeout_ms = "20000") {
     std::uint32_t rank = 0;
-    for (const char* node : {"a", "c", "c"})
-      trainers_.push_back(std::make_unique<Trainer>(cluster_, node, rank++, 1'500'000));
+    for (const char* node : {"a", "b", "c"})
+      trainers_.push_back(std::make_unique<Trainer>(cluster_, node, rank++, 1'500'000,
+                                                    OptionPairs{{"restore_timeout_ms", restore_timeout_ms}}));
   }
   bool leads_all(const std::string& node) {
     const auto status = cluster_.status(node);
@@ -128,24 +190,30 @@ class RestoreChainJobTest : public ::testing::Test {
   }
   net::PeerId id(const std::string& node) { return cluster_.status(node).at("node_id").get<net::PeerId>(); }
 
-  // Restores all ranks. `strike` runs when node c has waited for node b for longer than for a piece that nobody knows.
+  // All ranks restore. Only that on node b does not get its state. `strike` runs when node c has waited for node b for
+  // longer than for a piece that nobody knows.
   template <class Strike>
   void expect_restored_after(const Strike& strike) {
     const net::PeerId kept = id("a"), starving = id("b");
     std::vector<ckpt_status> answers;
     std::thread restoring([&] { answers = on_all(trainers_, [](Trainer& trainer) { return trainer.restore(); }); });
-    EXPECT_TRUE(eventually([&] { return !asked_.sources().empty(); }));
-    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    // Node b is asked at most once in a millisecond.
+    EXPECT_TRUE(eventually([&] { return said_coming_ > 1200; }));
     EXPECT_THAT(asked_.sources(), Each(starving));
     strike();
     restoring.join();
     EXPECT_THAT(asked_.sources(), Contains(kept));
-    EXPECT_THAT(answers, Each(CKPT_OK));
-    for (const auto& trainer : trainers_) EXPECT_TRUE(trainer->holds(iteration_)) << trainer->error();
+    for (const std::size_t rank : {0, 2}) {
+      EXPECT_EQ(answers[rank], CKPT_OK) << trainers_[rank]->error();
+      EXPECT_TRUE(trainers_[rank]->holds(iteration_));
+    }
   }
 
   std::atomic<bool> hangs_ = false, gets_parts_ = false;
+  std::atomic<int> said_coming_ = 0;
+  Acquainted *b_ = nullptr, *c_ = nullptr;
   Asked asked_;
+  Turnstile turnstile_;
   AgentCluster cluster_{3};
   std::vector<std::unique_ptr<Trainer>> trainers_;
   std::int64_t iteration_ = 0;
