@@ -101,13 +101,23 @@ Transfers::Availability Transfers::find_sources(const Transfer& transfer, std::v
   for (const std::string& shard : needed) {
     std::vector<NodeId> nodes;
     for (const auto& source : order.coding_inputs.sources) {
-      if (source.shard == shard) nodes.push_back(source.node);
+      if (source.shard != shard) continue;
+      if (nodes.empty() && has_input(transfer, source)) nodes.push_back(transfer.to);
+      nodes.push_back(source.node);
     }
     const bool is_up = std::any_of(nodes.begin(), nodes.end(), [&](NodeId node) { return flows(node, transfer); });
     if (!is_up) return Availability::not_yet;
     if (!find_source(transfer, shard, nodes, readings)) return Availability::not_there;
   }
   return plan.lost.empty() ? Availability::all : Availability::not_there;
+}
+
+// The node itself may have a piece that it needs for coding.
+bool Transfers::has_input(const Transfer& transfer, const CodingInputs::Source& input) const {
+  const Agent* receiver = world_.agent(transfer.to, transfer.to_agent);
+  const SlotRef* ref =
+      receiver == nullptr ? nullptr : receiver->node().find(input.shard, transfer.order.piece.checkpoint);
+  return ref != nullptr && world_.machines.at(transfer.to).arena.find(*ref)->header.root_digest == input.root_digest;
 }
 
 // What the source says of a piece that it is receiving, or is going to receive. Only nodes with higher ids may wait for

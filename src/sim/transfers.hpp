@@ -65,6 +65,7 @@ class Transfers {
   void note_end(const Transfer& transfer, core::FetchResult result);
   void look_again(std::uint64_t id, TimeMs waited_ms);
   Availability find_sources(const Transfer& transfer, std::vector<Reading>& readings) const;
+  bool has_input(const Transfer& transfer, const core::CodingInputs::Source& input) const;
   bool find_source(const Transfer& transfer, const std::string& shard, const std::vector<NodeId>& nodes,
                    std::vector<Reading>& readings) const;
   std::uint64_t bytes_read(const Transfer& transfer, const PieceInfo& piece) const;

@@ -37,12 +37,38 @@ FetchTrouble trouble_of(FetchResult result) {
 void Worker::reconcile_fetches(TimeMs now, Effects& effects) {
   if (!knows_what_is_here()) return;
   std::set<std::string> waiting;
-  for (const FetchOrder& order : directive_.fetches) {
-    const auto& [shard, checkpoint] = std::tie(order.piece.shard, order.piece.checkpoint);
+  for (const FetchOrder* order : orders_in_turn()) {
+    const auto& [shard, checkpoint] = std::tie(order->piece.shard, order->piece.checkpoint);
     if (!keeps(checkpoint) || slots_.find_whole(shard, checkpoint) != nullptr || slots_.is_filling(shard, checkpoint))
       continue;
-    if (waiting.contains(shard) || !start_fetch(order, now, effects)) waiting.insert(shard);
+    if (waiting.contains(shard) || awaits_inputs(*order) || !start_fetch(*order, now, effects)) waiting.insert(shard);
   }
+}
+
+// The inputs of coding come before what is computed from them.
+std::vector<const FetchOrder*> Worker::orders_in_turn() const {
+  std::vector<const FetchOrder*> orders;
+  for (const FetchOrder& order : directive_.fetches) orders.push_back(&order);
+  std::stable_sort(orders.begin(), orders.end(), [](const FetchOrder* left, const FetchOrder* right) {
+    return std::pair(left->piece.checkpoint, left->coding_inputs.has_value()) <
+           std::pair(right->piece.checkpoint, right->coding_inputs.has_value());
+  });
+  return orders;
+}
+
+// An input of coding that is on its way here is read here once it has come, so that it does not cross the network
+// twice. Coding does not wait for an input of which a fetch has failed.
+bool Worker::awaits_inputs(const FetchOrder& order) const {
+  if (!order.coding_inputs) return false;
+  const auto& inputs = order.coding_inputs->sources;
+  return std::any_of(inputs.begin(), inputs.end(), [&](const auto& input) {
+    return slots_.is_filling(input.shard, order.piece.checkpoint) && !has_failed(input.shard, order.piece.checkpoint);
+  });
+}
+
+bool Worker::has_failed(const std::string& shard, CheckpointId checkpoint) const {
+  const auto first = failures_.lower_bound({shard, checkpoint, NodeId{0}});
+  return first != failures_.end() && std::get<0>(first->first) == shard && std::get<1>(first->first) == checkpoint;
 }
 
 // A slot that damage has freed, before or after this agent started, is kept for the piece that was in it. A leader that
