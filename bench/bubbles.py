@@ -150,7 +150,7 @@ def print_copies(reports: list[Any]) -> None:
 
 
 def print_processor_time(reports: list[Any]) -> None:
-    """Processor time per iteration, of all ranks and of the agents, by thread. Threads that took little are left out."""
+    """Of all ranks and of the agents, by thread. Threads that took little are left out."""
     print("processor time per iteration, ms")
     sums: dict[str, dict[str, float]] = {}
     for scheme in SCHEMES:

@@ -13,7 +13,7 @@ constexpr std::size_t batch_leaves_max = 16;  // as CopyPool: 1 MiB
 constexpr std::size_t chunk_leaves = 4;       // 256 KiB, some 30 us: a bubble that ends is left soon
 constexpr std::uint32_t pause_max = 64;
 constexpr std::uint32_t trusted_after = 16;  // captures in time, after which the next pause is short again
-constexpr double longest_wait_s = 1;  // only bounds the wait
+constexpr double longest_wait_s = 1;         // only bounds the wait
 
 }  // namespace
 
@@ -135,10 +135,7 @@ void LayeredCopy::plan(std::uint32_t state, std::size_t left) try {
 
 // Returns nothing if the thread shall wait.
 std::optional<LayeredCopy::Turn> LayeredCopy::turn_now(std::uint32_t state, std::size_t left, double& wait_s) try {
-  if ((state & hurrying) != 0) {
-    is_late_ = is_late_ || (is_planned_ && pacer_.has_waited());
-    return unpaced(left, in_update);
-  }
+  if ((state & hurrying) != 0) return unpaced(left, in_update);
   const Layer layer = (state & in_bubble) != 0 ? in_bubbles : beside_computation;
   if (!is_planned_) return unpaced(left, layer);
   const auto turn = pacer_.turn(now(state), left * kernels::leaf_size_bytes, chunk_leaves * kernels::leaf_size_bytes);
@@ -177,6 +174,8 @@ void LayeredCopy::copied(unsigned layer, std::size_t leaves, Clock::time_point b
   const std::lock_guard lock(mutex_);
   busy_s_ += seconds_of(end) - seconds_of(begin);
   busy_bytes_ += static_cast<double>(bytes);
+  // Not when a thread gets its turn: while it waited, others may have taken all that was left.
+  is_late_ = is_late_ || (layer == in_update && is_planned_ && pacer_.has_waited());
   add_burst({begin, end});
 }
 
