@@ -117,7 +117,7 @@ wheel=
 # shellcheck disable=SC2086
 ensure_packages build test etcd network $clang $wheel
 # Python packages are installed while the first preset is built.
-{ ensure_venv; ensure_integrations; } &
+{ ensure_venv; ensure_integrations; ensure_cuda_tools; } &
 venv_installer=$!
 
 results=build/test-results

@@ -19,22 +19,13 @@ namespace {
 void run(const Matrix& matrix, const std::vector<Source>& sources, const std::vector<Output>& outputs,
          std::size_t length_bytes, bool to_sum) {
   const ParityJob job = make_parity_job(matrix, sources, outputs, length_bytes, to_sum);
-  std::vector<std::uint64_t> threads(vector_count(job));
-  std::iota(threads.begin(), threads.end(), 0);
-  std::shuffle(threads.begin(), threads.end(), std::mt19937_64(length_bytes));
-  for (const std::uint64_t thread : threads) {
-    if (is_xor(job, matrix.rows)) {
-      xor_vector(job, thread);
-    } else if (matrix.rows == 1) {
-      multiply_vector<1>(job, thread);
-    } else if (matrix.rows == 2) {
-      multiply_vector<2>(job, thread);
-    } else if (matrix.rows == 3) {
-      multiply_vector<3>(job, thread);
-    } else {
-      multiply_vector<4>(job, thread);
-    }
-  }
+  with_outputs(job, matrix.rows, [&]<class Made>(Made) {
+    std::vector<std::uint64_t> threads(block_count(job) * parity_threads_per_block);
+    std::iota(threads.begin(), threads.end(), 0);
+    std::shuffle(threads.begin(), threads.end(), std::mt19937_64(length_bytes));
+    for (const std::uint64_t thread : threads)
+      encode_vector<Made>(job, thread / parity_threads_per_block, thread % parity_threads_per_block);
+  });
 }
 
 // Begins `shift` bytes past a 16-byte boundary and ends where memory does.
@@ -109,6 +100,47 @@ TEST(ParityBody, EveryPairOfAlignments) {
       }
     }
   }
+}
+
+constexpr std::size_t block_bytes = parity_block_bytes;
+
+// Several blocks, most of which have all bytes of most sources. So groups of every size are read at once.
+TEST(ParityBody, BlocksWithWholeSourcesEqualTheReference) {
+  std::mt19937_64 random(24);
+  for (std::size_t data = 1; data <= 10; ++data) {
+    for (const std::size_t parity : {1, 2, 3, 4}) {
+      SCOPED_TRACE(testing::Message() << data << " sources, " << parity << " rows");
+      const std::size_t length = 3 * block_bytes + 16 * (random() % 3) + random() % 2;
+      std::vector<Bytes> pieces;
+      for (std::size_t source = 0; source < data; ++source) {
+        // To the end, to a block's end or just before it, and into a block.
+        const std::size_t sizes[] = {length, length, 2 * block_bytes, 2 * block_bytes - 1, block_bytes / 2 * 3, 0};
+        pieces.push_back(random_bytes(random(), sizes[random() % std::size(sizes)]));
+      }
+      const std::size_t aligned = random() % 16;
+      std::vector<std::size_t> shifts(data + parity, aligned);
+      if (data > 3) shifts[random() % data] = (aligned + 1 + random() % 15) % 16;  // one is not aligned
+      // Ones everywhere, ones in the first row, and no ones.
+      ASSERT_NO_FATAL_FAILURE(
+          expect_same(ErasureCode(data, parity).encoder(), pieces, shifts, length, random() % 2 == 0));
+      Matrix without_ones = ErasureCode(data, parity).encoder();
+      for (std::size_t column = 0; column < data; ++column)
+        without_ones.at(0, column) = static_cast<std::uint8_t>(2 + column);
+      ASSERT_NO_FATAL_FAILURE(expect_same(without_ones, pieces, shifts, length, false));
+    }
+  }
+}
+
+// The reads that no check precedes. The longest sources come first, because a block stops at the first that it lacks.
+TEST(ParityBody, AlignedSourcesComeFirstAndTheLongestOfThemFirst) {
+  alignas(16) std::byte memory[64];
+  const std::vector<Source> sources = {{memory + 1, 30}, {memory, 10}, {memory + 16, 20}, {memory + 2, 40}};
+  const Matrix matrix{.rows = 1, .columns = 4, .coefficients = {1, 2, 3, 4}};
+  const ParityJob job = make_parity_job(matrix, sources, std::vector<Output>{{memory + 48, nullptr}}, 16, false);
+  EXPECT_EQ(job.aligned_count, 2U);
+  std::vector<unsigned> order(job.coefficients[0], job.coefficients[0] + 4);
+  EXPECT_EQ(order, (std::vector<unsigned>{3, 2, 4, 1}));
+  EXPECT_EQ(job.sources[0].size_bytes, 16U);
 }
 
 TEST(ParityBody, SourcesOfAllLengthsAndNumbersEqualTheReference) {
