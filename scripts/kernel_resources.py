@@ -2,7 +2,8 @@
 
 For each kind of GPU, ptxas compiles the kernels, and says how many registers and how much local memory they use. The
 disassembly then shows how many 128-bit loads a thread has in flight: so many follow each other within a loop, before a
-branch or the first use of what they load. Ends with status 1 and a line for each thing that is worse than it was, or that could not be checked.
+branch or the first use of what they load. Ends with status 1 and a line for each thing that is worse than it was, or
+that could not be checked.
 """
 
 from __future__ import annotations
