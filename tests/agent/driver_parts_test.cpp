@@ -178,7 +178,7 @@ class LocalPiecesTest : public DriverParts {
 
   // A whole piece of `shard` in slot 0 of rank 0.
   core::SlotRef put(const std::string& shard) {
-    const core::SlotRef slot{0, shard, 0};
+    core::SlotRef slot{0, shard, 0};
     std::optional<Failure> failure;
     bool is_made = false;
     segments_.ensure({{{0, shard}, {length_bytes, 4096}}}, 0, [&](std::optional<Failure> why) {
