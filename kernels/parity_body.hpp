@@ -161,10 +161,10 @@ CKPT_ON_DEVICE void store(unsigned char* data, std::int64_t size, std::int64_t a
 }
 
 // Which outputs a job makes. `rows`: how many. `is_first_plain`: all coefficients of the first row are 1.
-template <int rows_, bool is_first_plain_>
+template <int row_count, bool has_plain_row>
 struct Outputs {
-  static constexpr int rows = rows_;
-  static constexpr bool is_first_plain = is_first_plain_;
+  static constexpr int rows = row_count;
+  static constexpr bool is_first_plain = has_plain_row;
   static constexpr int first_multiplied = is_first_plain ? 1 : 0;
 };
 
