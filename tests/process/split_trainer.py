@@ -12,6 +12,7 @@ import os
 import signal
 from datetime import timedelta
 
+import parallel_trainings
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -84,7 +85,10 @@ def run(settings: dict) -> None:
     def tell(**event) -> None:
         log.write(json.dumps(event) + "\n")
 
-    training = Training(settings["width"], settings["is_larger"])
+    if settings["parallel"] is None:
+        training = Training(settings["width"], settings["is_larger"])
+    else:
+        training = parallel_trainings.Training(**settings["parallel"])
     checkpointer, first = None, settings["first"]
     if settings["engine"] is not None:
         checkpointer = training.checkpointer(settings["engine"])
