@@ -1,13 +1,9 @@
-"""Trainings whose state is split in other ways than by FSDP2 alone: tensor parallelism, with FSDP2 or without, HSDP, and
-pipelines, with FSDP2 or without. For split_trainer.py, which runs them.
-
-Parameters have the same names with every split.
-"""
+"""A training whose state is split over its ranks by tensor parallelism, FSDP2, HSDP or a pipeline, or by several of
+them. Parameters have the same names with every split. For split_trainer.py, which runs it."""
 
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from ckptengine.torch import Checkpointer
 from torch import nn
@@ -50,10 +46,22 @@ class Whole(nn.Module):
         return inputs
 
 
-class Training:
-    """`split`: the numbers of ranks by which each dimension is split: "pp", "replicate", "dp" and "tp"."""
+class CountingAdamW(torch.optim.AdamW):
+    """Keeps something that is no tensor for each parameter."""
 
-    def __init__(self, split: dict[str, int], blocks: int = BLOCKS) -> None:
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        for parameter, state in self.state.items():
+            state["updates"] = state.get("updates", 0) + 1
+            parameter.mul_(1 - 0.001 * state["updates"])
+
+
+class Training:
+    """`split`: by how many ranks each dimension splits it: "pp", "replicate", "dp" and "tp". `fast`: blocks with twice
+    the learning rate."""
+
+    def __init__(self, split: dict[str, int], blocks: int = BLOCKS, fast: tuple[int, ...] = ()) -> None:
         sizes = {name: split.get(name, 1) for name in ("pp", "replicate", "dp", "tp")}
         mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         at = dict(zip(sizes, mesh.get_coordinate(), strict=True))
@@ -65,8 +73,9 @@ class Training:
                 parallelize_module(block, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
             if "dp" in split:
                 fully_shard(block, mesh=mesh["replicate", "dp"] if "replicate" in split else mesh["dp"])
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
-        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, 0.8)
+        rate = 0.02 if all(int(number) in fast for number in self.model.blocks) else 0.01
+        self.optimizer = CountingAdamW(self.model.parameters(), lr=rate)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda k: 0.8 ** (k // 2))
         self.at, self.stages, self.schedule = at["pp"], sizes["pp"], None
         if "pp" in split:
             stage = PipelineStage(self.model, self.at, self.stages, torch.device("cpu"), group=mesh.get_group("pp"))
@@ -104,4 +113,6 @@ class Training:
         dcp.load(state, checkpoint_id=folder)
         set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"],
                        options=BY_PARAMETER)
-        self.scheduler.load_state_dict(state["scheduler"])
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        own = {"base_lrs": self.scheduler.base_lrs, "_last_lr": rates}
+        self.scheduler.load_state_dict(state["scheduler"] | own)  # DCP has kept the scheduler of one rank alone

@@ -1,11 +1,13 @@
-"""Jobs with tensor parallelism, HSDP and pipelines go on with another number of ranks, from memory, with the losses that
-torch.distributed.checkpoint (DCP) gives at the new size."""
+"""Jobs with tensor parallelism, HSDP or a pipeline go on with another number of ranks, from memory, with the losses
+that torch.distributed.checkpoint (DCP) gives at the new size."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from rank_processes import ranks_of
-from resized_jobs import NODES, STEP, Job, assert_goes_on, losses, sentence_of
+from resized_jobs import NODES, Job, assert_goes_on, losses, sentence_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -20,22 +22,15 @@ def job(cluster, ranks, tmp_path):
     return Job(ranks, tmp_path, cluster)
 
 
-def assert_resizes(job, *splits: dict[str, int]) -> None:
+def assert_resizes(job, *splits: dict[str, int], **changes) -> None:
     """The job trains with each split in turn, and goes on as after a load with DCP."""
-    sizes = [world_size_of(split) for split in splits]
-    job.run(NODES[: sizes[0]], parallel={"split": splits[0]})
-    for before, after, split in zip(sizes, sizes[1:], splits[1:]):
-        expected, first = losses(job.control(after, parallel={"split": split})), job.trained
-        resized = job.run(NODES[:after], parallel={"split": split})
+    sizes = [math.prod(split.values()) for split in splits]
+    job.run(NODES[: sizes[0]], parallel={"split": splits[0]} | changes)
+    for before, after, split in zip(sizes, sizes[1:], splits[1:], strict=False):
+        expected, first = losses(job.control(after, parallel={"split": split} | changes)), job.trained
+        resized = job.run(NODES[:after], parallel={"split": split} | changes)
         assert_goes_on(resized, first, before)
         assert losses(resized) == expected
-
-
-def world_size_of(split: dict[str, int]) -> int:
-    size = 1
-    for ranks in split.values():
-        size *= ranks
-    return size
 
 
 def test_tensor_parallel_state_goes_from_two_ranks_to_one_to_two(job):
@@ -46,9 +41,23 @@ def test_tensor_parallel_state_that_fsdp_splits_again_goes_from_four_ranks_to_tw
     assert_resizes(job, {"dp": 2, "tp": 2}, {"dp": 2, "tp": 1})
 
 
-def test_hybrid_sharded_state_goes_from_four_ranks_to_two(job):
-    assert_resizes(job, {"replicate": 2, "dp": 2}, {"replicate": 2, "dp": 1})
+def test_hybrid_sharded_state_goes_from_four_ranks_to_two_that_share_all_of_it_to_three_that_do(job):
+    assert_resizes(job, {"replicate": 2, "dp": 2}, {"replicate": 2, "dp": 1}, {"replicate": 3, "dp": 1})
 
 
-def test_a_pipeline_goes_from_two_stages_to_four_to_two(job):
-    assert_resizes(job, {"pp": 2}, {"pp": 4}, {"pp": 2})
+def test_a_pipeline_whose_stages_have_other_learning_rates_goes_from_two_stages_to_four_to_two(job):
+    assert_resizes(job, {"pp": 2}, {"pp": 4}, {"pp": 2}, fast=[2, 3])
+
+
+def test_stages_with_other_learning_rates_are_not_joined(job):
+    job.run(NODES[:4], parallel={"split": {"pp": 4}, "fast": [3]})
+    sentence = sentence_of(job.run(NODES[:2], parallel={"split": {"pp": 2}, "fast": [3]}))
+    assert "this rank has parameter 'blocks.3.norm.weight', which ranks stored with other options" in sentence
+
+
+def test_a_block_that_no_stage_had_or_gets_is_refused_by_the_name_of_its_first_tensor(job):
+    job.run(NODES[:2], parallel={"split": {"pp": 2}})
+    missing = sentence_of(job.run(NODES[:5], parallel={"split": {"pp": 5}, "blocks": 5}))
+    unwanted = sentence_of(job.run(NODES[:3], parallel={"split": {"pp": 3}, "blocks": 3}))
+    assert "tensor 'model.blocks.4.norm.weight' is missing in the checkpoint of 2 ranks" in missing
+    assert "tensor 'model.blocks.3.down.bias' is stored, but no rank of this job has it" in unwanted
