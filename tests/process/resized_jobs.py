@@ -4,11 +4,13 @@ torch.distributed.checkpoint (DCP) saved."""
 from __future__ import annotations
 
 import json
+import math
 
 from conftest import build_file_of
 from rank_processes import run_ranks
 
 STEP = 2  # iterations between restarts
+NODES = [f"n{i}" for i in range(6)]
 
 
 def train_rank(settings: dict) -> None:
@@ -76,12 +78,20 @@ def assert_goes_on(told, first: int, stored: int) -> None:
         assert f"the world size changed from {stored} to {len(told)}" in begin["message"]
 
 
+def assert_resizes(job, *splits: dict[str, int], **changes) -> None:
+    """The job trains with each split in turn, and goes on as after a load with DCP."""
+    sizes = [math.prod(split.values()) for split in splits]
+    job.run(NODES[: sizes[0]], parallel={"split": splits[0]} | changes)
+    for before, after, split in zip(sizes, sizes[1:], splits[1:], strict=False):
+        expected, first = losses(job.control(after, parallel={"split": split} | changes)), job.trained
+        resized = job.run(NODES[:after], parallel={"split": split} | changes)
+        assert_goes_on(resized, first, before)
+        assert losses(resized) == expected
+
+
 def sentence_of(told: list[list[dict]]) -> str:
     """With which all ranks were refused."""
     begins = [events[0] for events in told]
     assert {begin["refused"] for begin in begins} == {"MISMATCH"}
     assert len({begin["message"] for begin in begins}) == 1, begins
     return begins[0]["message"]
-
-
-NODES = [f"n{i}" for i in range(6)]

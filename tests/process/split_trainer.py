@@ -12,7 +12,6 @@ import os
 import signal
 from datetime import timedelta
 
-import parallel_trainings
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -88,6 +87,8 @@ def run(settings: dict) -> None:
     if settings["parallel"] is None:
         training = Training(settings["width"], settings["is_larger"])
     else:
+        import parallel_trainings
+
         training = parallel_trainings.Training(**settings["parallel"])
     checkpointer, first = None, settings["first"]
     if settings["engine"] is not None:

@@ -3,34 +3,21 @@ that torch.distributed.checkpoint (DCP) gives at the new size."""
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from rank_processes import ranks_of
-from resized_jobs import NODES, Job, assert_goes_on, losses, sentence_of
+from resized_jobs import NODES, Job, assert_resizes, sentence_of
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("split_trainer", "torch._dynamo", "resized_jobs")
+    return ranks_of("split_trainer", "parallel_trainings", "ckptengine.torch._resize", "torch._dynamo", "resized_jobs")
 
 
 @pytest.fixture
 def job(cluster, ranks, tmp_path):
     return Job(ranks, tmp_path, cluster)
-
-
-def assert_resizes(job, *splits: dict[str, int], **changes) -> None:
-    """The job trains with each split in turn, and goes on as after a load with DCP."""
-    sizes = [math.prod(split.values()) for split in splits]
-    job.run(NODES[: sizes[0]], parallel={"split": splits[0]} | changes)
-    for before, after, split in zip(sizes, sizes[1:], splits[1:], strict=False):
-        expected, first = losses(job.control(after, parallel={"split": split} | changes)), job.trained
-        resized = job.run(NODES[:after], parallel={"split": split} | changes)
-        assert_goes_on(resized, first, before)
-        assert losses(resized) == expected
 
 
 def test_tensor_parallel_state_goes_from_two_ranks_to_one_to_two(job):
