@@ -25,6 +25,8 @@ sys.path[:0] = [str(ROOT / "tests" / "chaos"), str(ROOT / "scripts")]
 from ckptengine import Engine, Error, Status  # noqa: E402
 from processes import agent_pids, build_file, kill_process  # noqa: E402
 
+pytest.register_assert_rewrite("resized_jobs")
+
 
 def build_file_of(name: str) -> Path:
     return build_file(BUILD, name)

@@ -258,10 +258,8 @@ def _choose(
 
 
 def _put_python_state(python_state: PythonState, own: RankState, chosen: Chosen, states: dict[Moved, dict]) -> None:
-    state = own.python_state()
-    if state is None:
-        raise Error(Status.MISMATCH, "the checkpoint is not of a Checkpointer; load it with ckptengine.dcp.Reader")
-    state |= chosen.common | {"optimizer": chosen.states(state["optimizer"], states)}
+    state = own.python_state() or {}
+    state |= chosen.common | {"optimizer": chosen.states(state.get("optimizer", {}), states)}
     python_state.put_taken(state, adopted=own.rank != this_rank())
 
 

@@ -9,7 +9,7 @@ of its parameters before takes its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._engine import Error, Status
@@ -64,27 +64,30 @@ def read(layout: Mapping[str, dict], small: Callable[[str], bytes]) -> tuple[Opt
             continue  # another program stored something else under this name
         if isinstance(state, dict) and "groups" in state:
             common = {part: state[part] for part in ("groups", "scheduler")}
-            return Options(common, {key: set(states) for key, states in state["optimizer"].items()}), state["optimizer"]
+            states = state["optimizer"]
+            return Options(common, {key: set(of_parameters) for key, of_parameters in states.items()}), states
     return None
 
 
-def choose(inventory: Inventory, own: RankState, ranks: Iterable[RankState], stored: Mapping[int, Options]) -> Chosen:
+def choose(inventory: Inventory, own: RankState, ranks: Sequence[RankState], stored: Mapping[int, Options]) -> Chosen:
     """Returns what this rank gets. `own`: the rank whose Python state it gets otherwise. `stored`: by rank. Raises
     Error if the parameters of this rank do not have one common answer."""
-    if own.rank not in stored:
+    if any(rank.rank not in stored for rank in ranks):
         raise Error(Status.MISMATCH, "the checkpoint is not of a Checkpointer; load it with ckptengine.dcp.Reader")
     sources = _sources(inventory, own, ranks)
-    first: tuple[str, int] | None = None  # a parameter, and the rank that stored it
+    firsts: dict[int, str] = {}  # by rank that stored parameters of this rank: the first of them
     for _, name, rank in sources:
-        first = first or (name, rank)
-        if rank != first[1] and _encoded(stored[rank]) != _encoded(stored[first[1]]):
+        firsts.setdefault(rank, name)
+    source = next(iter(firsts), own.rank)
+    common = stored[source].common
+    for rank, name in firsts.items():
+        if rank != source and _encoded(stored[rank]) != _encoded(stored[source]):
             raise Error(
                 Status.MISMATCH,
-                f"this rank has parameter '{name}', which ranks stored with other options of the optimizer or another "
-                f"state of a scheduler than '{first[0]}'; put them on different ranks, or start as many ranks as "
+                f"one rank now has the parameters '{firsts[source]}' and '{name}', but the checkpoint has different "
+                "optimizer options or schedulers for them; put them on different ranks, or start as many ranks as "
                 "stored them",
             )
-    common = stored[own.rank if first is None else first[1]].common
     _refuse_other_groups(inventory, common["groups"])
     has_state = [Moved(rank, key, name) for key, name, rank in sources if name in stored[rank].names.get(key, ())]
     return Chosen(own.rank, common, has_state)
