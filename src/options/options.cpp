@@ -525,7 +525,7 @@ using Settings = std::map<std::string, Setting>;
 [[noreturn]] void refuse(const std::string& sentence) { throw Failure(CKPT_ERR_INVALID, sentence); }
 
 // Checks the value. Keeps it unless the key is in `settings` already.
-void offer(Settings& settings, const std::string& name, Setting setting, const std::string& where_keys_are) {
+void offer(Settings& settings, const std::string& name, Setting&& setting, const std::string& where_keys_are) {
   const Key* key = find_key(name);
   if (key == nullptr) refuse(setting.from + " is not known; " + where_keys_are);
   try {
