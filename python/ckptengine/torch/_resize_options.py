@@ -116,9 +116,10 @@ def _refuse_other_groups(inventory: Inventory, groups: Mapping[str, list[dict]])
     there = {key: len(stored) for key, stored in groups.items()}
     for key in sorted(here.keys() | there.keys()):
         if here.get(key, 0) != there.get(key, 0):
+            what = f"optimizer '{key}'" if key else "the optimizer"
             raise Error(
                 Status.MISMATCH,
-                f"optimizer '{key}' has {here.get(key, 0)} parameter groups, but {there.get(key, 0)} in the "
+                f"{what} has {here.get(key, 0)} parameter groups, but {there.get(key, 0)} in the "
                 "checkpoint; start the job as it was stored, or under another job name",
             )
 
