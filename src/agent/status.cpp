@@ -255,7 +255,7 @@ json status_json(const StatusSources& from) {
           {"commit_age_ms",
            from.committed_at ? json(milliseconds_between(*from.committed_at, Clock::now())) : json(nullptr)},
           {"resume_at", status.resume_at},
-          {"protection", placement::name(protection)},
+          {"protection", from.options.protection_name()},
           {"copies", protection.copies},
           {"copies_now", status.copies_now},
           {"parity", protection.rows},
@@ -293,6 +293,9 @@ json status_json(const StatusSources& from) {
             {"failed_fetches", counters.failed_fetches},
             {"corrupt", counters.corrupt},
             {"refused", counters.refused},
+            {"recomputed", counters.recomputed},
+            {"recomputed_in_vain", counters.recomputed_in_vain},
+            {"not_recomputed", counters.not_recomputed},
             {"bytes_received", from.transfers.fetches().transfer_counters().received_bytes},
             {"bytes_coded", from.transfers.fetches().transfer_counters().coded_bytes}}}};
 }
