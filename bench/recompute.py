@@ -84,17 +84,29 @@ def train(settings: dict[str, Any], rank: int, results: Any) -> None:
 
 
 def measure(arguments: argparse.Namespace, protection: str) -> tuple[dict[str, float], int, float]:
-    """The figures of both agents together per iteration, the state's bytes of a rank, and milliseconds per iteration."""
+    """Figures of both agents together per iteration, the state's bytes of a rank, and milliseconds per iteration."""
     programs = find_programs(Path(load_library(arguments.library).path))
     context = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory(prefix="ckptengine-recompute-", dir="/dev/shm") as arena,
         tempfile.TemporaryDirectory(prefix="ckptengine-recompute-") as coordination,
     ):
-        options = {"job": Path(arena).name, "arena_dir": arena, "coordination": coordination, "interface": "lo",
-                   "protection": protection, "ckptd": str(programs["ckptd"]), "library": str(programs["library"])}
-        settings = {"options": options, "ckptctl": str(programs["ckptctl"]), "width": arguments.width,
-                    "layers": arguments.layers, "iterations": arguments.iterations}
+        options = {
+            "job": Path(arena).name,
+            "arena_dir": arena,
+            "coordination": coordination,
+            "interface": "lo",
+            "protection": protection,
+            "ckptd": str(programs["ckptd"]),
+            "library": str(programs["library"]),
+        }
+        settings = {
+            "options": options,
+            "ckptctl": str(programs["ckptctl"]),
+            "width": arguments.width,
+            "layers": arguments.layers,
+            "iterations": arguments.iterations,
+        }
         results = context.Queue()
         ranks = [context.Process(target=train, args=(settings, rank, results), daemon=True) for rank in range(RANKS)]
         try:
@@ -107,8 +119,12 @@ def measure(arguments: argparse.Namespace, protection: str) -> tuple[dict[str, f
             for process in ranks:
                 process.kill()
             for rank in range(RANKS):
-                where = [f"job={options['job']}", f"node=node{rank}", f"arena_dir={arena}",
-                         f"coordination={coordination}"]
+                where = [
+                    f"job={options['job']}",
+                    f"node=node{rank}",
+                    f"arena_dir={arena}",
+                    f"coordination={coordination}",
+                ]
                 subprocess.run([programs["ckptctl"], "stop", *where], check=False, capture_output=True, timeout=30)
     figures = {name: sum(one[2][name] for one in told) / arguments.iterations for name in told[0][2]}
     return figures, told[0][1], 1e3 * statistics.mean(one[3] for one in told) / arguments.iterations
@@ -127,14 +143,22 @@ def main() -> int:
         for protection, into in (("recompute(2)", ours), ("copies(2)", theirs)):
             figures, state_bytes, ms = measure(arguments, protection)
             into.append(figures)
-            print(f"{protection}: {figures['bytes_received'] / RANKS / 2**20:.1f} MiB received by an agent, "
-                  f"{1e3 * figures['cpu_s']:.0f} ms of both agents' processor time, {ms:.0f} ms, per iteration", flush=True)
+            print(
+                f"{protection}: {figures['bytes_received'] / RANKS / 2**20:.1f} MiB received by an agent, "
+                f"{1e3 * figures['cpu_s']:.0f} ms of both agents' processor time, {ms:.0f} ms, per iteration",
+                flush=True,
+            )
     total = {name: sum(figures[name] for figures in ours) for name in CHECKPOINTS}
     share = total["recomputed"] / sum(total.values())
-    print(f"{state_bytes / 2**20:.0f} MiB of state in each rank; {100 * share:.1f} % of {arguments.rounds} x "
-          f"{RANKS * arguments.iterations} shards came from a repeated update, "
-          f"{total['recomputed_in_vain'] * arguments.iterations:.0f} updates were repeated in vain")
-    for name, key, unit, scale in (("recompute_bytes", "bytes_received", "MiB", 2**-20), ("recompute_cpu", "cpu_s", "ms", 1e3)):
+    print(
+        f"{state_bytes / 2**20:.0f} MiB of state in each rank; {100 * share:.1f} % of {arguments.rounds} x "
+        f"{RANKS * arguments.iterations} shards came from a repeated update, "
+        f"{total['recomputed_in_vain'] * arguments.iterations:.0f} updates were repeated in vain"
+    )
+    for name, key, unit, scale in (
+        ("recompute_bytes", "bytes_received", "MiB", 2**-20),
+        ("recompute_cpu", "cpu_s", "ms", 1e3),
+    ):
         a, b = (scale * statistics.mean(figures[key] for figures in side) for side in (ours, theirs))
         print(f"ratio: {name} = {a / b:.3f} (ours {a:.2f}, theirs {b:.2f}, {unit})", flush=True)
     return subprocess.run([ROOT / "build" / "release" / "bench" / "bench_recompute"], check=False).returncode

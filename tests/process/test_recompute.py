@@ -1,4 +1,4 @@
-"""protection=recompute(2) in a real job of two nodes: copies are made by repeating updates, and restored bit for bit."""
+"""protection=recompute(2) in a real job of two nodes: copies come from repeated updates, restored bit for bit."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Updates:
             there = shown.get(registered[of])
             mine = local(tensor)
             if there is None or there.memory.data_ptr() != mine.data_ptr():
-                raise NotRepeatable(f"tensor {registered[of]} is not captured where it is: it is tied, or not contiguous")
+                raise NotRepeatable(f"tensor {registered[of]} is tied or not contiguous, so it is captured elsewhere")
             if mine.dtype is not torch.float32 or mine.numel() != gradient.numel():
                 raise NotRepeatable(f"parameters and moments must be float32, but {registered[of]} is {mine.dtype}")
         if gradient.layout is not torch.strided or not gradient.is_contiguous():
