@@ -109,7 +109,7 @@ CKPT_ON_DEVICE DeviceLeaf leaf_of(const DigestJob& job, std::uint64_t leaf) {
 }
 
 // Adds the first `count` stripes of a block of 16 to the accumulator `sum`, and returns the new value. `at`: the offset
-// in the leaf, in bytes, of the two words that the lane reads of the first stripe.
+// in the leaf, in bytes, of the two words of the first stripe that the lane reads.
 template <bool aligned>
 CKPT_ON_DEVICE std::uint64_t accumulate_block(std::uint64_t sum, const std::uint64_t* words, const DeviceLeaf& leaf,
                                               std::int64_t at, unsigned lane, unsigned count) {
@@ -205,7 +205,7 @@ struct ShortLeaf {
     const std::uint64_t high = read(size - 8, 8) ^ keys.words[5] ^ keys.words[6];
     return avalanched(static_cast<std::uint64_t>(size) + bytes_swapped(low) + high + multiply_folded(low, high));
   }
-  // Works from the middle to both ends.
+  // Each round mixes in 16 bytes before and 16 bytes after the middle of the leaf, from the middle outwards.
   CKPT_ON_DEVICE std::uint64_t up_to_128() const {
     std::uint64_t hash = static_cast<std::uint64_t>(size) * xxh_prime64_1;
     for (int i = static_cast<int>((size - 1) / 32); i >= 0; --i) {

@@ -4,7 +4,8 @@
 // which steps can be repeated.
 //
 // Parameters and states are float32; gradients are float32 or bfloat16. A call covers one whole tensor of the
-// optimizer, as torch's does, because torch may round the last elements differently. Clip and unscale gradients before.
+// optimizer, as torch's does, because torch may round the last elements differently. If training clips or unscales
+// gradients, pass them as they are after that.
 //
 // Thread-safe and without state. Nothing is allocated, and no pointer is kept. All instruction sets give the same
 // bytes. The calling thread rounds to nearest and keeps denormals (MXCSR as a process starts with), as torch does by
@@ -36,8 +37,8 @@ struct TorchVariant {
 // How `x * a + y` rounds where an optimizer computes it.
 enum class Rounding : std::uint8_t {
   separate,    // the product is rounded, then the sum
-  fused,       // only the sum is rounded. If a moment adds two products, the old moment's product is rounded, too
-  fused_decay  // as `fused`, but if a moment adds two products, the gradient's is rounded instead
+  fused,       // only the sum is rounded. Of moment * a + gradient * b, moment * a is rounded first
+  fused_decay  // as `fused`, but of moment * a + gradient * b, gradient * b is rounded first
 };
 
 // torch computes a tensor in whole vectors. It may round the elements after the last whole vector (the rest)

@@ -42,7 +42,7 @@ struct LanePair {
   std::uint64_t even, odd;
 };
 
-// The part of the range that is leaf number `leaf` of it, with only those segments that have bytes of the leaf.
+// Narrows the range to its leaf number `leaf`, and to the segments that have bytes of this leaf.
 CKPT_ON_DEVICE SegmentsJob leaf_job(const SegmentsJob& range, std::uint64_t leaf) {
   const std::uint64_t begin = leaf * leaf_size_bytes, rest = range.length_bytes - begin;
   const std::uint64_t length = rest < leaf_size_bytes ? rest : leaf_size_bytes, first = range.first_byte + begin;
@@ -63,7 +63,7 @@ CKPT_ON_DEVICE unsigned round_count(const SegmentsJob& leaf) {
   return static_cast<unsigned>((vector_count(leaf) + vectors_per_round - 1) / vectors_per_round);
 }
 
-// Stripes that XXH3 takes in rounds. The last bytes of a leaf make one more stripe.
+// How many stripes of a leaf XXH3 takes in rounds. Afterwards it takes the leaf's last 64 bytes as one more stripe.
 CKPT_ON_DEVICE std::uint64_t stripe_count(const SegmentsJob& leaf) { return (leaf.length_bytes - 1) / stripe_bytes; }
 
 // Reads 16 bytes of a leaf, which may begin at any byte of it.
@@ -133,7 +133,7 @@ CKPT_ON_DEVICE std::uint64_t accumulator(const SegmentsJob& leaf, const DigestKe
   return accumulated(sum, last, lane, keys.last[lane]);
 }
 
-// Returns the digest of a leaf of at most 240 bytes. `bytes`: room for so many.
+// Returns the digest of a leaf of at most 240 bytes. `bytes`: room for short_leaf_bytes bytes.
 template <Direction direction>
 CKPT_ON_DEVICE std::uint64_t digest_short_leaf(const SegmentsJob& leaf, const DigestKeys& keys, unsigned char* bytes) {
   for (std::uint64_t i = 0; i < vector_count(leaf); ++i)

@@ -1,10 +1,11 @@
 // What one GPU thread does to encode parity. The code also compiles for the host, so tests check its indexing without a
 // GPU. The kernels of kernels/parity_cuda.hpp run it. Internal to kernels/.
 //
-// A vector is 16 aligned bytes. A thread makes the bytes of all outputs at the place of one vector of the first output.
-// It reads a source in vectors. If a source is aligned differently, the thread reads two vectors. The second one is
-// also the first one of the next thread, so it is in the cache. At the ends of sources and outputs, the thread accesses
-// single bytes. It never accesses a byte outside them, not even in the same vector.
+// A vector is 16 aligned bytes. Each thread takes one vector of the first output. It computes these 16 bytes, and the
+// bytes at the same offsets of all other outputs. It reads a source in vectors. If a source is aligned differently, the
+// thread reads two vectors. The second one is also the first one of the next thread, so it is in the cache. At the ends
+// of sources and outputs, the thread accesses single bytes. It never accesses a byte outside them, not even in the same
+// vector.
 //
 // Multiplying needs no table. Each row has eight sums, one for each bit of a coefficient. A source is added to the sums
 // of those bits that its coefficient has. With x2 as doubling, the output is then

@@ -4,7 +4,7 @@
 // A range of the packed bytes takes one launch, however many tensors there are. Each thread copies vectors of 16 packed
 // bytes. It looks up in a table in which segments these bytes lie. In kernels/, a segment is a range of a piece whose
 // bytes lie one after the other in one tensor. The thread never accesses a byte outside the segments.
-// kernels/pack_body.hpp has the blocks of threads.
+// kernels/pack_body.hpp uses these functions for a block of threads.
 #pragma once
 
 #include "kernels/parity_body.hpp"
@@ -48,8 +48,8 @@ CKPT_ON_DEVICE std::uint64_t segment_of(const SegmentsJob& job, std::uint64_t by
 }
 
 // Calls `meet(data, size, at)` for every segment that has some of the 16 bytes from `byte` of the range on. `data` and
-// `size` are the segment's. The 16 bytes begin `at` bytes after the segment's first byte, or before it if `at` is
-// negative.
+// `size` are the segment's. The 16 bytes begin at offset `at` from the segment's first byte. `at` is negative if they
+// begin before it.
 template <class Meet>
 CKPT_ON_DEVICE void for_each_segment(const SegmentsJob& job, std::uint64_t byte, Meet meet) {
   const std::uint64_t begin = job.first_byte + byte, end = begin + vector_bytes;

@@ -1,9 +1,9 @@
 /* The C API of ckptengine, an in-memory checkpoint engine for large-model training.
  *
  * An engine belongs to one rank: one training process that drives one device. After each iteration the engine captures
- * the rank's registered tensors into memory that the node's agent owns. Agents on other nodes copy them from there.
- * After a failure the engine restores the newest checkpoint that every rank can get. See GEMINI (SOSP'23) sections 3-6
- * and REFT section 4. docs/glossary.md explains the words.
+ * the rank's registered tensors into memory that the node's agent owns. Agents on other nodes copy that state from
+ * there. After a failure the engine restores the newest checkpoint that every rank can get. See GEMINI (SOSP'23)
+ * sections 3-6 and REFT section 4. docs/glossary.md explains the words.
  *
  * Rules for every function:
  *  - Most functions return a status. For every status but CKPT_OK, ckpt_last_error() says what happened, why, and what
@@ -56,7 +56,7 @@ typedef enum ckpt_status {
   CKPT_ERR_NO_AGENT = 17,   /* no agent answers on this node, or it belongs to another job */
   CKPT_ERR_CLAIMED = 18,    /* another running process holds this rank */
   CKPT_ERR_SUPERSEDED = 19, /* this process belongs to an earlier incarnation: restart it with all others */
-  CKPT_ERR_NO_SPACE = 20,   /* arena too large for memory, /dev/shm or its limit; or state outgrew its slot */
+  CKPT_ERR_NO_SPACE = 20,   /* no room: in memory, /dev/shm, the GPU's memory, or within the option arena_bytes */
   CKPT_ERR_MISMATCH = 21,   /* world size or layout differs from what is stored; the error names where */
   CKPT_ERR_LOST = 22,       /* a committed checkpoint is lost and cannot be rebuilt */
   CKPT_ERR_TIMEOUT = 23,    /* a deadline passed; the error says what the call waited for */
@@ -123,8 +123,8 @@ typedef struct ckpt_tensor {
 #define CKPT_TENSOR_INIT \
   { sizeof(ckpt_tensor), NULL, NULL, NULL, 0, CKPT_U8, CKPT_HOST, CKPT_OVERLAPPED }
 
-/* Where a shard of a restored checkpoint came from. For a main shard in several parts, the highest value among those
- * that were loaded. */
+/* Where a shard of a restored checkpoint came from. For a main shard in several parts: the highest of the values of its
+ * loaded parts. */
 typedef enum ckpt_tier {
   CKPT_TIER_NONE = 0,
   CKPT_TIER_LOCAL = 1,      /* this node's memory */
@@ -147,7 +147,7 @@ typedef struct ckpt_restored {
   int64_t iteration;          /* the restored iteration; -1 if not found */
   int64_t next_iteration;     /* where the training loop continues: iteration + 1, or 0 if not found */
   uint64_t bytes;             /* bytes restored into the caller's tensors */
-  double fetch_ms;            /* time until this node's agent had all bytes and had verified them */
+  double fetch_ms;            /* from the agent's receipt of the request until it had all bytes and had verified them */
   double load_ms;             /* time to copy the bytes into the caller's tensors and to verify them */
   const char* message;        /* what a person should know about this restore, or ""; valid until the engine's next
                                  ckpt_restore() or ckpt_close() */
@@ -198,7 +198,7 @@ typedef enum ckpt_protection {
 typedef struct ckpt_health_t {
   size_t struct_size; /* in: sizeof(ckpt_health_t); out: bytes that the library filled */
   ckpt_protection state;
-  uint32_t copies_now; /* of the newest commit: the fewest copies that any shard has */
+  uint32_t copies_now; /* fewest copies of any shard of the newest commit; counts the captured piece, like copies(N) */
   uint32_t copies_wanted;
   uint32_t parity_now; /* of the newest commit: how many more nodes each parity group can lose */
   uint32_t parity_wanted;
@@ -206,8 +206,8 @@ typedef struct ckpt_health_t {
   int64_t at_risk_ms; /* training time since the newest commit; it is lost if the job fails now */
   int64_t at_risk_iterations;
   int64_t allowed_ms;             /* time without a commit after which the job is not protected */
-  uint64_t committed_incarnation; /* newest known commit; 0 if none */
-  int64_t committed_iteration;    /* its iteration; -1 if none */
+  uint64_t committed_incarnation; /* incarnation of the newest known commit; 0 if none */
+  int64_t committed_iteration;    /* iteration of that commit; -1 if none */
   int64_t rank;                   /* the rank that holds up commits; -1 if no single one */
   char node[72];                  /* the node that holds up commits; "" if no single one */
   char reason[40];                /* one word for programs; docs/protection.md lists them */
@@ -227,8 +227,8 @@ typedef void (*ckpt_health_callback)(const ckpt_health_t* health, void* user);
 /* Kinds of warnings: what a person should know although the call succeeded. */
 typedef enum ckpt_warning {
   CKPT_WARNING_ENVIRONMENT = 1,      /* a variable CKPTENGINE_... names no option, or an old CKPT_... is set */
-  CKPT_WARNING_GPU_MEMORY = 2,       /* the GPU had less free memory than gpu_staging_bytes; or the driver pins now
-                                        what it refused to pin before */
+  CKPT_WARNING_GPU_MEMORY = 2,       /* less of the GPU's memory was free than gpu_staging_bytes; or the memory for
+                                        checkpoints is pinned now, which the driver had refused before */
   CKPT_WARNING_FORGOTTEN_UPDATE = 3, /* snapshot discarded: ckpt_before_update() was not called after it */
   CKPT_WARNING_REPLICATION = 4,      /* checkpoints go from host to host, although GPU to GPU was asked for */
   CKPT_WARNING_TENSORS_CHANGED = 5,  /* after a rejoin, a tensor did not hold what was captured, and was loaded */
@@ -276,8 +276,8 @@ CKPT_API ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_
 /* Closes and frees the engine. Null is allowed. Finishes a pending capture as ckpt_before_update() does, and waits
  * until the last snapshot is committed, unless the job is not protected. The agent and everything captured stay. Waits
  * at most `close_timeout_ms` (an option), and 10 s more if a GPU hangs. With on_suspicion=halt or capture_every above
- * 1, and if no update has begun since the last snapshot, it first captures that state, which takes as long as a
- * snapshot. So keep the tensors until it returns. */
+ * 1, it first captures the tensors if the last snapshot did not and no update has begun since. That takes as long as a
+ * snapshot. So keep the tensors until the call returns. */
 CKPT_API void ckpt_close(ckpt_engine* engine);
 
 /* Sets the function that receives this engine's warnings. Without a function (null), the engine keeps the 16 newest
@@ -285,7 +285,8 @@ CKPT_API void ckpt_close(ckpt_engine* engine);
 CKPT_API ckpt_status ckpt_on_warning(ckpt_engine* engine, ckpt_warning_callback callback, void* user);
 
 /* Registers a tensor or blob. The first tensor in GPU memory makes the engine reserve `gpu_staging_bytes` (an option)
- * on that GPU, or what is free. CKPT_ERR_INVALID: the name is taken, or `data` is null and the tensor is not empty. */
+ * on that GPU, or less if less is free. CKPT_ERR_INVALID: the name is taken, or `data` is null and the tensor is not
+ * empty. */
 CKPT_API ckpt_status ckpt_register_tensor(ckpt_engine* engine, const ckpt_tensor* tensor);
 
 /* Tells the engine that a registered tensor's memory is now at `data`. Its dtype and shape stay. CKPT_ERR_INVALID
@@ -352,8 +353,8 @@ CKPT_API ckpt_status ckpt_restore(ckpt_engine* engine, void* stream, ckpt_restor
  * `stream` is as in ckpt_restore(). The snapshot has the state after the work that is on `stream` now. If other streams
  * update tensors, let `stream` wait for them. Work put on `stream` afterwards may change CKPT_SYNCHRONOUS tensors in
  * GPU memory. If any tensor is in GPU memory, tensors in host memory are captured before the call returns. With
- * on_suspicion=halt, the call then also waits until the GPU has done what is on `stream` now, at most an hour
- * (CKPT_ERR_TIMEOUT: call it again). */
+ * on_suspicion=halt, the call then also waits until the GPU has done what is on `stream` now. After an hour it returns
+ * CKPT_ERR_TIMEOUT and has changed nothing: call it again. */
 CKPT_API ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration, void* stream);
 
 /* Finishes the pending capture. Call it before CKPT_OVERLAPPED tensors change again. Only then does the agent learn of
@@ -368,24 +369,25 @@ CKPT_API ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration, void*
  * all ranks skip this snapshot.
  *
  * If any tensor is in GPU memory, the host does not wait, except with on_suspicion=halt: then it waits until the GPU
- * has done what is on these streams now, at most an hour (CKPT_ERR_TIMEOUT: do not update, call it again). The `count`
- * streams in `streams` wait instead, on the GPU. Name every stream that changes the tensors. The agent learns of the
- * snapshot when its copy has ended. Until then ckpt_snapshot() returns CKPT_SKIPPED. If the copy fails after this call,
- * ckpt_wait() and ckpt_stats() show it. After an error that ends the CUDA context, every later snapshot returns
- * CKPT_ERR_SYSTEM. */
+ * has done what is on `streams` now. After an hour the call returns CKPT_ERR_TIMEOUT and has changed nothing: do not
+ * update, but call it again. The `count` streams in `streams` wait instead, on the GPU. Name every stream that changes
+ * the tensors. The agent learns of the snapshot when its copy has ended. Until then ckpt_snapshot() returns
+ * CKPT_SKIPPED. If the copy fails after this call, ckpt_wait() and ckpt_stats() show it. After an error that ends the
+ * CUDA context, every later snapshot returns CKPT_ERR_SYSTEM. */
 CKPT_API ckpt_status ckpt_before_update(ckpt_engine* engine, void* const* streams, size_t count);
 
 /* Discards the pending capture: one that ckpt_snapshot() began and ckpt_before_update() has not finished. Use it when
  * tensors changed before ckpt_before_update() finished their capture. Does nothing if no capture is pending. */
 CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
 
-/* With the option on_suspicion=halt, ckpt_before_update() also copies the CKPT_SYNCHRONOUS tensors, for a rank that is
- * killed within the update. Call this function before it if these tensors do not hold the coming iteration's state yet.
- * Then the next ckpt_before_update() does not copy them. */
+/* With the option on_suspicion=halt, ckpt_before_update() also copies the CKPT_SYNCHRONOUS tensors. So if this rank is
+ * killed within the update, its private shard of the coming iteration can be restored. Call this function before it if
+ * these tensors do not hold the coming iteration's state yet. Then the next ckpt_before_update() does not copy them. */
 CKPT_API ckpt_status ckpt_own_not_ready(ckpt_engine* engine);
 
 /* Lets the next ckpt_snapshot() capture the whole state, whatever the option capture_every says. Use it for the last
- * snapshot of a job, or before something risky. All ranks have to call it before the same iteration. */
+ * snapshot of a job, or before something risky. All ranks have to call it before the same iteration. Otherwise that
+ * iteration's checkpoint is not committed. */
 CKPT_API ckpt_status ckpt_capture_next(ckpt_engine* engine);
 
 /* One parameter's gradient of an update that torch.optim's AdamW or Adam makes with fused=True, and the factors of its
@@ -447,8 +449,8 @@ typedef struct ckpt_halt_t {
  * while the training thread hangs in a communication. Set halt->struct_size first; CKPT_HALT_INIT does.
  *
  * CKPT_OK: the job is halted, and this rank is captured or cannot be. From now on the training thread may be
- * interrupted. Until ckpt_rejoin() every further call returns this at once. A rank within an update is not frozen
- * before its ckpt_snapshot(). CKPT_ERR_TIMEOUT: `timeout_ms` has passed. CKPT_ERR_INVALID: without the option
+ * interrupted. Further calls return CKPT_OK at once, until ckpt_rejoin(). A rank within an update is not frozen before
+ * its ckpt_snapshot(). CKPT_ERR_TIMEOUT: `timeout_ms` has passed. CKPT_ERR_INVALID: without the option
  * on_suspicion=halt no rank is ever halted. No call may be under way when the engine is closed. */
 CKPT_API ckpt_status ckpt_wait_halt(ckpt_engine* engine, int64_t timeout_ms, ckpt_halt_t* halt);
 
@@ -523,8 +525,9 @@ CKPT_API ckpt_status ckpt_stats(ckpt_engine* engine, ckpt_stats_t* stats);
 CKPT_API ckpt_status ckpt_health(ckpt_engine* engine, ckpt_health_t* health);
 
 /* Sets the function that is called when the verdict or the suspicion changes, and once a minute while the job is
- * degraded or not protected. Null: no function. Changes that last less than two seconds are left out, unless the job
- * was not protected. When this call returns, the earlier callback is not running, unless it made this call itself. */
+ * degraded or not protected. Null: no function. The call comes at once if the job becomes protected or not protected,
+ * or if the suspicion changes. Any other change must last two seconds, and is reported at the earliest 10 s after the
+ * last call. When this call returns, the earlier callback is not running, unless it made this call itself. */
 CKPT_API ckpt_status ckpt_on_health(ckpt_engine* engine, ckpt_health_callback callback, void* user);
 
 #ifdef __cplusplus

@@ -114,8 +114,9 @@ class Ticket : public Result {
     detail::check(ckpt_snapshot_stage(engine_, iteration_, &stage));
     return stage;
   }
-  // Waits until this snapshot, or a newer one, has reached `stage`. Stages after CKPT_STAGE_CAPTURING need
-  // before_update(): call it first, or on another thread. See ckpt_wait().
+  // Waits until this snapshot, or a newer one, has reached `stage`. After `timeout` the result's status is
+  // CKPT_ERR_TIMEOUT. Stages after CKPT_STAGE_CAPTURING need before_update(): call it first, or on another thread. See
+  // ckpt_wait().
   [[nodiscard]] Result wait(ckpt_stage stage, std::chrono::milliseconds timeout) const {
     return Result(ckpt_wait(engine_, iteration_, stage, timeout.count()));
   }
@@ -171,15 +172,15 @@ class Engine {
   void register_blob(const std::string& name, void* data, std::size_t size_bytes) {
     register_tensor(name, data, CKPT_U8, {static_cast<std::int64_t>(size_bytes)}, CKPT_HOST, CKPT_SYNCHRONOUS);
   }
-  // Tells the engine a tensor's new address. Not between snapshot() and before_update(). Throws Error.
+  // Tells the engine a tensor's new address. Throws Error, for example between snapshot() and before_update().
   void move_tensor(const std::string& name, void* data) {
     detail::check(ckpt_move_tensor(engine_, name.c_str(), data));
   }
-  // Forgets a tensor. Not between snapshot() and before_update(). Throws Error.
+  // Forgets a tensor. Throws Error, for example between snapshot() and before_update().
   void unregister_tensor(const std::string& name) { detail::check(ckpt_unregister_tensor(engine_, name.c_str())); }
 
-  // Says that this rank can take over shards of another number of ranks. Call it before stored_layout(). Throws Error.
-  // See ckpt_take_shards().
+  // Says that this rank can take over shards that another number of ranks captured. Call it before stored_layout().
+  // Throws Error. See ckpt_take_shards().
   void take_shards() { detail::check(ckpt_take_shards(engine_)); }
   // Copies a shard that this rank takes over to host memory, and verifies it. Call it between stored_layout() and
   // restore(). `size_bytes`: the shard's length. Throws Error. See ckpt_load_taken().
@@ -196,9 +197,9 @@ class Engine {
   }
 
   // Restores the newest checkpoint that every rank can get into the registered tensors, and verifies it. `found` is 0
-  // for a fresh start. Call it once in each incarnation, before the first snapshot. Blocks at most `restore_timeout_ms`
-  // (an option). Throws Error: the contents of the tensors are undefined then, but nothing stored is lost. See
-  // ckpt_restore().
+  // for a fresh start. Call it once in each incarnation, before the first snapshot. Blocks for about
+  // `restore_timeout_ms` (an option) at most. Throws Error: the contents of the tensors are undefined then, but nothing
+  // stored is lost. See ckpt_restore().
   [[nodiscard]] Restored restore(void* stream = CKPT_NO_STREAM) {
     Restored restored;
     detail::check(ckpt_restore(engine_, stream, &restored));
@@ -245,8 +246,9 @@ class Engine {
   // nothing if no capture is pending. Throws Error.
   void discard() { detail::check(ckpt_discard(engine_)); }
 
-  // The CKPT_SYNCHRONOUS tensors do not hold the coming iteration's state yet, so the next before_update() does not
-  // copy them. Only with on_suspicion=halt does it copy them at all. Throws Error. See ckpt_own_not_ready().
+  // Call this before before_update() if the CKPT_SYNCHRONOUS tensors do not hold the coming iteration's state yet. Then
+  // that before_update() does not copy them. It copies them only with on_suspicion=halt. Throws Error. See
+  // ckpt_own_not_ready().
   void own_not_ready() { detail::check(ckpt_own_not_ready(engine_)); }
 
   // Lets the next snapshot() capture the whole state, whatever the option capture_every says. Call it on all ranks

@@ -21,9 +21,10 @@ struct AgentSetup {
   std::unique_ptr<coord::Store> store;
   std::function<std::unique_ptr<net::Transport>(const net::TransportOptions&, net::Transport::Handlers)> make_transport;
   Log log;
-  // Sources of checkpoints besides storage. All nodes need the same ones.
+  // Besides storage, other places outside the nodes' memory that offer checkpoints (persist/checkpoint_source.hpp). All
+  // nodes need the same ones.
   std::vector<persist::CheckpointSourceFactory> sources = {};
-  std::int64_t store_timeout_ms = 0;  // limit of one call to the store; 0: the default for this kind of store
+  std::int64_t store_timeout_ms = 0;  // limit for one call to `store`; 0: 5 s for a directory, 20 s for etcd
 };
 
 // Returns the setup for ckptd: with the store and the transport that the options `coordination` and `transport` name.
@@ -33,7 +34,8 @@ class Agent {
  public:
   // Trainers can connect once the constructor has returned. Throws Failure.
   explicit Agent(AgentSetup setup);
-  // Ends the agent and leaves the arena as it is. Waits at most for the transport's progress timeout.
+  // Ends the agent and leaves the arena as it is. Waits for the transport, at most
+  // TransportOptions::progress_timeout_ms, and up to 10 s for a member hook that is a URL and is being called.
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;

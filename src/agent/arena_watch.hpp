@@ -22,7 +22,7 @@ class ArenaWatch {
              AgentControl& agent)
       : arena_(arena), segments_(segments), pieces_(pieces), event_log_(event_log), agent_(agent) {}
 
-  // Looks for removed files, unless the last look was a moment ago.
+  // Looks for removed files, at most every 250 ms.
   void tick();
   // A sentence about what threatens the checkpoints here; "" if nothing does.
   const std::string& alarm() const { return alarm_; }

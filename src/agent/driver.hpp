@@ -47,7 +47,7 @@ class Driver : public EventSink {
     TraceBuffer& trace;
     Log log;
     AgentControl& agent;
-    const std::vector<persist::CheckpointSourceFactory>& sources;  // besides storage
+    const std::vector<persist::CheckpointSourceFactory>& sources;  // see AgentSetup::sources
   };
   Driver(const Parts& parts, core::NodeId node, std::uint64_t agent_id);
 
@@ -57,10 +57,11 @@ class Driver : public EventSink {
 
   // The body of the core thread. Returns when the queue is closed.
   void run();
-  // Call this after run(). When it returns, nothing uses the transport any more.
+  // Cancels all fetches. Call this after run(). Afterwards nothing uses the transport any more.
   void end_transfers() { transfers_.close(); }
 
-  // [any thread] What other threads report: a message of another node, a record or entries of the coordination store.
+  // [any thread] Pass on to the core thread: a message of another node, a record of the coordination store, the nodes'
+  // entries in that store.
   void message_arrived(core::NodeId from, std::span<const std::byte> bytes);
   void store_read(core::Event read);
   void nodes_read(const std::vector<coord::NodeEntry>& nodes);
@@ -69,7 +70,7 @@ class Driver : public EventSink {
   void handle(core::Event event) override;
 
  private:
-  // Grants that living trainers may be using, by rank.
+  // Grants that an earlier agent gave and that trainers may still be using, by rank.
   using Grants = std::map<core::Rank, OpenGrant>;
   Driver(const Parts& parts, core::NodeId node, std::uint64_t agent_id, const Grants& granted);
   core::Recovered recover(const Grants& granted);
@@ -91,7 +92,7 @@ class Driver : public EventSink {
 
   const Parts parts_;
   StorePoller* store_ = nullptr;
-  std::string local_store_;  // see status.hpp
+  std::string local_store_;  // as StatusSources::local_store
   EventLog event_log_;
   Peers peers_;
   Segments segments_;

@@ -18,7 +18,7 @@ struct Counters {
   std::uint64_t fetches = 0;         // fetches ordered for this node
   std::uint64_t failed_fetches = 0;  // how many of these fetches failed
   std::uint64_t corrupt = 0;         // damaged pieces, found here or received
-  std::uint64_t refused = 0;         // trainers that were fenced
+  std::uint64_t refused = 0;         // how often a trainer was told that it must not go on
   // With protection=recompute(m), main shards that came from other nodes:
   std::uint64_t recomputed = 0;          // by repeating an update
   std::uint64_t recomputed_in_vain = 0;  // in full, because the repeated update did not give the owner's bytes
@@ -39,8 +39,9 @@ class EventLog {
 
   Counters counters;
 
-  // Adds a notice and writes it to the log. If the same notice came within the last minute, only counts it. Counts
-  // similar ones together, once there are more than FloodGate::alike_max.
+  // Adds a notice and writes it to the log. If the same notice came within the last minute, only counts it. If
+  // FloodGate::alike_max similar notices came within the last minute, adds no further entry: the newest similar entry
+  // takes the new text and counts the notice.
   void note(const std::string& text) {
     const std::time_t now = std::time(nullptr);
     NoticeEntry* known = nullptr;

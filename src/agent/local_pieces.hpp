@@ -35,8 +35,8 @@ class LocalPieces {
   // core thread. If the slot has no piece, or is being verified already, calls `then` at once.
   void verify(const core::SlotRef& slot, std::function<void()> then);
   // Verifies a piece of this node that another node received damaged. With `request.is_wrong`, the piece is parity that
-  // matches its digests but was computed wrongly. Only a node that decodes with this parity can notice that. So the
-  // core is told at once.
+  // matches its digests but was computed wrongly. Only a node that decodes with this parity can notice that. So this
+  // function verifies nothing and tells the core at once.
   void verify(const core::VerifyRequest& request);
 
   // Call this when a piece from `node` arrived damaged. Perhaps it was damaged on the way only. So this asks that node

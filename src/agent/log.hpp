@@ -26,7 +26,8 @@ Log open_log(const std::string& path, Foreground foreground = Foreground::no);
 // Returns a log that discards all lines, for tests.
 Log silent_log();
 
-// Returns whether two sentences differ only in a name or two, in numbers, paths or quoted text.
+// Returns whether two sentences differ only in numbers, paths, quoted text, and at most two other words (fewer if they
+// have less than ten words).
 bool are_alike(const std::string& a, const std::string& b);
 
 // FloodGate keeps a log readable: of many similar lines, it lets the first few through and counts the rest. It only

@@ -57,7 +57,7 @@ class MemberHook {
   MemberHook(const MemberHook&) = delete;
   MemberHook& operator=(const MemberHook&) = delete;
 
-  // Queues a call of the hook, and does not wait for it. If too many calls wait already, logs that and drops this one.
+  // Queues a call of the hook, and does not wait for it. If 4096 calls wait already, logs that and drops this one.
   void notify(MemberNews news);
 
  private:

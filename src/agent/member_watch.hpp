@@ -26,7 +26,8 @@ class MemberWatch {
   // operator needs to know whether the machine answers. Further changes of this member wait until the probe has ended.
   void carry_out(const core::MemberChanged& changed);
 
-  // Probes the listeners of nodes that this agent does not hear, unless the last probes began a moment ago.
+  // Probes the listeners of nodes: on the leader, of those that it does not hear, elsewhere of all. At most 16 nodes,
+  // and at most every 3 s.
   void probe_silent();
   // Nodes whose listeners refused this agent because of another token.
   const std::set<core::NodeId>& distrusted() const { return distrusted_; }

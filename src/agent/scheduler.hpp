@@ -76,8 +76,9 @@ class Scheduler : public net::ChunkPacer {
   mutable std::mutex mutex_;  // for all below
   std::map<core::Rank, Hooked> ranks_;
   schedule::Pacer pacer_;
-  // How many communications of training had begun when the last chunk was sent. Nothing if other chunks were under way
-  // then, or training may have been using the network.
+  // How many communications of training had begun when the last chunk was sent. If no further one has begun when the
+  // chunk is acknowledged, training did not slow it down. Nothing if other chunks were under way when it was sent, or
+  // if training may have been using the network (unless the link's speed is still unknown).
   std::optional<std::uint64_t> undisturbed_since_;
   std::uint64_t chunks_ = 0;
   std::map<std::uint64_t, std::uint64_t> sent_bytes_;  // by checkpoint; only the newest are kept

@@ -21,8 +21,8 @@ class SpaceForecast {
   // Returns the bytes that this node will still need for copies and parity of peers' shards. Assumes that the segments
   // of each rank take `rank_bytes`.
   std::uint64_t bytes_for_peers(std::uint64_t rank_bytes) const;
-  // Returns the bytes of all slots that the agent still has to make, if each main piece has `piece_bytes`. It counts
-  // the slots of this node's ranks that have no slots yet, and the slots for peers' pieces.
+  // Returns the bytes of all slots that the agent still has to make, if each piece of a main shard has `piece_bytes`.
+  // It counts the slots of this node's ranks that have no slots yet, and the slots for peers' pieces.
   std::uint64_t bytes_to_come(std::uint64_t piece_bytes) const;
 
  private:

@@ -2,10 +2,10 @@
 // calls handlers with the results.
 //
 // All this runs on a thread of its own, because the store may be slow or gone. After the start, only that thread calls
-// the store. A store may report changes by itself (a watch). Then the thread reads only now and then, in case a report
-// was lost. A living leader renews its record all the time, so reports must come often. If none comes for a while, or
-// the store has no watch, the thread polls. It logs when an outage begins and when it ends, separately for reading and
-// writing.
+// the store. Some stores notify the poller of changes (a watch). Then the thread reads only about every 2 s, in case a
+// notification was lost. A living leader renews its record all the time, so notifications must come often. If none
+// comes for half of `lease_ms`, or the store has no watch, the thread reads more often. It logs when an outage begins
+// and when it ends, separately for reading and writing.
 #pragma once
 
 #include <array>
@@ -45,7 +45,8 @@ class StorePoller {
   struct Intervals {  // between two polls: of the leader's and the incarnation's record, and of all nodes
     std::chrono::milliseconds records, nodes;
   };
-  // `store` outlives this object. A leader renews its record four times in each `lease_ms`.
+  // `store` outlives this object. A leader renews its record four times in each `lease_ms` (the option). So the poller
+  // trusts a watch for half of this time after each notification.
   StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers handlers, Log log, std::optional<Own> own = {});
   ~StorePoller();  // waits until the call of the store that is under way has ended
   StorePoller(const StorePoller&) = delete;
@@ -65,8 +66,9 @@ class StorePoller {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // The poller remembers the trouble with each kind of access. A swap counts as writing, except that a swap of the
-  // incarnation's record counts as assignment_access, because it writes rank assignments first.
+  // The kinds of access to the store. The poller remembers the present trouble of each. `listing` reads the entries of
+  // all nodes. `assignment_access` reads rank assignments, or swaps the incarnation's record, which writes rank
+  // assignments first. Every other swap is `writing`.
   enum Access { reading, writing, assignment_access, listing };
   struct Work {  // what is to be done next
     std::optional<core::SwapLeaderRecord> leader;
@@ -124,10 +126,10 @@ class StorePoller {
   const Handlers handlers_;
   const Log log_;
   const std::optional<Own> own_;
-  std::string rival_;                      // the machine reported last whose agent tried to serve this node, too
-  const std::chrono::milliseconds trust_;  // how long a watch is trusted after its last report
+  std::string rival_;                      // the machine whose agent last tried to serve this node, too; "": none did
+  const std::chrono::milliseconds trust_;  // how long a watch is trusted after its last notification
   const double pace_;                      // factor on this agent's intervals, so that agents do not read all at once
-  const Intervals silent_;                 // for a watch that is not trusted
+  const Intervals silent_;                 // intervals while the watch is not trusted
   CachedRecord<core::LeaderRecord> leader_record_;
   CachedRecord<core::IncarnationRecord> incarnation_record_;
   core::AssignmentsRead assignments_;  // those written or read last, in case the store loses them

@@ -29,7 +29,7 @@ class TransferOrders {
   // What TransferOrders uses. All of it outlives the object.
   struct Dependencies {
     const Options& options;
-    const std::vector<persist::CheckpointSourceFactory>& checkpoint_sources;  // besides storage
+    const std::vector<persist::CheckpointSourceFactory>& checkpoint_sources;  // see AgentSetup::sources
     const std::string& directory;                                             // of the arena
     Segments& segments;
     PieceIndex& index;

@@ -30,7 +30,7 @@ static_assert(Word64::is_always_lock_free && Word32::is_always_lock_free);
 
 // The formats of the files. Each header names its format. A reader refuses formats that it does not know.
 inline constexpr std::uint32_t format_version = 4;                    // of ReceiveBufferHeader
-inline constexpr std::uint32_t control_format_version = 7;            // of RankControl. Format 6 had no spare slot
+inline constexpr std::uint32_t control_format_version = 7;            // of RankControl. Format 6 had no used_spare
 inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;     // "CKPTNE1"
 inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;  // "CKPTNT1"
 inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;  // "CKPTNG1"
@@ -53,7 +53,7 @@ inline constexpr std::uint32_t node_format_version = 4;     // of NodeHeader. Fo
 struct NodeWords {
   alignas(64) Word64 arena_id;  // random: distinguishes a fresh arena from an earlier one of the same name
   Word64 number;                // the node's number in the job, plus 1; 0: not known
-  Word64 highest_commit;        // newest commit (checkpoint word) that this node was told of
+  Word64 highest_commit;        // newest commit that this node was told of, as CheckpointId::word()
   Word64 newest_seen;           // newest checkpoint that was ever captured or received here
   Word64 highest_epoch;         // newest epoch whose leader this node obeyed; it refuses older ones for ever
   Word64 newest_damaged;        // newest checkpoint that lost a piece here because the piece was damaged
@@ -90,13 +90,13 @@ struct RankControl {
   std::uint32_t format;
   std::uint32_t rank;
 
-  // Written by the agent.
-  alignas(64)
-      Word64 grant;  // sequence << 24 | spare slot + 1, 8 bits, 0: none | a slot for each segment, 4 bits each, first
-                     //   one lowest; sequence 0: none
+  // Written by the agent. `grant` is Grant::word() (control.hpp): in bits 24 to 63 the sequence, 0 if there is no
+  // grant; in bits 16 to 23 the spare slot + 1, 0 if there is none; below, 4 bits for each segment's slot, the first
+  // lowest.
+  alignas(64) Word64 grant;
   SignedWord64 resume_at;  // all ranks skip the snapshots of iterations before this one
   Word64 committed;        // newest committed checkpoint of this incarnation
-  Word64 share;   // parts that the rank captures, as core::Share: first << 32 | of << 16 | stored. Set before any grant
+  Word64 share;   // parts that the rank captures: core::Share, as first << 32 | of << 16 | stored. Set before any grant
   Word64 fenced;  // the incarnation that superseded this trainer, or fenced_without_incarnation; 0: none
   Word64 writer_pid;          // trainer that may write here: a restarted agent knows it by pid and start time
   Word64 writer_start_ticks;  // field 22 of /proc/PID/stat: a later process with this pid has another one
@@ -135,13 +135,14 @@ struct CommWords {
     Word32 begun;  // communications that have begun, modulo 2^32
     Word32 ended;  // communications that have ended, modulo 2^32. Equal to `begun`: the channel is idle
   };
-  alignas(64) Word64 written;  // number of events so far. It counts an event before the event is stored
+  alignas(64) Word64 written;  // number of events so far; +1 before each event is stored
   alignas(64) Channel channels[comm_channels_max];
   // Event i is at i % comm_events_max: lap << 56 | channel << 52 | kind << 50 | microseconds on CLOCK_MONOTONIC. The
   // lap, (i / comm_events_max + 1) mod 256, distinguishes a stored event from an older one in its place.
   alignas(64) Word64 events[comm_events_max];
   // Communications on the GPU's streams. For communication n, the GPU writes n, modulo 2^32, to `begun` and later to
-  // `ended` of place n % comm_gpu_max. The host uses a place again only when both have the number that it last used.
+  // `ended` of place n % comm_gpu_max. The host uses a place again only when both words have the number of the last
+  // communication that used the place.
   alignas(64) Channel on_gpu[comm_gpu_max];
   // Pauses of training (ckpt_pause) that have begun and ended, modulo 2^32. If the numbers are equal, training does not
   // pause. `name` is the name of the newest pause, padded with zero bytes. It is stored before `begun` counts the

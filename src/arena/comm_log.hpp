@@ -36,8 +36,8 @@ schedule::Mark mark_of(const CommEvent& event, Clock::time_point now);
 
 // The trainer's side. Any thread may use it. It takes no lock, makes no system call and allocates nothing. Channels
 // must be below comm_channels_max. If a thread is stopped within a call, the agent cannot read later events for a
-// while. After comm_events_max later events, it counts the event of that call as lost and reads on. Nothing else waits
-// for the stopped thread.
+// while. After comm_events_max later events, it counts the event of that call as lost and reads on. Nobody but the
+// agent waits for the stopped thread.
 class CommWriter {
  public:
   explicit CommWriter(CommWords& words) : words_(&words) {}

@@ -28,8 +28,8 @@ struct WriterId {
 
 // Permission for one capture: the slots that the trainer may write, one in each of its segments. First come the slots
 // for the parts of the main shard that the rank stores, in order, and then the slot for its private shard. `spare` is a
-// further slot for the private shard. The trainer may write to either of the two, and one of them remains for it after
-// the capture.
+// further slot for the private shard. The trainer may write to either of the two. After the capture it may still write
+// to the one that it has not used.
 struct Grant {
   std::uint64_t sequence = 0;                            // grants are numbered from 1; 0: no grant
   std::array<std::uint8_t, core::captures_max> slots{};  // each below segment_slots_max
@@ -80,7 +80,7 @@ class Control {
   void stored(CheckpointId checkpoint) { set(words_->stored, checkpoint.word()); }
   void fence(std::uint64_t incarnation) { set(words_->fenced, incarnation); }
   void halt(const HaltWords& halt);
-  // Wakes the trainer after a change outside these words.
+  // Wakes the trainer after a change elsewhere, for example in a ReplicationPage.
   void ring_trainer() { ring(words_->agent_doorbell, FutexScope::shared); }
   // Sets which process may write to this page. Does not ring. Call it before the trainer gets the page.
   void writer(WriterId id) {
@@ -113,8 +113,8 @@ class Control {
   void not_taken(std::int64_t iteration, std::uint8_t status) {
     words_->not_taken.store(static_cast<std::uint64_t>(iteration) << 8 | status, std::memory_order_release);
   }
-  // Returns the ckpt_status of the newest failed snapshot if it was of a later iteration than `captured`, otherwise 0.
-  // Do not trust it: a trainer may write anything.
+  // Returns the ckpt_status of the newest failed snapshot, or 0 if its iteration is not later than `captured`. Do not
+  // trust it: a trainer may write anything.
   std::uint8_t failure_since(std::int64_t captured) const {
     const std::uint64_t word = words_->not_taken.load(std::memory_order_acquire);
     return static_cast<std::int64_t>(word >> 8) > captured ? static_cast<std::uint8_t>(word) : 0;
@@ -132,7 +132,7 @@ class Control {
   std::int64_t attempted() const { return words_->attempted.load(std::memory_order_acquire); }
   CheckpointId capturing() const { return CheckpointId::from_word(words_->capturing.load(std::memory_order_acquire)); }
   std::uint64_t used_grant() const { return words_->used_grant.load(std::memory_order_acquire); }
-  // Of the grant that was used last.
+  // True if the private shard of the last used grant is in that grant's spare slot.
   bool used_spare() const {
     const std::uint64_t used = used_grant();
     return used != 0 && words_->used_spare.load(std::memory_order_acquire) == used;

@@ -51,8 +51,8 @@ class NodeArena {
 
   // True if somebody removed the arena's directory or its file `node` while this agent holds it.
   bool is_removed() const;
-  // Creates the directory and the file `node` again, with all that the node remembers. The files of segments that were
-  // removed, too, stay removed. Throws Failure: CKPT_ERR_CLAIMED if another agent has made the arena again already.
+  // Creates the directory and the file `node` again, with all that the node remembers. Segment files that were removed
+  // stay removed. Throws Failure: CKPT_ERR_CLAIMED if another agent has made the arena again already.
   void make_again();
 
   NodeMemory memory() const;

@@ -43,7 +43,7 @@ class Segment {
   static Segment create(const std::string& path, const SegmentSpec& spec, unsigned threads);
 
   // Maps an existing segment and checks its header. Throws Failure (CKPT_ERR_CORRUPT) if it is not a complete, ready
-  // segment of a known format. With `fd`, `path` is only for messages.
+  // segment of a known format. If `fd` is given, `path` is only for messages.
   static Segment attach(UniqueFd fd, Access access, const std::string& path);
   static Segment attach(const std::string& path, Access access);
 

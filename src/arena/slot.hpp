@@ -98,7 +98,7 @@ class WritableSlot : public Slot {
   // that it belongs to.
   void seal_record(CheckpointId checkpoint, std::uint64_t piece_bytes, std::uint64_t record_bytes);
   // Publishes a piece whose data, digests and layout text are written. Computes `fields.root_digest` itself. Throws
-  // Failure if begin() has not emptied the slot, or if the piece does not fit().
+  // Failure if the slot is not empty (see begin()), or if the piece does not fit().
   void seal(SealedFields fields);
 
   // Publishes a piece whose data is written and verified, with a manifest that came from elsewhere. Writes the digests

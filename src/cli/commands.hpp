@@ -61,8 +61,8 @@ struct GcOptions {
 // Removes the arenas and the coordination records of a job whose agents are gone.
 Result gc(const Scope& scope, const GcOptions& options);
 
-// Looks for problems: little shared memory, stale arenas, agents that do not answer, tight limits and, if a storage is
-// named, faults of that storage.
+// Looks for problems: little shared memory, stale arenas, agents that do not answer, low limits of open files and
+// locked memory and, if a storage is named, faults of that storage.
 Result doctor(const Scope& scope, const StorageScope& storage = {});
 
 }  // namespace ckpt::cli

@@ -12,9 +12,9 @@
 
 namespace ckpt::client {
 
-// Registers an engine of this process as open, from construction to destruction. If the process opens a second engine
-// for the same rank, the agent does not give it the rank while the first one is open, because the first one may still
-// write. Thread-safe.
+// Keeps an engine in this process's list of open engines (open_engines()), from construction to destruction. Each
+// connection sends the list to the agent. If the process opens a second engine for the same rank, the agent does not
+// give it the rank while the first one is in the list, because the first one may still write. Thread-safe.
 class OpenEngine {
  public:
   explicit OpenEngine(std::uint64_t instance);
@@ -43,8 +43,9 @@ class AgentConnection {
   // agent reads the message once it runs again. Does nothing if there is no agent.
   static void say_goodbye(const Options& options, std::uint64_t instance) noexcept;
 
-  // Sends a request and returns the answer, which may be a refusal. Throws Failure if no answer comes:
-  // CKPT_ERR_TIMEOUT, CKPT_ERR_NO_AGENT or CKPT_ERR_INVALID. The connection is then no longer usable().
+  // Sends a request and returns the answer, which may be a refusal. Throws Failure if no valid answer comes:
+  // CKPT_ERR_TIMEOUT after the deadline, CKPT_ERR_NO_AGENT if the connection breaks, and CKPT_ERR_INVALID for a message
+  // that is malformed or too large. The connection is then no longer usable().
   Frame ask(const nlohmann::json& request, Deadline deadline);
   bool usable() const { return usable_; }
 

@@ -22,7 +22,8 @@
 
 namespace ckpt::client {
 
-// How large the slots of a segment must be.
+// How large each slot of the segment for `shard` (a part, or the private shard) must be: for its data, and for its
+// layout text.
 struct SlotSize {
   std::string shard;
   std::uint64_t bytes = 0;
@@ -32,14 +33,13 @@ using SlotSizes = std::vector<SlotSize>;
 
 struct Reservation {
   SlotSizes sizes;
-  std::string shortage;  // a sentence that says what the device has no memory for; "" if it has enough
+  std::string shortage;  // Device::shortage(); the agent shows it in its status
 };
 
 class AgentLink {
  public:
-  // The callback's result. The watcher thread calls the callback when the agent may have changed the control page. The
-  // callback must not throw. With `soon`, the watcher calls it again soon, even if the agent does not ring the
-  // doorbell.
+  // The watcher thread calls an OnWords callback when the agent may have changed the control page. The callback must
+  // not throw. If it returns `soon`, the watcher calls it again soon, even if the agent does not ring the doorbell.
   enum class Look { later, soon };
   using OnWords = std::function<Look(const arena::Control&)>;
 
@@ -55,7 +55,7 @@ class AgentLink {
   // True once the agent no longer knows this engine. Connecting again is then useless.
   bool disowned() const { return disowned_.load(std::memory_order_acquire); }
 
-  // The current control page, even while a request is under way.
+  // The current control page. Unlike session(), control() does not wait for a request that is under way.
   std::shared_ptr<arena::Control> control() const;
 
   // Grows whenever session() changes.

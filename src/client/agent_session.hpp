@@ -15,7 +15,7 @@
 
 namespace ckpt::client {
 
-// One segment for each part of the rank's share, in order, then one for its private shard.
+// One segment for each part of the main shard that the rank captures, in order, then one for its private shard.
 using Slots = std::vector<arena::Segment>;
 
 // Never changes, so two threads share it: the training thread, which captures, and the watcher, which reads the control
@@ -25,8 +25,8 @@ struct AgentSession {
   std::shared_ptr<Slots> slots;  // null: not reserved yet
 };
 
-// Records when training communicates, in the control file of the engine's session. Any thread may call the hooks at any
-// time. They write nothing before follow().
+// Records when training communicates, in the control file of the engine's session: the file that begins with the
+// control page. Any thread may call the hooks at any time. They write nothing before follow().
 //
 // An atomic pointer leads to the file, so hooks need no lock. A restarted agent goes on with the old file. After a
 // rejoin there is a new one, and the old one stays mapped as long as a hook may be using it.
@@ -72,7 +72,7 @@ class CommHooks {
   }
 
  private:
-  // The words during one hook. Null before follow().
+  // Keeps the file mapped during one hook, and gives access to its CommWords. False if hooks write nothing now.
   class Use {
    public:
     explicit Use(const CommHooks& hooks) : users_(hooks.users_) {

@@ -4,9 +4,9 @@
 // prepare_own() copies the private shard for the coming iteration, before its update (docs/jit.md).
 //
 // One thread at a time may use it: the training thread, the thread that begins a DeferredCapture, or the thread that
-// has frozen the rank (update_gate.hpp). Between a successful release() and the call of `sealed`, no thread may. For
-// host tensors, begin() and release() take no locks, allocate nothing, and make no system call except one futex wake
-// each.
+// has frozen the rank (update_gate.hpp). After a successful release() no thread may, until the callback that release()
+// was given is called. For host tensors, begin() and release() take no locks, allocate nothing, and make no system call
+// except one futex wake each.
 #pragma once
 
 #include <array>
@@ -26,8 +26,8 @@
 
 namespace ckpt::client {
 
-// Returns one range for each slot. Each is pinned by itself, because a GPU refuses a copy that touches two
-// registrations.
+// Returns one range for each slot. The device pins each range separately, because the CUDA driver refuses a copy that
+// touches two pinned ranges.
 std::vector<device::Range> ranges_of(const Slots& slots);
 
 class Capture {
@@ -42,7 +42,7 @@ class Capture {
 
   // Captures into these slots from now on. Not allowed while active().
   void attach(AgentSession session);
-  // For the time before there is a session: the engine uses this control page.
+  // Sets the control page alone. Use it while there is no session yet.
   void use(std::shared_ptr<arena::Control> control) { session_.control = std::move(control); }
   // Gives up the slots.
   void detach() { attach({}); }
@@ -57,9 +57,9 @@ class Capture {
   // Returns a sentence that says why the state does not fit the slots, or nothing if it fits.
   std::optional<std::string> misfit(const RankState& state) const;
 
-  // Starts to copy the main shard's parts, and copies the private shard synchronously, as Device::start() does. `state`
-  // must not change until the capture is over. `private_plan` says where the bytes of the private shard are. If it is
-  // null, they are in the private tensors.
+  // Starts to copy the main shard's parts as Device::start() copies overlapped pieces, and the private shard as it
+  // copies `synchronous`. `state` must not change until the capture is over. `private_plan` says where the bytes of the
+  // private shard are. If it is null, they are in the private tensors.
   void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
              const device::Plan* private_plan = nullptr);
 
@@ -75,8 +75,9 @@ class Capture {
                 const device::Plan* private_plan = nullptr);
   // Writes the private shard of `checkpoint` before that checkpoint's update begins. So the piece is there if this rank
   // dies within the update, and other ranks may have the main shard. Uses another slot than the piece that keep_own()
-  // has kept. Does nothing if there is no other slot. Seals the piece at once if the last update did not change the
-  // private shard. For state in host memory only.
+  // has kept. Does nothing if there is no other slot. keep_own() compares the piece with the tensors after the update.
+  // If the last update did not change the private shard, prepare_own() seals the piece; otherwise keep_own() does. For
+  // state in host memory only.
   void prepare_own(CheckpointId checkpoint, const RankState& state);
 
   // Call this after keep_own() if begin_late() may follow. Allocates what begin_late() needs.
@@ -100,7 +101,8 @@ class Capture {
   // active, and `sealed` is not called.
   using Sealed = std::function<void(bool whole)>;
   bool release(std::span<const device::Stream> streams, std::int64_t timeout_ms, Sealed sealed);
-  // Why the newest capture was not sealed although all its bytes were copied; "" if it was sealed or is not copied.
+  // Why the newest capture was not sealed although all its bytes were copied. "" if it was sealed, or if its copy has
+  // not ended or has failed.
   const std::string& failure() const { return failure_; }
   // Any thread. Call this if the tensors may have changed although they must not. Until renew(), no main shard is
   // sealed any more.
@@ -130,7 +132,8 @@ class Capture {
     bool is_sealed = false;
     bool is_kept = false;  // by keep_own(): it is final
   };
-  // The slots for the private shard that the agent has left to this rank now.
+  // The slots for the private shard that this rank may write now: those of an unused grant, or the one that remains of
+  // the last grant.
   struct OwnSlots {
     std::array<std::uint8_t, 2> slots{};
     std::size_t count = 0;
@@ -159,7 +162,7 @@ class Capture {
   std::atomic<bool> is_torn_{false};
   const device::Plan nothing_{{}};
   AgentSession session_;
-  std::shared_ptr<Slots> attached_;  // the slots that the device has
+  std::shared_ptr<Slots> attached_;  // the slots last given to Device::attach()
   std::optional<Active> active_;
   const device::Plan* record_ = nullptr;  // for the next begin()
   std::optional<Late> late_;

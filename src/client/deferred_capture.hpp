@@ -54,6 +54,7 @@ class DeferredCapture {
 
  private:
   // none -> waiting -> claimed -> begun -> none. From claimed also back to waiting, and from waiting to none.
+  // `claimed`: a thread is just beginning the capture. `claimed_and_awaited`: take_back() waits for that thread.
   enum Phase : std::uint32_t { none, waiting, claimed, claimed_and_awaited, begun };
   bool claim();
   void unclaim(bool has_begun);

@@ -47,10 +47,11 @@ class Engine {
   // How long the engine waits.
   struct Limits {
     std::int64_t gpu_work_ms = 3'600'000;   // for GPU work of training; far longer than any iteration
-    std::int64_t late_capture_ms = 45'000;  // for a slot, the copy and the seal; also without a GPU
+    std::int64_t late_capture_ms = 45'000;  // for a late capture: its slot, its copy and its seal
     std::int64_t abort_ms = 10'000;         // until libckptinterpose has aborted NCCL's communicators
-    // For the decision of a halt and the late capture, on the training thread. Longer than HaltWatch waits for the
-    // decision and late_capture_ms together, and no longer than the leader's halt lasts (docs/jit.md).
+    // How long the training thread waits in a halt for the leader's decision and the late capture. At least HaltWatch's
+    // hold_timeout_ms and late_capture_ms together. At most as long as the leader waits for captures (60 s,
+    // docs/jit.md).
     std::int64_t gate_ms = 60'000;
   };
   Engine(const Options& options, std::unique_ptr<device::Device> device, const Limits& limits);
@@ -63,10 +64,11 @@ class Engine {
   void move_tensor(const std::string& name, void* data);
   void unregister_tensor(const std::string& name);
 
-  // Before stored_layout() and restore(). This rank can take over shards that other ranks captured.
+  // Call it before stored_layout() and restore(). Says that this rank can take over shards that other ranks captured.
   void take_shards();
   const std::string& stored_layout();
-  // Before restore(). Loads a shard that this rank takes over, and verifies it. `size_bytes`: of the whole shard.
+  // Call it before restore(). Loads a shard that this rank takes over, and verifies it. `size_bytes`: of the whole
+  // shard.
   void load_taken(const std::string& shard, void* data, std::size_t size_bytes);
   // The result's message is valid until the next restore().
   ckpt_restored restore(device::Stream stream = nullptr);
@@ -82,8 +84,8 @@ class Engine {
   void own_not_ready() { own_is_ready_ = false; }
   // The next snapshot captures the main shard, whatever the option capture_every says.
   void capture_next() { captures_next_ = true; }
-  // Finishes a pending capture and waits until the last snapshot is committed, at most close_timeout_ms. Does not wait
-  // if the job is not protected, because then no commit is near. The same holds for the slot of a deferred capture.
+  // Finishes a pending capture and waits until the last snapshot is committed, at most close_timeout_ms. If the job is
+  // not protected, waits neither for a commit nor for the slot of a deferred capture, because neither is near.
   void await_last_commit();
   // True if there are GPU tensors, so that streams matter.
   bool has_gpu_tensors() const { return registry_.has_gpu_tensors(); }
@@ -92,7 +94,8 @@ class Engine {
   // marks no communications any more.
   void comm_begin(std::uint32_t channel) const;
   Outcome comm_end(std::uint32_t channel) const;
-  // The same, but the communication begins or ends when the GPU gets there on stream `on`.
+  // The same, for a communication on stream `on`: it begins or ends when the GPU has done the work that is on the
+  // stream now.
   void comm_begin(std::uint32_t channel, device::Stream on) const;
   Outcome comm_end(std::uint32_t channel, device::Stream on) const;
 
@@ -219,7 +222,7 @@ class Engine {
   Capture capture_;
   GradientCapture gradients_;
   bool has_warned_not_repeated_ = false;
-  DeferredCapture deferred_;  // while it is open and has not begun, only try_begin() uses capture_
+  DeferredCapture deferred_;  // while it waits for its slot, only its try_begin() uses capture_
   // The capture that is being sealed.
   struct Released {
     std::int64_t iteration;
@@ -233,21 +236,21 @@ class Engine {
   // Set between rejoin() and restore(): the checkpoint that the tensors should hold. It is CheckpointId() if they hold
   // no checkpoint.
   std::optional<CheckpointId> live_;
-  bool is_registered_anew_ = false;  // since rejoin(), if there was one
+  bool is_registered_anew_ = false;  // a registration has changed since rejoin(), or since the engine was made
   std::optional<Stored> stored_;     // between the agent's answer and restore()
   bool takes_shards_ = false;        // see take_shards()
   std::uint64_t taken_bytes_ = 0;    // that load_taken() has loaded
   std::string stored_layout_;
   std::string restored_message_;
   std::atomic<std::uint64_t> incarnation_{0};    // 0: not restored yet
-  std::atomic<std::uint64_t> restored_word_{0};  // the checkpoint that was restored
+  std::atomic<std::uint64_t> restored_word_{0};  // the checkpoint that was restored, as CheckpointId::word()
   std::int64_t last_iteration_ = -1;
   UpdateGate gate_;
   UpdateHabit habit_;
   bool is_replicated_ = false;  // in this incarnation, ranks on two nodes or more have each main shard
   bool captures_next_ = false;
   bool own_is_ready_ = true;     // see own_not_ready()
-  bool is_consecutive_ = false;  // the newest snapshot's iteration is the one after the last
+  bool is_consecutive_ = false;  // the last two calls of snapshot() had consecutive iterations
   // Why the tensors were not captured late. While the gate is frozen, only the thread that froze it uses this text.
   // Once the gate is over, any thread may read it under the mutex. rejoin() opens the gate under the same mutex.
   std::string late_failure_;
@@ -257,18 +260,18 @@ class Engine {
   std::string failure_;  // an Outcome's `text` points to this
   std::atomic<std::uint64_t> staging_bytes_{0};
   std::uint32_t session_number_ = 0;
-  CheckpointId granted_after_;              // the commit after which a snapshot last waited for its grant
+  CheckpointId granted_after_;              // newest commit for whose slot a snapshot has waited: once for each
   std::optional<Failure> reserve_failure_;  // of the last reservation that has ended
   Clock::time_point reserve_again_at_;
   std::unique_ptr<GpuReplication> gpu_replication_;  // made once it is needed; lives until the watcher has ended
   std::atomic<GpuReplication*> watched_replication_{nullptr};  // the same, for the watcher
-  std::shared_ptr<arena::Control> replication_control_;        // of the arena that it receives into
+  std::shared_ptr<arena::Control> replication_control_;        // of the session in which replication began
   AgentLink link_;                                             // after the tickets, which its watcher uses
   HealthWatch health_;                                         // after the link, which it asks
   mutable std::mutex gpu_comm_mutex_;
   std::shared_ptr<GpuComm> gpu_comm_;  // null: communications are marked when the host calls
   Reserving reserving_;                // after the link, which it asks
-  HaltWatch halt_watch_;               // it uses all of them
+  HaltWatch halt_watch_;               // after all that its capture uses
   mutable Interposed interposed_;      // last: it calls from other threads
 };
 

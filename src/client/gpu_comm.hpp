@@ -2,7 +2,7 @@
 // a communication begins and when it ends, so the times in the log (arena/comm_log.hpp) are the GPU's. The time at
 // which the host enqueued the work would not show when the network is idle.
 //
-// Each communication has a place of its own in the shared words, so they may begin and end in any order. If the host is
+// Each communication has a place of its own in arena::CommWords, so they may begin and end in any order. If the host is
 // so far ahead that all places are taken, a communication is not recorded.
 //
 // Any thread may use it. It writes to the control file that the engine has from restore() on, even if the engine gets
@@ -30,7 +30,8 @@ class GpuComm {
 
   // True if begin() was ever called.
   bool is_used() const { return used_.load(std::memory_order_acquire); }
-  // Channels are below arena::comm_channels_max. Throws Failure if thousands have begun and none has ended.
+  // Channels are below arena::comm_channels_max. Throws Failure if end() is still to be called for 4096 communications
+  // on this channel.
   void begin(std::uint32_t comm_channel, device::Stream on);
   // Ends the oldest communication on `comm_channel`. False if all have ended.
   bool end(std::uint32_t comm_channel, device::Stream on);

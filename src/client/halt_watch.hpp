@@ -3,12 +3,13 @@
 //
 // The thread reads the halt from the control page, closes the update gate, has the tensors captured, and writes to the
 // page how far the rank is. The steps:
-// - The agent stores the iteration, then the halt's number, and rings. Once the iteration is decided, it stores both
-//   again.
-// - The thread holds the gate as soon as the rank is at rest, and answers `held` with the rank's iteration.
+// - The agent stores in the page the iteration to freeze at (first: not decided yet), then the halt's number, and rings
+//   the doorbell. Once the iteration is decided, it stores both again.
+// - The thread holds the gate as soon as the rank is at rest, and writes FreezeState::held and the rank's iteration to
+//   the page.
 // - The leader decides the iteration that ranks freeze at: the newest that any of them has reached. A rank that is
-//   behind passes the gate once more. All others freeze, and are captured. A rank comes to rest while held, so none
-//   overtakes that iteration.
+//   behind passes the gate once more. All others freeze, and are captured. A rank that finishes its update is held at
+//   once, so none overtakes that iteration.
 // - Closing the engine freezes the gate, too. The thread then answers whether the state was captured.
 // - Nobody waits for ever: without a decision, the rank freezes at its own iteration after hold_timeout_ms.
 #pragma once
@@ -32,7 +33,7 @@ class HaltWatch {
  public:
   struct Settings {
     bool has_thread = false;                // false: the gate never closes
-    std::int64_t hold_timeout_ms = 10'000;  // how long the rank waits for the decision, or may catch up with it
+    std::int64_t hold_timeout_ms = 10'000;  // how long after the halt a rank waits for the decision or catches up
     std::int64_t look_every_ms = 2;         // how often the thread looks once the incarnation is halted
   };
   // The watch's thread calls both. `capture` captures the state of the gate's iteration into the granted slots. It
@@ -48,7 +49,7 @@ class HaltWatch {
 
   // Ends the thread. If the thread is capturing, waits for the end of the capture.
   void stop();
-  // Answers whether closing the engine has captured the state. The thread no longer looks, so it does not answer this.
+  // Writes to the page whether closing the engine has captured the state, because the thread has ended by then.
   // Training thread. Call it after stop().
   void answer_at_end();
   // Watches for a halt of the next incarnation. Training thread. Call it after stop(), once the gate is reopened.

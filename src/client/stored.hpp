@@ -36,10 +36,10 @@ struct Stored {
   bool is_replicated = false;     // ranks on two nodes or more have each main shard of the job
   std::vector<StoredPiece> main;  // if a checkpoint was found: the shard's parts in order
   std::optional<StoredPiece> private_;
-  // If this rank takes over shards of another number of ranks: all pieces of these shards but `private_`, a shard's
-  // parts in order. Then `main` is empty.
+  // If this rank takes over shards: all pieces of these shards except `private_`, each shard's parts in order. Then
+  // `main` is empty.
   std::vector<StoredPiece> taken;
-  // Where GPU replication's pieces arrive, with its page. Set if the rank asked for GPU replication and has a group.
+  // Where other GPUs' pieces arrive. Set if the rank asked for GPU replication and has a replication group.
   std::optional<arena::ReceiveBuffer> receive_buffer;
   std::string no_receive_buffer;  // why there is no receive buffer; "" if there is one or none was asked for
 
@@ -64,7 +64,7 @@ void check_matches(const Stored& stored, const RankState& state);
 // The pieces of a shard that this rank takes over, in order. Empty if it takes over none of that name.
 std::vector<const StoredPiece*> taken_pieces(const Stored& stored, const std::string& shard);
 
-// The answer to ckpt_stored_layout().
+// Returns the text that ckpt_stored_layout() gives to the caller.
 std::string stored_layout_json(const Stored& stored);
 
 }  // namespace ckpt::client

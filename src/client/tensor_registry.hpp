@@ -29,7 +29,7 @@ struct ShardState {
 
 // What one slot shall hold: a part of the main shard, or the private shard.
 struct PieceState {
-  std::string name;  // of the part
+  std::string name;  // of the part, or of the private shard
   const ShardState* shard = nullptr;
   device::Plan plan{{}};
 
@@ -39,7 +39,7 @@ struct PieceState {
 struct RankState {
   ShardState main;
   ShardState private_;
-  // The parts of this rank's share, in order, then the private shard.
+  // The parts of the main shard that this rank captures, in order, then the private shard.
   std::vector<PieceState> captured;
 };
 

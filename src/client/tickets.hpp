@@ -17,7 +17,7 @@ class Tickets {
  public:
   // Training thread. For each iteration, call taken() and later captured() or discarded(). If there is no capture, call
   // refused() instead. If the capture has to wait for a slot, call waiting() first. Then the thread that begins the
-  // capture may call taken().
+  // capture calls taken(), which may be another thread.
   void waiting(std::int64_t iteration, Clock::time_point called_at);
   void taken(std::int64_t iteration, Clock::time_point called_at);
   void captured(std::int64_t iteration, std::uint64_t bytes, double capture_ms);

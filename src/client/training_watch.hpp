@@ -1,7 +1,7 @@
 // TrainingWatch tells GPU replication whether training communicates now, and how long the network will then stay idle.
 // It learns that from the rank's own communication log (arena/comm_log.hpp). One thread at a time uses it. That thread
-// must call look() often enough, or the log overflows. For copies from host to host, the agent learns the same from the
-// same log.
+// must call look() before arena::comm_events_max new events have come, or events are lost. For copies from host to
+// host, the agent learns the same from the same log.
 #pragma once
 
 #include <cstdint>

@@ -42,11 +42,11 @@ class UpdateGate {
     iteration_.store(iteration, std::memory_order_relaxed);
     is_kept_.store(is_kept, std::memory_order_relaxed);
     state_.store(resting);
-    // Sequentially consistent: either this thread sees the limit, or the thread that has set the limit sees that the
-    // tensors rest.
+    // Sequentially consistent: either this thread sees what hold_from() has stored, or the thread that stored it sees
+    // that the tensors rest.
     if (iteration >= hold_from_.load()) hold();
   }
-  // Training thread, while updating. Call this if an update that was allowed did not take place.
+  // Training thread, while updating. Call this if the tensors did not change after begin_update().
   void rest_again() { rest(iteration(), is_kept()); }
   // Training thread. No other thread may change the gate meanwhile.
   void reopen() {
@@ -55,8 +55,8 @@ class UpdateGate {
     hold_from_.store(INT64_MAX);
     change(over, updating);
   }
-  // Any thread. Waits until the gate is no longer in state `seen`, at most until the deadline. It may return early. The
-  // beginning or end of an update wakes no waiter.
+  // Any thread. Waits until the gate is no longer in state `seen`, at most until the deadline. It may return early.
+  // Changes between updating and resting wake no waiter.
   void wait(State seen, Deadline deadline) const { futex_wait(state_, seen, deadline, FutexScope::process); }
 
   // Any thread. Each returns true if this call made the change.

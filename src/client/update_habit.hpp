@@ -20,7 +20,8 @@ class UpdateHabit {
   }
   // The engine lets the tensors change for another reason, such as a registration.
   void left_rest() { rests_after_.reset(); }
-  // snapshot() was called. Returns true for the first call that comes without a before_update() since the call before.
+  // snapshot() was called. Returns true if the loop has not called before_update() since the last snapshot(), and this
+  // is the first time.
   bool began_snapshot(std::uint64_t incarnation) {
     const bool is_first = !has_forgotten();
     if (rests_after_ && incarnation == incarnation_) has_forgotten_after_[*rests_after_] = true;
@@ -30,7 +31,7 @@ class UpdateHabit {
   // The tensors rest from now on.
   void ended_snapshot(bool is_taken) { rests_after_ = is_taken ? taken : left_out; }
 
-  // True if nothing has announced a change of the tensors since the last snapshot.
+  // True if neither asked() nor left_rest() was called since the last snapshot.
   bool rests() const { return rests_after_.has_value(); }
   // True if rests(), and the loop was seen to call before_update() before it changes the tensors.
   bool is_kept() const { return rests() && has_asked_after_[*rests_after_] && !has_forgotten(); }

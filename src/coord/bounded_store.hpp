@@ -2,8 +2,8 @@
 // if the other store never answers, such as a directory on a mount whose server is gone.
 //
 // Calls run on a separate thread. If that thread hangs, the next call uses a new thread. The old thread ends when the
-// store answers at last. While several threads hang, most calls fail at once. Only now and then a call tries a new
-// thread.
+// store answers at last. While four or more threads hang, a new one starts at most once in ten times `timeout_ms`, and
+// none while 64 hang. Calls that get no thread fail at once.
 //
 // Thread-safe. Calls from several threads run one after the other.
 #pragma once
@@ -23,8 +23,8 @@
 
 namespace ckpt::coord {
 
-// The limits for one call. A call to a directory makes a few system calls. Calls to etcd have a shorter deadline of
-// their own, so etcd_timeout_ms only applies if that one fails.
+// The limits for one call. A call to a directory makes a few system calls. EtcdClient ends each call earlier itself
+// (EtcdAccess::timeout_ms), so etcd_timeout_ms is only for the case that it hangs.
 inline constexpr std::int64_t directory_timeout_ms = 5000;
 inline constexpr std::int64_t etcd_timeout_ms = 20'000;
 

@@ -47,7 +47,7 @@ class DirectoryStore : public Store {
 
   const std::string directory_;
   const RevisionHooks hooks_;
-  const std::uint64_t writer_;  // random
+  const std::uint64_t writer_;  // random; names this object's drafts
   std::atomic<std::uint64_t> drafts_{0};
 };
 

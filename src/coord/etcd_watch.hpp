@@ -39,7 +39,7 @@ class EtcdWatch : public Watch {
   HttpStream stream_;
   std::uint64_t next_revision_ = 0;  // revision of the first change not reported yet; 0: report all records
   std::set<std::string> there_;      // keys that were last reported to exist
-  bool has_received_ = false;        // whether etcd has sent anything since the last pause
+  bool has_received_ = false;        // whether etcd has sent anything since the last backoff
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -15,8 +15,8 @@
 //   2. Write the draft of n+1 and sync it.
 //   3. List the directory again. Revision n must still be the newest.
 //   4. link(draft, "incarnation@<n+1>"). Only one writer can make that name. Whoever makes it has won.
-//   5. Sync the directory. The directory must still have the name by which it was opened. Otherwise somebody is
-//      removing the job's records, and may or may not have removed the new one, too.
+//   5. Sync the directory. The directory must still have the name by which it was opened. Otherwise put() throws
+//      Failure: somebody is removing the job's records, and may or may not have removed the new one, too.
 //   6. Sweep. The sweep of revision M, which is n+1 here, is: list the directory; make incarnation@0; unlink all drafts
 //      of revisions up to M; then unlink the revisions below M, the lowest first.
 //
@@ -58,7 +58,9 @@
 
 namespace ckpt::coord {
 
-// Hooks with which tests replace link(2), and stop a writer after a step.
+// Hooks with which tests replace link(2), and stop a writer after a step. Steps of put(): read, drafted, looked,
+// placed, synced. Steps of the sweep: listed, cleared (drafts are unlinked), swept (a revision is unlinked). Steps of
+// DirectoryStore::remove_all(): compared, moved.
 struct RevisionHooks {
   enum class Step { read, drafted, looked, placed, synced, listed, cleared, swept, compared, moved };
   std::function<void(Step)> reached = {};

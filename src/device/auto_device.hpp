@@ -66,7 +66,7 @@ class AutoDevice : public Device {
  private:
   const std::uint64_t staging_bytes_;
   std::vector<Range> ranges_;
-  Owner owner_;  // of the ranges
+  Owner owner_;  // keeps ranges_ mapped
   HostDevice host_;
   std::unique_ptr<CudaDevice> cuda_;
   std::atomic<Device*> used_ = &host_;  // read by prepare() on another thread

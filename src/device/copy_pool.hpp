@@ -17,8 +17,8 @@ namespace ckpt::device {
 
 class CopyPool {
  public:
-  // Works on leaves [first, last). Runs on any of the threads and must not throw. Returns false if the rest is not
-  // needed.
+  // Works on leaves [first, last). Runs on any of the threads and must not throw. Returns false to stop the job: then
+  // no thread begins further leaves.
   using Work = std::function<bool(std::size_t first_leaf, std::size_t last_leaf)>;
 
   explicit CopyPool(unsigned threads);

@@ -34,7 +34,7 @@ class CudaBacklog {
 
  private:
   static constexpr std::uint64_t operations_max = 960, batch_operations_min = 48;
-  // One more than those that can wait: the one that is filled.
+  // A batch is a number of operations that end with an event. One batch is still being filled; the others wait.
   static constexpr std::size_t batches_max = operations_max / batch_operations_min + 1;
   struct Batch {
     std::uint64_t operations = 0;
@@ -42,7 +42,7 @@ class CudaBacklog {
   };
   bool fits() const { return operations_ + chunk_operations_max <= operations_max; }
 
-  std::uint64_t operations_ = 0;         // that may wait
+  std::uint64_t operations_ = 0;         // enqueued, and not known to have ended
   std::uint64_t begun_ = 0, ended_ = 0;  // numbers of batches
   std::vector<Batch> batches_ = std::vector<Batch>(batches_max);
 };

@@ -1,8 +1,9 @@
 // Copies between the GPU and host memory that the engine has pinned.
 //
 // To pin a very large range holds the driver's lock for seconds, or fails. The driver also refuses a copy that touches
-// two registrations. So each slot has registrations of its own, and both registrations and copies are cut at addresses
-// that are multiples of pin_max_bytes. Call these functions with the context current. They throw Failure.
+// two registrations, which are ranges that were pinned separately. So each slot has registrations of its own, and both
+// registrations and copies are cut at addresses that are multiples of pin_max_bytes. Call these functions with the
+// context current. They throw Failure.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +18,12 @@ namespace ckpt::device {
 
 inline constexpr std::uint64_t pin_max_bytes = 256ull << 20;
 
-// The size of the first part of the range that may be one registration.
+// Ranges are cut into parts for pinning and copying. Returns the size of a range's first part.
 inline std::size_t first_part_bytes(const void* data, std::size_t size_bytes) {
   return std::min<std::size_t>(size_bytes, pin_max_bytes - reinterpret_cast<std::uintptr_t>(data) % pin_max_bytes);
 }
 
-// Calls part(offset_bytes, size_bytes) for each part of the range that may be one registration.
+// Calls part(offset_bytes, size_bytes) for each part of the range.
 template <class Part>
 void cut_as_pinned(const void* data, std::size_t size_bytes, Part part) {
   for (std::size_t at = 0; at < size_bytes;) {

@@ -23,7 +23,7 @@
 namespace ckpt::device {
 
 struct CudaLimits {
-  std::int64_t drain_timeout_ms = 10'000;  // how long cancel() waits until the GPU has left a copy: a few sub-buffers
+  std::int64_t drain_timeout_ms = 10'000;  // how long cancel() waits for the GPU to end what is enqueued of the copy
   std::int64_t load_timeout_ms = 600'000;  // far longer than any copy to a GPU
   std::uint64_t chunk_max_bytes = CudaRing::default_chunk_max_bytes;
   CudaPinning::Retries retries = {};
@@ -42,7 +42,7 @@ class CudaDevice : public Device {
   CudaDevice& operator=(const CudaDevice&) = delete;
 
   void reach(ckpt_memory memory, const void* data) override;
-  // Pins the ranges where they lie.
+  // prepare(), attach() and attach_also() pin the ranges.
   void prepare(const std::vector<Range>& ranges, const Owner& owner) override { pinning_.prepare(ranges, owner); }
   void attach(const std::vector<Range>& ranges, const Owner& owner) override { pinning_.use(ranges, owner); }
   void attach_also(const Range& range, const Owner& owner) override { pinning_.use_also(range, owner); }
@@ -107,14 +107,14 @@ class CudaDevice : public Device {
   CudaPinning pinning_;
   std::unique_ptr<CudaStagingPipeline> staging_pipeline_;
 
-  std::optional<Event> lead_;  // none: nothing shows that the host is ahead of the GPU
+  std::optional<Event> lead_;  // what note_lead() recorded; none if it recorded nothing
 
   mutable std::mutex mutex_;  // for the staging pipeline and all below
   std::condition_variable changed_;
   Phase phase_ = Phase::idle;
   Done done_;
   std::int64_t timeout_ms_ = 0;
-  std::optional<Deadline> deadline_;  // once the GPU has got to the copy
+  std::optional<Deadline> deadline_;  // of the copy; set when the GPU gets to it
   bool has_ended_ = false;            // all of a released copy is enqueued
   bool dead_ = false;                 // the context died
   bool is_late_ = false;              // the GPU has not ended a copy that was given up

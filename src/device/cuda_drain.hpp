@@ -23,8 +23,8 @@ class CudaDrain {
     }
   }
 
-  // Returns false if the work has not finished by the deadline. Also returns false if the context has died, because the
-  // GPU may have written until then.
+  // Returns false if the work has not finished by the deadline, or if the context has died: then it is not known what
+  // the work did before.
   bool wait(Deadline deadline) const {
     constexpr auto pause = std::chrono::microseconds(100);
     try {

@@ -32,8 +32,9 @@ class Context {
   CUcontext context_ = nullptr;
 };
 
-// Makes a context current on the calling thread, and keeps the thread's driver calls from disturbing a graph capture
-// that any thread has begun: without this, cuEventQuery() would break the capture. The destructor restores both.
+// Makes a context current on the calling thread. Also sets the thread's mode in which its driver calls do not disturb a
+// graph capture that any thread has begun: in the default mode, cuEventQuery() would break the capture. The destructor
+// restores the previous context and mode.
 class ContextScope {
  public:
   explicit ContextScope(const Context& context)
@@ -54,10 +55,11 @@ class ContextScope {
   }
 
   const bool pushed_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the thread's own while this object lives
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // once it is set: the thread's previous mode
 };
 
-// True if work on the stream would go into a graph, or if nobody can know. Needs a current context.
+// True if work that is now enqueued on the stream would go into a graph, or if the driver cannot tell. Needs a current
+// context.
 inline bool is_captured(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   return cuda_driver().cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
@@ -100,8 +102,8 @@ class Event {
 };
 
 // A stream of our own, which does not wait for the default streams. Its kernels, NCCL's too, have the lowest priority,
-// that of ordinary streams. So the GPU begins kernels of higher priority first. It interrupts no running kernel. Copies
-// to and from the host have no priority.
+// which is also CUDA's default. So the GPU first begins kernels of streams with a higher priority. It interrupts no
+// running kernel. Copies to and from the host have no priority.
 class BackgroundStream {
  public:
   BackgroundStream() {

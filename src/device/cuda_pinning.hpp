@@ -2,10 +2,10 @@
 // mapped until the range is unpinned. Besides, it frees other memory that nothing uses any more.
 //
 // Pinning takes seconds for a large slot, and unpinning and freeing wait for the GPU. So a thread of this object does
-// all three. It pins pieces of at most pin_max_bytes, with a pause after each, because the driver may hold its lock
-// meanwhile. If the driver refuses to pin, the thread tries again, with growing pauses.
+// all three. It pins at most pin_max_bytes at a time, with a pause after each time, because the driver may hold its
+// lock meanwhile. If the driver refuses to pin, the thread tries again, with growing pauses.
 //
-// Thread-safe. No function waits for the driver. Only the destructor does: for the piece that is being pinned, and for
+// Thread-safe. No function waits for the driver. Only the destructor does: for the memory that is being pinned, and for
 // the GPU.
 #pragma once
 
@@ -28,7 +28,7 @@ class CudaPinning {
   struct Retries {
     std::int64_t first_pause_ms = 100;  // doubles each time
     std::int64_t longest_pause_ms = 60'000;
-    unsigned refusals_max = 20;  // in a row, without a piece that was pinned
+    unsigned refusals_max = 20;  // so many refusals in a row, and the thread gives up
   };
   CudaPinning(const Context& context, const Retries& retries);
   ~CudaPinning();
@@ -41,7 +41,7 @@ class CudaPinning {
   // others.
   void use(const std::vector<Range>& ranges, const Owner& owner);
   void use_also(const Range& range, const Owner& owner);
-  // Frees memory that the GPU may still use.
+  // Frees memory on this object's thread, which waits until the GPU no longer uses it.
   void free(RetiredMemory memory);
 
   // While `kept` is true, nothing is unpinned or freed, because the GPU may still use it. What is kept when this object
@@ -56,7 +56,7 @@ class CudaPinning {
   bool covers(const Range& part) const;
   // Why the driver has refused to pin a range. Empty if it has refused none.
   std::string failure() const;
-  // Returns a sentence if, after a refusal, all ranges are pinned now. Returns it only once.
+  // Returns a sentence when all ranges are pinned after the driver had refused one, and only once.
   std::optional<std::string> take_news();
 
  private:
@@ -64,7 +64,7 @@ class CudaPinning {
   struct Pinned {
     Range range;
     Owner owner;
-    std::size_t size_bytes = 0;  // that much of the range is pinned
+    std::size_t size_bytes = 0;  // from its beginning on, so much of the range is pinned
     std::vector<Registration> registrations;
   };
   using Ranges = std::vector<Pinned>;

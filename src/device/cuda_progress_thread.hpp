@@ -30,10 +30,10 @@ class CudaReplicator::ProgressThread : public std::enable_shared_from_this<Progr
   // Runs on the watchdog's thread. Returns when the progress thread leaves. If that thread misses its deadline first,
   // the watchdog ends the communicator in its place.
   void watch_thread();
-  // Called when the progress thread has ended, or was never started.
+  // Lets watch_thread() return. Call it when the progress thread has ended, or could not be started.
   void leave();
 
-  // The same as the replicator's functions.
+  // What the replicator's functions of the same names do.
   bool wait_to_meet(Deadline deadline);
   bool begin(Exchange exchange);
   void allow(std::uint64_t number, std::uint64_t steps);
@@ -87,8 +87,8 @@ class CudaReplicator::ProgressThread : public std::enable_shared_from_this<Progr
   bool finishes_ = false;                   // of the exchange that was begun last
   std::string why_;                         // why it failed, or shall fail
   std::optional<Deadline> end_deadline_;
-  // When the progress thread must have made progress; none if nobody waits for it. Notify changed_ after you set it or
-  // move it forward.
+  // By when the progress thread must have made progress; none if it owes none. Notify changed_ after you set it or move
+  // it forward.
   std::optional<Deadline> due_;
   bool has_left_ = false;           // the progress thread
   std::shared_ptr<NcclComm> comm_;  // until that thread, or the watchdog, ends it

@@ -54,9 +54,10 @@ class CudaStagingPipeline {
   void reserve_late(std::span<const Device::Copy> pieces);
   // True if all of `synchronous` has arrived.
   bool synchronous_arrived() const { return synchronous_arrived_.reached(); }
-  // Each chunk is packed, and then copied out. pack_next() and copy_next() enqueue this for the next chunk. may_pack()
-  // and may_copy(): true if that call would not block. room(): true if the GPU has emptied the sub-buffer of the next
-  // chunk to pack. is_packed() and is_copied(): true once it is enqueued for all chunks.
+  // Each chunk is packed, and then copied out. pack_next() enqueues the packing of the next chunk, and copy_next() the
+  // copy. may_pack() and may_copy(): true if that call may be made now and would not block. room(): true if the GPU has
+  // emptied the sub-buffer of the next chunk to pack. is_packed(), is_copied(): true once packing or copying is
+  // enqueued for all chunks.
   bool is_packed() const { return piece_ == overlapped_count_; }
   bool is_copied() const { return is_packed() && copied_ == number_; }
   bool may_pack() { return !is_packed() && number_ - copied_ < ring_.count() && pack_backlog_.has_room(); }

@@ -27,11 +27,11 @@ class CudaTable {
   enum class Images { copied, blank };
 
   // Makes the tables of these plans. For a capture, `images` is `copied`; for a restore, `blank`. The GPU must have
-  // finished with the previous tables. Allocates if these are larger than all before, and adds what was too small to
-  // `retired`. Tensors in device memory of at least `direct_min_bytes` are marked as direct.
+  // finished with the previous tables. If these are larger than all before, allocates larger memory, and adds the
+  // memory that it replaces to `retired`. Tensors in device memory of at least `direct_min_bytes` are marked as direct.
   void assign(std::span<const Plan* const> plans, Images images, RetiredMemory& retired,
               std::size_t direct_min_bytes = SIZE_MAX);
-  // Allocates what assign() needs for these plans, and adds what was too small to `retired`.
+  // Allocates what assign() needs for these plans, and adds the memory that it replaces to `retired`.
   void reserve(std::span<const Plan* const> plans, RetiredMemory& retired);
   // Copies the tables to the GPU, on this stream.
   void upload(CUstream stream) const;
@@ -53,7 +53,7 @@ class CudaTable {
   void stage(RetiredMemory& retired);
 
   std::vector<kernels::device::DeviceSegment> entries_;
-  std::vector<std::size_t> first_entries_;  // of each plan, and the end
+  std::vector<std::size_t> first_entries_;  // by plan: its first entry in entries_. At the end: the number of entries
   std::vector<Image> images_;
   std::vector<std::size_t> imaged_;  // the entry of each image
   std::size_t image_bytes_ = 0;

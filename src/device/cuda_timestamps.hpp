@@ -27,7 +27,8 @@ namespace ckpt::device {
 class CudaTimestamps : public StreamTimestamps {
  public:
   // `words` has the words that points write. The constructor lets the GPU write the first word's own value, to find out
-  // whether it can. So that word must not be in use yet. Throws Failure, also if the GPU cannot write it.
+  // whether it can. So that word must not be in use yet. Throws Failure if the GPU cannot write it or does not answer,
+  // or if a call of the driver fails.
   CudaTimestamps(int ordinal, Range words, std::shared_ptr<void> owner, Reached reached);
   ~CudaTimestamps() override;
   CudaTimestamps(const CudaTimestamps&) = delete;

@@ -91,9 +91,9 @@ class StreamTimestamps {
     std::atomic<std::uint32_t>* word = nullptr;  // null: the GPU writes nothing
     std::uint32_t value = 0;
   };
-  // Called when the GPU has reached a point of `track`, at the time `at`. Calls come from one thread, in the order of
-  // `at`, with one exception: a point waits until the earlier points of its track are reached, so its call may come
-  // after those of later points of other tracks. Must not throw.
+  // Called when the GPU has reached a point of `track`, at the time `at`. Calls come from one thread, usually in the
+  // order of `at`. On one track they always do. The call for a point may come after the call for a later point of
+  // another track, because each point waits until the earlier points of its own track are reached. Must not throw.
   using Reached = std::function<void(std::uint32_t track, Clock::time_point at)>;
 
   virtual ~StreamTimestamps() = default;
@@ -107,8 +107,8 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // Prepares for tensors in this kind of memory. `data` is one of them. Throws Failure if they are out of reach. The
-  // caller puts a tensor's name before the sentence.
+  // Prepares for tensors in this kind of memory. `data` is the address of one. Throws Failure if the device cannot
+  // access that memory. The caller puts a tensor's name before the sentence.
   virtual void reach(ckpt_memory memory, const void* data) = 0;
   // Any thread. Starts to prepare ranges for a later attach(), and returns at once: a thread of the device does the
   // work, which may take long. `owner` is as in attach(). Does not throw.
@@ -118,22 +118,22 @@ class Device {
   // them. Do not call attach() while a copy runs. Does not throw: after a failure, the device is broken(), and tries
   // again by itself.
   virtual void attach(const std::vector<Range>& ranges, const Owner& owner) = 0;
-  // Adds a range to those of attach(). All else is as in attach().
+  // Adds a range to those of attach(), under the same rules.
   virtual void attach_also(const Range& range, const Owner& owner) = 0;
   // Waits until the work is done that attach() and attach_also() have begun. Returns false if the deadline passes
   // first; then do not call start() yet. attaching() says in a few words how far this work is.
   virtual bool wait_until_attached(Deadline /*deadline*/) { return true; }
   virtual std::string attaching() const { return {}; }
-  // Returns a sentence if what had failed works again by itself. Returns it only once.
+  // Returns a sentence, only once, when something that had failed works again.
   virtual std::optional<std::string> take_news() { return std::nullopt; }
   // Throws Failure (CKPT_ERR_INVALID), which names `call`, if one of these streams is being captured into a CUDA graph:
-  // the GPU would not do now what is enqueued there. This check does not disturb the graph's capture. `streams` are
-  // those of the next start(), release() or load().
+  // what is enqueued there goes into the graph, and the GPU does not do it now. This check does not disturb the graph's
+  // capture. `streams` are those of the next start(), release() or load().
   virtual void check_streams(const char* /*call*/, std::span<const Stream> /*streams*/) const {}
   // True if nothing can be captured now. failure() says why. If the reason is a copy that the GPU has not ended, the
   // device works again once the GPU has ended it.
   virtual bool broken() const = 0;
-  // True if the ranges could not be pinned. Another attach() may help then, even with the same ranges.
+  // True if the ranges could not be pinned. Then call attach() again, even with the same ranges: it may succeed now.
   virtual bool wants_ranges() const { return false; }
   // One sentence about the last failure. Empty if there was none.
   virtual std::string failure() const = 0;
@@ -170,11 +170,11 @@ class Device {
   virtual void note_lead(Stream /*stream*/) {}
   virtual bool is_ahead() const { return false; }
 
-  // Releases the tensors: afterwards they may change. On the host, waits for the copy. With CUDA the host does not
-  // wait unless gigabytes are left to be enqueued, and work enqueued later on `streams` may change them. `done` is
-  // called once, with true if the pieces are whole: before this returns, or later on a thread of the device. It must
-  // not throw. Returns false, without calling `done`, if the copy failed or did not end in time. Then call cancel().
-  // With CUDA the time begins when the GPU gets to the copy.
+  // Releases the tensors: afterwards they may change. On the host, waits for the copy. With CUDA, work that is enqueued
+  // later on `streams` may change the tensors. The host then waits only if gigabytes of the copy are left to be
+  // enqueued. `done` is called once, with true if the pieces are whole: before this returns, or later on a thread of
+  // the device. It must not throw. Returns false, without calling `done`, if the copy failed or did not end in time.
+  // Then call cancel(). With CUDA the time begins when the GPU gets to the copy.
   using Done = std::function<void(bool whole)>;
   virtual bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) = 0;
   // Gives up the running copy. Once it returns, `done` is not called, and nothing reads the tensors or writes the
@@ -204,8 +204,8 @@ class Device {
 
   // For GPU replication. new_communicator_id() makes the id with which members of a group meet; one member calls it.
   // replicator() creates one member's replicator. It receives into `receive_buffers`. These must be whole pages, and
-  // the caller keeps them mapped as long as `failed` exists. check_replication() finds out early whether the other two
-  // would refuse. All throw Failure, also if no tensor is on a GPU.
+  // the caller keeps them mapped as long as `failed` exists. check_replication() throws early what the other two
+  // functions would throw, as far as that is known. All three throw Failure, for example if no tensor is on a GPU.
   virtual void check_replication(const char* const* /*environment*/) const { refuse_replication(); }
   virtual Replicator::Id new_communicator_id() { refuse_replication(); }
   virtual std::unique_ptr<Replicator> replicator(const Replicator::Group& /*group*/,

@@ -6,10 +6,9 @@
 //
 // - A member that has captured a checkpoint promises the first steps of this checkpoint's exchange, up to some
 //   number. It issues the steps that all members have promised, whatever happens.
-// - A member goes on to a newer checkpoint when all steps that all members have promised have ended. Besides, the
-//   member must have promised no more steps than these, or another member must have gone on already. When the
-//   first member goes on, all steps that it promised have ended. So all other members have issued the same steps, and
-//   no more.
+// - A member goes on to a newer checkpoint when its exchange has ended. It may go on earlier, when all steps have ended
+//   that all members promised, and either it has promised no others, or another member has gone on. So the first member
+//   that goes on leaves no promised step open. All members have then issued the same steps, and will issue no more.
 // - A member that gives up says so in its state. Then no member issues anything any more.
 //
 // This relies on one fact: a step ends on no member before all members have issued it. The reason is that in each step
@@ -38,7 +37,7 @@ class Agreement {
   // `members`: how many members there are. `member`: this member's number.
   Agreement(std::uint32_t members, std::uint32_t member) : states_(members), member_(member) {}
 
-  // This member's state. Send it to the others when it has changed, and repeat it.
+  // This member's state. Send it to the others when it has changed, and repeat it, because messages may be lost.
   const State& own() const { return states_[member_]; }
   // Takes another member's state. Ignores a state that is older than the known one.
   void receive(std::uint32_t member, const State& state);
@@ -47,8 +46,8 @@ class Agreement {
   void offer(std::uint64_t checkpoint, std::uint64_t length_bytes, std::uint64_t chunk_bytes);
   // Promises at least the first `steps` steps. Ignored if `checkpoint` is no longer own().checkpoint.
   void promise(std::uint64_t checkpoint, std::uint64_t steps);
-  // Says that the first `steps` of all `of` steps of the checkpoint's exchange have ended here. Ignored if `checkpoint`
-  // is no longer own().checkpoint.
+  // Says that the first `steps` steps of the checkpoint's exchange have ended here. The exchange has `of` steps.
+  // Ignored if `checkpoint` is no longer own().checkpoint.
   void ended(std::uint64_t checkpoint, std::uint64_t steps, std::uint64_t of);
   void give_up() { states_[member_].has_given_up = true; }
 

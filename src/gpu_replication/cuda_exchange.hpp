@@ -8,9 +8,9 @@
 //
 // It enqueues only work that can begin at once, and a step only after the step before has crossed. Work that waits on a
 // stream may block training's own work (CUDA_DEVICE_MAX_CONNECTIONS). Then two members might wait for each other for
-// ever, each with a chunk behind a collective of training. A member that did not issue an allowed step would also block
-// the others. So each member issues all allowed steps, whatever happens. A step may be allowed only after all members
-// have promised to issue it.
+// ever: on each, a chunk waits behind a collective of training, which needs the other member. A member that did not
+// issue an allowed step would also block the others. So each member issues all allowed steps, whatever happens. A step
+// may be allowed only after all members have promised to issue it.
 //
 // Only the progress thread uses it, with the context current. advance() and its callbacks wait only if a queue of the
 // driver is full. Each advance() calls `fill` at most once.

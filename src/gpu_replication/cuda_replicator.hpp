@@ -35,8 +35,8 @@ class CudaReplicator {
   };
   // Reports the failure. Called at most once, on a thread of the replicator or in its destructor. From then on nothing
   // reads or writes the memory given to begin(), unless `is_stuck`. `is_stuck`: the GPU or NCCL did not stop in time
-  // and may still access that memory, so it must stay for good. So must everything that a `fill` callback uses, if it
-  // has not returned.
+  // and may still access that memory, so that memory must stay for good. If a `fill` callback has not returned, all
+  // that it uses must stay, too.
   //
   // This function and the callbacks of an exchange must not throw, block or destroy the replicator. No callback runs
   // after this one, or after the destructor. A thread of the replicator may destroy the callbacks later than that.

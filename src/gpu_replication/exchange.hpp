@@ -16,8 +16,8 @@ namespace ckpt::schedule {
 
 struct ExchangeRequest {
   std::vector<std::uint64_t> lengths_bytes;   // of each member's piece
-  std::uint64_t reserved_bytes = 128u << 20;  // R: memory of each member, for the chunks that it sends and receives
-  std::uint32_t buffers = 4;                  // p: how many steps may be under way
+  std::uint64_t reserved_bytes = 128u << 20;  // memory of each member, for chunks sent and received (R in GEMINI)
+  std::uint32_t buffers = 4;                  // how many steps may be under way (p in GEMINI)
   std::uint64_t grain_bytes = 64u << 10;      // a chunk's size is a multiple of this, except at the end of a piece
 };
 
@@ -35,7 +35,7 @@ struct ExchangeTransfer {
 class ExchangePlan {
  public:
   // Throws std::invalid_argument if there are no members or no buffers, if `grain_bytes` is 0, or if `reserved_bytes`
-  // are fewer than `grain_bytes` for each of the places() of every buffer. The exception's text names the wrong value.
+  // is less than `buffers` * places() * `grain_bytes`. The exception's text names the wrong value.
   explicit ExchangePlan(const ExchangeRequest& request);
 
   std::uint32_t members() const { return static_cast<std::uint32_t>(lengths_bytes_.size()); }

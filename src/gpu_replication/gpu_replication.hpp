@@ -57,8 +57,8 @@ class GpuReplication {
   bool is_held() const { return is_held_.load(std::memory_order_relaxed); }
   // Makes GPU replication end, and does not wait for the end. Use it when an exchange cannot succeed any more.
   void give_up(const std::string& why);
-  // Call this when the rank has captured a newer checkpoint. `piece` must not change until its slot is granted again.
-  // It must stay mapped and pinned until `owner` is destroyed or end() has returned.
+  // Call this when the rank has captured a newer checkpoint. `piece` must not change until the agent grants its slot
+  // for another snapshot. It must stay mapped and pinned until `owner` is destroyed or end() has returned.
   void captured(CheckpointId checkpoint, std::span<const std::byte> piece, std::shared_ptr<const void> owner);
   // Ends GPU replication and tells the other members why. After that the GPU reads no captured piece any more. If the
   // GPU cannot be stopped, the memory of these pieces is never freed.

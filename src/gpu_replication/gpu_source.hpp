@@ -1,6 +1,7 @@
-// GpuSource is the replica source for pieces that arrive from GPU to GPU (docs/gpu.md). It accepts an order if the
-// piece should arrive in the receive buffer of a rank on this node, and if the fetch is not urgent. If bytes do not
-// arrive in time, it fetches them from the memory of the node that the order names.
+// GpuSource is the replica source for pieces that arrive from GPU to GPU (docs/gpu.md). It takes a fetch if the piece
+// should arrive in the receive buffer of a rank on this node, and if the fetch is not urgent. Other fetches go to the
+// next replica source. If bytes do not arrive in time, it fetches them from the memory of the node that
+// FetchRequest::order names.
 #pragma once
 
 #include <memory>

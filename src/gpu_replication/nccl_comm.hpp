@@ -57,9 +57,9 @@ class NcclComm {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  // Returns the lock to hold during each call to NCCL, so that nobody ends the communicator meanwhile. Only a call of
-  // exchange() can hang in the driver. It has nothing on the GPU yet that anyone might wait for. Throws Failure if
-  // abort() was called.
+  // Returns the lock to hold during each call to NCCL, so that nobody ends the communicator meanwhile. Only exchange()
+  // can hang while it holds the lock, namely in the driver. abort() then waits for it. That harms nobody, because this
+  // exchange() has put nothing on the GPU yet. Throws Failure if abort() was called.
   Lock use() const;
 
   const int ranks_, rank_;

@@ -24,7 +24,7 @@ class ReceiveBackoff {
 
  private:
   std::uint32_t misses_ = 0;       // waits in a row in which less than half arrived
-  std::uint32_t synchronous_ = 0;  // how many of the next fetches do not wait
+  std::uint32_t synchronous_ = 0;  // how many of the next fetches begin at the other node, without waiting
 };
 
 }  // namespace ckpt::agent

@@ -75,7 +75,7 @@ class ReceivedFetch : public std::enable_shared_from_this<ReceivedFetch> {
   const Done done_;
   arena::Manifest manifest_;  // constant once leaves are being taken
 
-  mutable std::mutex mutex_;  // for all below, until the rest is fetched
+  mutable std::mutex mutex_;  // for all below. In stage `fetching` one thread uses them, except is_cancelled_
   enum class Stage { asking, taking, fetching } stage_ = Stage::asking;
   bool is_busy_ = false;  // a digest thread is taking leaves
   bool is_cancelled_ = false;

@@ -35,8 +35,8 @@ class ReplicationManager {
     std::function<void(core::Rank)> ring;                     // wakes the rank's trainer, so that it reads its page
     std::function<void()> look;                               // makes fetches look whether bytes have arrived
     std::function<void(const std::string& sentence)> notice;  // writes a notice for people
-    // Returns how many bytes the slots will take that the agent still has to make, for pieces of this size: slots of
-    // this node's ranks, and slots for peers' pieces.
+    // Returns how much memory the agent still needs, in bytes, for slots that it has not made yet: those of this node's
+    // ranks, and those for peers' pieces. Each piece counts as `piece_bytes`.
     std::function<std::uint64_t(std::uint64_t piece_bytes)> bytes_to_come;
   };
   explicit ReplicationManager(Dependencies dependencies) : deps_(std::move(dependencies)) {}
@@ -83,7 +83,7 @@ class ReplicationManager {
   std::optional<int> receive_buffer_fd(core::Rank rank) const;
   struct Status {
     bool is_device = false;  // the rank's pieces go from GPU to GPU, not from host to host
-    bool has_begun = false;  // false while members may still be joining
+    bool has_begun = false;  // the rank's trainer has named a checkpoint to exchange
     std::uint64_t gpu_received_bytes = 0;
     std::string trouble;  // why pieces go from host to host; "" if GPU replication works or was not wanted
   };
@@ -95,13 +95,13 @@ class ReplicationManager {
     core::ReplicationGroup group;
     std::shared_ptr<arena::ReceiveBuffer> receive_buffer;       // null: pieces go from host to host
     bool is_made = false, is_being_made = false;                // the receive buffer's places
-    std::vector<std::optional<arena::ReplicationState>> words;  // state of each member
+    std::vector<std::optional<arena::ReplicationState>> words;  // by member: its state; none: not known yet
     std::map<std::size_t, CheckpointId> fetching;               // by place: the newest checkpoint being fetched
     std::map<std::size_t, ReceiveBackoff> backoff;              // by place
     std::string trouble;                                        // why it has ended; "" if it has not
     std::uint64_t gpu_received_bytes = 0;
     std::uint64_t reserved_bytes = 0;  // memory that the receive buffer takes of the arena
-    std::uint32_t ticks = 0;           // since the state of its trainer last changed
+    std::uint32_t ticks = 0;           // calls of tick() since the state of its trainer last changed
   };
   struct MemberRef {
     core::Rank rank = 0;

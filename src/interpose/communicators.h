@@ -14,8 +14,8 @@ void communicator_made(ncclComm_t handle);
 int communicator_use(ncclComm_t handle);
 void communicator_done(ncclComm_t handle);
 
-/* The same for a communication on a stream. They also mark it: at once, or when the group ends if it is in a group of
- * NCCL calls. */
+/* For a communication on a stream, call these two instead. They also mark the communication. In a group of NCCL calls
+ * it is marked when the group ends, otherwise at once. */
 int communication_begin(ncclComm_t handle, cudaStream_t stream);
 void communication_end(ncclComm_t handle, cudaStream_t stream, int result);
 void group_start(void);

@@ -1,5 +1,6 @@
-/* The part of NCCL's C interface that libckptinterpose stands before. NCCL's own header would need NCCL and the CUDA
- * runtime on the build machine. Names and order of parameters are NCCL's. Enums are passed as int. */
+/* The part of NCCL's C interface for which libckptinterpose has functions of its own, which call NCCL's. NCCL's own
+ * header would need NCCL and the CUDA runtime on the build machine. Names and order of parameters are NCCL's. Enums are
+ * passed as int. */
 #ifndef CKPT_INTERPOSE_NCCL_H
 #define CKPT_INTERPOSE_NCCL_H
 

@@ -7,8 +7,9 @@
 // - Closing the listener and the worker. A connection that has not sent all of its first bytes outlives the listener,
 //   but uses the listener's memory when more bytes arrive. Such a connection ends only with the worker, which must be
 //   closed after the listener.
-// - Rejecting a connection. UCX remembers an unhandled socket event by the number of the socket's descriptor. A later
-//   connection may get this number, and then the event. An accept that fails rejects a connection, too.
+// - Rejecting a connection. Meanwhile UCX cannot handle an event of the connection's socket, and remembers the event by
+//   the number of the socket's descriptor. A later connection may get this number, and then the event. While the
+//   asynchronous thread is paused, it finds no events. An accept that fails rejects a connection, too.
 //
 // The gate stops the asynchronous thread inside a handler of ours, where the thread has none of UCX's locks. Only one
 // thread at a time may close the gate, and never the asynchronous thread itself.

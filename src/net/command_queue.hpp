@@ -1,8 +1,8 @@
 // CommandQueue passes commands, in order, to a thread that waits on file descriptors. The queue's own descriptor is
 // readable while the queue is not empty.
 //
-// The queue is bounded. Transport::send() limits the messages in it. Whoever pushes another command waits for its
-// answer, so there are never many of those. If the queue is full nevertheless, push() throws Failure.
+// The queue is bounded. Transport::send() limits the messages in it. Of other commands, such as fetches and new
+// addresses, there are never nearly as many. If the queue is full nevertheless, push() throws Failure.
 //
 // Thread-safe, except run_all(), which only one thread calls.
 #pragma once

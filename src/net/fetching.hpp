@@ -8,7 +8,7 @@
 //
 // A fetch may fail in any state: time-out, refusal, broken link. Fetching then accepts no new chunk, tells the sender,
 // and waits until the receives under way have ended. A single receive cannot be cancelled. If the receives do not end
-// soon, Fetching fails the link, which ends all of them.
+// within 250 ms, Fetching fails the link, which ends all of them.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once

@@ -3,8 +3,8 @@
 //
 // An operation is a send or a receive under way. It ends when its bytes were sent or received, or some time after the
 // link was closed. Then the link calls the operation's `done`, exactly once, and nobody can reach the operation's
-// memory any more. A link with operations fails if it makes no progress for too long, because the peer may be stopped
-// but alive.
+// memory any more. A link with operations fails if it makes no progress for TransportOptions::progress_timeout_ms,
+// because the peer may be stopped but alive.
 //
 // This node makes an outgoing link, and a peer makes an incoming one. An outgoing link exists before its connection
 // does. It is open once the peer's listener has accepted this node.
@@ -86,8 +86,8 @@ class Link : public std::enable_shared_from_this<Link> {
   // delivers `arrival`.
   void receive(Arrival& arrival, std::span<std::byte> memory, Done done);
 
-  // Passes the payload of `arrival` to `then`, at once or when it was received. Drops the payload if this peer has too
-  // many bytes under way to us.
+  // Passes the payload of `arrival` to `then`, at once or when it was received. Drops the payload if more than 128 MiB
+  // of payloads would be under way to us on this link.
   void read(Arrival& arrival, std::function<void(std::span<const std::byte>)> then);
 
   // Marks the link as failed. If it has failed already, keeps the first reason. The link's owner closes it afterwards.

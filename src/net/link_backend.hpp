@@ -11,7 +11,7 @@
 
 namespace ckpt::net {
 
-// What a backend tells the transport. progress() calls these functions.
+// What a backend tells the transport. LinkBackend::progress() calls these functions.
 class BackendEvents {
  public:
   virtual void arrived(wire::Kind kind, const std::shared_ptr<Link>& from, Arrival& arrival) = 0;

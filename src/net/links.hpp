@@ -24,7 +24,7 @@ namespace ckpt::net {
 class Links {
  public:
   using OnDown = std::function<void(const std::shared_ptr<Link>&)>;
-  // Dials the peer's listener at `address` for a link. Then on_dialed() is called with the result.
+  // Dials the peer's listener at `address` for a link, and later calls on_dialed() with the result.
   using Dial = std::function<void(const std::shared_ptr<Link>&, const std::string& address)>;
 
   // `on_down` is called for every link before the link is closed. Operations on the link may still be under way then.

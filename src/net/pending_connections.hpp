@@ -1,5 +1,6 @@
 // PendingConnections holds the sessions of peers that have proven the token to the listener and have not said hello
-// yet. Each session is valid for one connection, and for at most 10 s. If there are too many, the oldest is dropped.
+// yet. Each session is valid for one connection, and for at most 10 s. If there are 4096, a new one takes the place of
+// the oldest.
 //
 // Thread-safe.
 #pragma once

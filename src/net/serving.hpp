@@ -1,15 +1,15 @@
 // Serving is the part of the transport that sends pieces to the peers that ask for them. It sends each piece in chunks,
 // a few at a time. fetching.hpp is the other side.
 //
-// Serving serves at most serves_max ordinary requests at once, and as many urgent ones in addition. Further requests
-// wait, and Serving tells the asking peers so. If too many requests wait, it refuses new ones. The pacer decides when a
-// chunk leaves. A chunk is under way until its receiver has acknowledged it. While chunks wait for the pacer, Serving
-// sends the asking peer a sign of life now and then. A piece stays pinned until the sends of all its chunks have ended,
-// even if that peer is gone.
+// Serving serves at most 8 ordinary and 8 urgent requests at once. Further requests wait, and Serving tells the asking
+// peers so. If 1024 requests wait, it refuses new ones. The pacer decides when a chunk leaves. A chunk is under way
+// until its receiver has acknowledged it. While chunks wait for the pacer, Serving sends the asking peer a sign of life
+// now and then. A piece stays pinned until the sends of all its chunks have ended, even if that peer is gone.
 //
 // Serving also sends pieces that this node still receives: each chunk as soon as all of its bytes are ready. If no more
-// bytes will come, it tells the asking peer so. An urgent request for a piece that is not here waits a while, because
-// the piece may be about to arrive: the leader tells two nodes at the same time to fetch the piece, one from the other.
+// bytes will come, it tells the asking peer so. An urgent request for a whole piece that is not here waits up to 1 s
+// for the piece to begin to arrive, because the leader tells two nodes at the same time to fetch it, one from the
+// other. Serving answers all other requests for missing pieces at once: not there.
 //
 // Not thread-safe: only the transport's thread uses it.
 #pragma once

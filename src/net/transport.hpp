@@ -52,8 +52,8 @@ struct ServedPiece {
   std::span<const std::byte> manifest;  // sent with the answer if the asker wants it
   std::span<const std::byte> data;
   std::shared_ptr<void> pin;
-  // Only for a piece that this node still receives. Returns how many of its bytes, from the first one on, may be sent
-  // now. Nothing: no more bytes will come. Never returns fewer bytes than before. Null: all bytes may be sent.
+  // Only set for a piece that this node still receives. Returns how many of its bytes, from the first one on, may be
+  // sent now, never fewer than before. Returns nothing if no more bytes will come.
   std::function<std::optional<std::size_t>()> ready_bytes = {};
 };
 
@@ -83,8 +83,8 @@ class Sink {
   // The bytes [offset_bytes, offset_bytes + size_bytes) of that memory have arrived. Chunks may arrive in any order;
   // each byte arrives once.
   virtual void received(std::size_t offset_bytes, std::size_t size_bytes) = 0;
-  // How many chunks have arrived and are still being verified. If there are sub_buffers or more, the source waits
-  // before it sends the next chunk.
+  // How many chunks have arrived and are still being verified. If there are TransportOptions::sub_buffers or more, the
+  // source waits before it sends the next chunk.
   virtual std::size_t backlog() const { return 0; }
   // Returns whether the receiver still wants the bytes. If not, the fetch ends with FetchEnd::refused.
   virtual bool wanted() const { return true; }
@@ -141,8 +141,8 @@ class Transport {
   // again after it broke.
   virtual void set_peer(PeerId peer, std::uint64_t node_instance, const std::string& address) = 0;
 
-  // [any thread] Queues a message to a peer. Returns false, and queues nothing, if the queue is full or set_peer() was
-  // not called for this peer.
+  // [any thread] Queues a message to a peer. Returns false, and queues nothing, if the queue is full, the message is
+  // larger than message_bytes_max, or set_peer() was not called for this peer.
   virtual bool send(PeerId to, std::vector<std::byte> message) = 0;
 
   // [any thread] Fetches a part of a piece into `sink`. The fetch times out after `timeout_ms`. Whenever the source

@@ -47,7 +47,8 @@ inline constexpr std::uint32_t version = 16;
 inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
 inline constexpr std::size_t grain_bytes = 64u << 10;
-// How long the asking side may be without room for chunks, in multiples of TransportOptions::progress_timeout_ms.
+// How long the asking side may be without room for chunks, in multiples of TransportOptions::progress_timeout_ms. After
+// that time, each side gives up the fetch.
 inline constexpr std::int64_t room_timeout = 10;
 
 enum Kind : std::uint16_t {

@@ -21,7 +21,8 @@ struct StoredCheckpoint {
   std::string problem;       // a sentence that says why the checkpoint cannot be used; empty: it is usable
   bool is_withheld = false;  // true: storage refused to let us read the checkpoint, so it may be complete
   // The largest incarnation in the names of the checkpoint's files or in its manifest.json; 0: none was found. Ignores
-  // a file name whose incarnation is far above those of all manifests, because anybody can make such a file.
+  // a file name whose incarnation is more than 65,536 above those in all manifest.json, because anybody can make such a
+  // file.
   std::uint64_t newest_incarnation = 0;
   std::string remark;  // a sentence about an ignored file name; empty: none was ignored
   bool usable() const { return problem.empty(); }

@@ -47,7 +47,7 @@ struct Operation {
   std::size_t size_bytes = 0;         // for read and write
   std::shared_ptr<const void> owner;  // keeps the memory at `data`
   std::uint64_t tag = 0;              // for the submitter; the queue does not use it
-  std::shared_ptr<void> waiter;       // for the submitter, too
+  std::shared_ptr<void> waiter;       // for the submitter, too: takes the Completion of a File's transfer; else null
 
   // Set when the operation has ended:
   bool ended = false;

@@ -6,8 +6,9 @@
 // WriteQueue has two threads. One writes this node's pieces. The other completes checkpoints and removes old ones. So
 // the pieces of the next checkpoint need not wait for that.
 //
-// Thread-safe. No call waits for storage except the destructor, which cancels all requests (at most 100 ms). `done` is
-// called once for each request, on a thread of the queue or of the caller. It must not block or call the queue.
+// Thread-safe. No call waits for storage except the destructor, which cancels all requests and takes at most 100 ms.
+// `done` is called once for each request, on a thread of the queue or of the caller. It must not block or call the
+// queue.
 #pragma once
 
 #include <cstdint>

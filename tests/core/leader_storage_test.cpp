@@ -544,6 +544,23 @@ TEST(LeaderStorage, WhatAnOlderIncarnationStoredBeyondTheRestoredCheckpointPostp
   EXPECT_TRUE(job.storage->steps.contains(CheckpointId(job.incarnation(), 20)));
 }
 
+// Two ranks go on from what four had captured and not yet committed. Until they commit, the newest commit is an older
+// one of the four, and the leader knows the places of two ranks' shards alone.
+TEST(LeaderStorage, WhatMoreRanksCommittedIsNotWrittenWithoutTheirShards) {
+  Stored job(4, 4, 1000);
+  job.takes_shards = true;
+  job.train(1, 3);
+  job.fetching = false;  // no copies of iteration 4 arrive
+  job.train(4, 4);
+  job.restart_with(2, own_node);
+  job.advance(4000);
+  EXPECT_EQ(job.incarnation_record().decision.checkpoint, CheckpointId(1, 4));
+  EXPECT_EQ(job.incarnation_record().base, CheckpointId(1, 3));
+  job.rot(0, main_shard(0), CheckpointId(1, 3));  // a copy of the commit is lost, which is a reason to store it
+  job.advance(4000);
+  EXPECT_EQ(job.later_steps(), 0u);
+}
+
 TEST(LeaderStorage, AStepOfAnotherWorldSizeIsAMismatch) {
   Stored job(2, 2);
   job.train(1, 12);

@@ -15,8 +15,8 @@
 namespace ckpt::agent {
 
 struct KeptManifests {
-  std::uint32_t rows = 0;                               // lost members that the group survives
-  std::uint32_t member = 0;                             // the member of the group that stores this parity
+  std::uint32_t rows = 0;    // how many lost members the group survives
+  std::uint32_t member = 0;  // which member of the group stores this parity: an index into `members`
   std::vector<std::optional<arena::Manifest>> members;  // of each member's shard; nothing if the member has no shard
 };
 

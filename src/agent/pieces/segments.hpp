@@ -33,7 +33,7 @@ struct SlotNeed {
   std::uint64_t data_bytes = 0;    // largest piece
   std::uint64_t layout_bytes = 0;  // largest layout
   std::uint32_t slots = 0;         // least number of slots; 0: as many as a segment starts with
-  bool has_spare = false;          // one slot more than that, for a private shard (core::GrantSlots::spare)
+  bool has_spare = false;          // one slot more, for a private shard: its trainer keeps a free slot
 };
 
 class Segments {
@@ -57,10 +57,10 @@ class Segments {
   // Null if there is no such segment.
   std::shared_ptr<arena::Segment> find(const SegmentKey& key) const;
 
-  // Makes or enlarges segments until all needs are met. A segment that needs more slots grows. A segment that needs
-  // larger slots is replaced by a new one, into which its pieces are copied. Makes all new segments or none. Fails if
-  // there is not enough memory for that and `extra_bytes` more. Calls `done` on the core thread, at once or later: with
-  // nothing, or with the reason of a failure.
+  // Makes or enlarges segments until all needs are met. A segment that needs more slots grows. If it needs larger
+  // slots, or more of them than its file can have, a new segment replaces it, and its pieces are copied there. Makes
+  // all new segments or none. Fails if there is not enough memory for that and `extra_bytes` more. Calls `done` on the
+  // core thread, at once or later: with nothing, or with the reason of a failure.
   using Done = std::function<void(std::optional<Failure>)>;
   void ensure(const std::vector<std::pair<SegmentKey, SlotNeed>>& needs, std::uint64_t extra_bytes, Done done);
 

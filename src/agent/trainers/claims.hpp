@@ -42,11 +42,12 @@ std::vector<LivingTrainer> living_trainers(const std::string& directory);
 
 class Claims {
  public:
-  // Reads the records that an earlier agent left in `directory`. Their trainers may have ended since the agent looked
-  // which of them live, so sweep() returns those that have.
+  // Reads the records that an earlier agent left in `directory`. The next sweep() returns those of their trainers that
+  // have ended, also if living_trainers() found them alive.
   explicit Claims(std::string directory);
 
-  // admitted: the claimant has the rank. wait: an earlier trainer may still write. superseded: the engine cannot go on.
+  // admitted: the claimant has the rank. wait: an earlier trainer may still write. superseded: the claimant has joined
+  // an incarnation, but this node no longer knows it as the rank's trainer. It must be restarted.
   enum class Verdict { admitted, wait, superseded };
   struct Answer {
     Verdict verdict = Verdict::wait;
@@ -89,7 +90,8 @@ class Claims {
 
   std::string directory_;
   std::map<core::Rank, Holder> holders_;
-  std::vector<Retired> ended_;  // recorded trainers that had ended before; not returned yet, and none has a holder
+  // Trainers that had a record and had ended when this object was made. claim() and sweep() take them from here.
+  std::vector<Retired> ended_;
 };
 
 }  // namespace ckpt::agent

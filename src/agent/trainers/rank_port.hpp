@@ -25,8 +25,8 @@ namespace ckpt::agent {
 struct OpenGrant {
   std::uint64_t sequence = 0;        // the grant's number
   std::vector<core::SlotRef> slots;  // empty: the trainer has used the grant
-  std::optional<core::SlotRef> spare =
-      {};  // for the private shard; the trainer has it also after it has used the grant
+  // A second slot for the private shard. Once the grant is used: the one of the two that the trainer did not fill.
+  std::optional<core::SlotRef> spare = {};
 };
 
 // Finds the grants of an earlier agent that trainers may still be using, by rank. Reads the control pages of living
@@ -68,7 +68,7 @@ class RankPort {
 
   // Call this when the rank joins this incarnation. From now on look() refuses captures of other incarnations.
   void joined(std::uint64_t incarnation) { incarnation_ = incarnation; }
-  // `spare`: see core::GrantSlots.
+  // Grants slots for the next snapshot. The arguments are as in core::GrantSlots.
   void grant(const core::Share& share, const std::vector<core::SlotRef>& slots,
              const std::optional<core::SlotRef>& spare = std::nullopt);
   void commit(CheckpointId checkpoint) { control_->committed(checkpoint); }
@@ -91,8 +91,8 @@ class RankPort {
     bool skipped = false;     // the trainer skipped its newest snapshot
     std::uint8_t failed = 0;  // ckpt_status of the newest snapshot that failed after the last capture; 0 if none did
   };
-  // Reads what the trainer wrote to the control page. If the trainer reports a capture and one of its slots is not
-  // whole, grants the same slots again.
+  // Reads what the trainer wrote to the control page. If the trainer reports a capture, but did not seal a whole piece
+  // in each slot, grants the same slots again.
   ControlChanges look(const Segments& segments);
   // Call this when the trainer has ended, after a last look(). Returns the pieces of a newer iteration that the trainer
   // sealed in the slots of its grant, but did not report as captured.

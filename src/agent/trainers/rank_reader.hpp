@@ -22,15 +22,17 @@ class RankReader {
  public:
   explicit RankReader(const core::RankWatch::Limits& limits) : watch_(limits) {}
 
-  // Tell the core::RankWatch of this object what happened to a rank: it has a new trainer, it restores (incarnation 0)
-  // or has restored, it gets larger slots, its engine was closed, or its process has died.
+  // Each tells the core::RankWatch what happened to a rank. add(): it has a new trainer. joined(): it begins to restore
+  // (incarnation 0) or has restored. interrupted(): it gets larger slots. remove(): its engine was closed. died(): its
+  // process ended without closing the engine.
   void add(core::Rank rank, std::int64_t pid, std::shared_ptr<const arena::Control> control, std::uint64_t incarnation);
   void joined(core::Rank rank, std::uint64_t incarnation) { watch_.joined(rank, incarnation); }
   void interrupted(core::Rank rank, Clock::time_point now);
   void remove(core::Rank rank);
   void died(core::Rank rank, Clock::time_point now);
 
-  // Reads every rank, and judges it. Returns what the core should be told, or nothing. Call it every look_every_s.
+  // Reads every rank, and judges it. Returns what the core should be told, or nothing. Call it every
+  // RankWatch::Limits::look_every_s.
   std::optional<core::RanksWatched> look(Clock::time_point now);
 
   // For `ckptctl status`: the name of the rank's pause, if it is paused.

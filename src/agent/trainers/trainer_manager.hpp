@@ -61,7 +61,7 @@ class TrainerManager {
   void carry_out(const core::RestoreReady& ready);
   void carry_out(const core::RestoreFailed& failed);
 
-  // Wakes the rank's trainer, so that it reads its replication page.
+  // Wakes the rank's trainer, so that it reads its arena::ReplicationPage.
   void ring(core::Rank rank);
 
   // Tells all trainers the job's health. This also shows them that the agent lives.
@@ -82,7 +82,7 @@ class TrainerManager {
     std::string shortage = {};  // what its GPU lacks memory for, as it reported for people; "" if nothing
     bool wants_gpu_replication = false;
     bool takes_shards = false;
-    std::uint8_t failed = 0;         // as RankPort::ControlChanges::failed
+    std::uint8_t failed = 0;         // ckpt_status of its newest failed snapshot; 0: none failed since its last capture
     std::string slots_refused = {};  // why the agent could not add a slot that its captures need; otherwise ""
   };
   const std::map<core::Rank, Trainer>& trainers() const { return trainers_; }

@@ -46,7 +46,7 @@ struct ReserveRequest {
 struct RestoreRequest {
   std::int64_t timeout_ms = 0;
   bool wants_gpu_replication = false;
-  bool takes_shards = false;  // see RankReport
+  bool takes_shards = false;  // it can take over shards that other ranks captured
 };
 
 // Reports a damaged piece among those to restore, and asks for a whole one.
@@ -65,7 +65,7 @@ class TrainerRequests {
   // trainer's process, for people.
   virtual void hello(const core::TrainerHello& hello, std::int64_t pid, Respond respond) = 0;
   // It is certain that the process has ended or the engine is closed. `died`: the process ended without closing the
-  // engine.
+  // engine, and no other trainer has claimed the rank yet.
   virtual void exited(Asker asker, bool died) = 0;
   // The rank asks for its state. The answer comes when its pieces are in this node's memory, when the restore has
   // failed, or after request.timeout_ms.

@@ -112,7 +112,7 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
   const Done done_;
   placement::ParityLayout layout_;
 
-  // Constant once the chunks begin.
+  // Constant from the first chunk on.
   std::map<std::string, Input> inputs_;  // all pieces that may be read
   std::vector<placement::DecodeStep> steps_;
   std::vector<std::shared_ptr<const kernels::Coder>> coders_;  // of each step

@@ -28,8 +28,8 @@ class FetchDestination {
   // not fit, leaves the slot as it is and returns false or nothing. The second function returns the decoded manifest.
   bool begin(const arena::Manifest& manifest);
   std::optional<arena::Manifest> begin(std::span<const std::byte> encoded_manifest);
-  // Empties the slot for parity that is encoded for the first time. Its manifest follows only from its bytes, so only
-  // the size of its layout is known. Returns false if the piece does not fit.
+  // Empties the slot for parity that is encoded for the first time. Its manifest can be made only when its bytes are
+  // there, so only the size of the layout is known. Returns false if the piece does not fit.
   bool begin_unknown(std::uint64_t layout_bytes);
 
   // Between begin() and seal(): verify() returns whether the leaves from `first_leaf` up to, without, `last_leaf` match

@@ -25,7 +25,7 @@ class ArrivingPieces {
   void add(const net::PieceName& name, const std::shared_ptr<FetchSink>& sink);
   // The fetch of the piece has ended. `piece`: the piece if it is whole, else null.
   void remove(const net::PieceName& name, const Pin& piece);
-  // Nothing if no such piece is arriving, or none of it is here.
+  // Nothing if no such piece is arriving, if its manifest is not here yet, or if its fetch has failed.
   std::optional<net::ServedPiece> find(const net::PieceName& name) const;
 
  private:
@@ -57,8 +57,8 @@ class PeerSource : public ReplicaSource {
 // its bytes are there. `done` runs exactly once, on one of these threads, when nothing writes to the slot any more. If
 // the fetch has failed, nothing reads it any more, either.
 //
-// serve() sends verified bytes on to other nodes while further bytes arrive. Such a node may still read when the piece
-// is whole and `done` has run. So keep() must then keep the piece in its slot.
+// serve() sends verified bytes on to other nodes while further bytes arrive. Such a node may still be reading when the
+// piece is whole and `done` has run. So ArrivingPieces then calls keep(), which keeps the piece in its slot.
 class FetchSink : public net::Sink, public RunningFetch, public std::enable_shared_from_this<FetchSink> {
  public:
   // If `result` is complete, the piece is sealed in the slot and has this manifest.
@@ -69,7 +69,7 @@ class FetchSink : public net::Sink, public RunningFetch, public std::enable_shar
 
   void cancel() override;  // [any thread]
 
-  // [any thread] Nothing before begin(), and after the fetch has failed.
+  // [any thread] The piece, as far as its bytes are verified. Nothing before begin(), and after the fetch has failed.
   std::optional<net::ServedPiece> serve();
   // [any thread] `piece` stays in its slot as long as this object exists.
   void keep(Pin piece);

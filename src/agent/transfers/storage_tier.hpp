@@ -44,8 +44,8 @@ class StorageTier {
                    const std::function<void(persist::ReadQueue&)>& then);
 
   persist::WriteCounters written() const { return writes_ ? writes_->counters() : persist::WriteCounters(); }
-  // How many bytes of this checkpoint this agent has written. 0 if others wrote all of it, or if it is an old
-  // checkpoint.
+  // How many bytes of this checkpoint this agent has written. 0 if others wrote all of it, or if this agent has written
+  // two newer ones since.
   std::uint64_t bytes_written(CheckpointId step) const;
 
  private:
@@ -64,7 +64,7 @@ class StorageTier {
   std::vector<std::unique_ptr<persist::ReadQueue>> sources_;  // storage first
   std::unique_ptr<Round> round_;                              // the listing under way; null if none is
   bool list_again_ = false;                                   // the core asked again since that listing began
-  std::map<CheckpointId, std::uint64_t> written_bytes_;       // of the newest checkpoints only
+  std::map<CheckpointId, std::uint64_t> written_bytes_;       // of the newest two checkpoints
   // The source that offers each shard, as last listed.
   std::map<std::pair<CheckpointId, std::string>, std::size_t> offered_by_;
 };

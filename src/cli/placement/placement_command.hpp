@@ -28,7 +28,7 @@ struct PlacementOptions {
   std::string trace_path;             // empty: none
   double repair_hours = -1;           // how long a lost node's memory is lost; negative: until its fault ends
   std::uint32_t synthetic_racks = 0;  // nodes per synthetic rack; 0: no racks
-  std::uint32_t numberings = 100;     // how many random numberings of the trace's nodes to average over
+  std::uint32_t numberings = 100;  // how many random mappings of the trace's nodes to the job's nodes to average over
 };
 
 // Declares the subcommand `placement`. Parsing stores its arguments in `options` and `json`, which must outlive `app`.

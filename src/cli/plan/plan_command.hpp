@@ -18,7 +18,9 @@ namespace ckpt::cli {
 
 struct PlanOptions {
   planner::Inputs inputs;  // the defaults, and arguments that need no conversion
-  // Arguments as on the command line. show_plan() converts them into `inputs`.
+  // Arguments as on the command line. show_plan() converts them into `inputs`. `rates`: whose published failure rate to
+  // take, if neither gpu_mtbf_hours nor a trace gives one. `node_share`: the share of failures that lose a node's
+  // memory.
   std::string rates = "llama3";
   std::optional<double> gpu_mtbf_hours;
   std::optional<double> node_share;

@@ -24,7 +24,7 @@ std::vector<std::pair<std::string, std::string>> options_to_set(const planner::C
 // Returns what a user must do besides setting these options, e.g. how often to call snapshot(). A sentence each.
 std::vector<std::string> things_to_do(const planner::Inputs& inputs, const planner::Candidate& row);
 
-// Returns a sentence that says how much better this row is than the best other one that can be set.
+// Returns a sentence that says how much better this row is than the best of the other rows whose options can be set.
 std::string why(const planner::Plan& plan, const planner::Candidate& row);
 
 // Returns why the row cannot be set, e.g. "not available in this version". "" if it can be set.

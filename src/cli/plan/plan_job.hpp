@@ -21,7 +21,7 @@ JobReport ask_job(const Scope& scope);
 struct JobFindings {
   planner::Inputs inputs;
   placement::Protection protection;
-  std::uint32_t own_slots = 2;  // slots per shard for a rank's captures, without the one for storage
+  std::uint32_t own_slots = 2;  // as the option of this name: the slot that a rank gets for storage does not count
   bool has_storage = false;
   std::vector<std::string> measured;  // what was measured, for people; one item each
   std::vector<std::string> assumed;   // names of the inputs that no agent measured

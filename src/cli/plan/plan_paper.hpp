@@ -6,8 +6,8 @@
 namespace ckpt::cli {
 
 // Runs the command. The last line of its text is a verdict for each paper: "paper: table8=ok fig8=ok fig15=ok". A
-// verdict is `differs` if a printed number contradicts the paper's formula without an explanation, or if our formula
-// does.
+// verdict is `differs` if a printed number contradicts the paper's formula without an explanation, or if our formula is
+// not close to the paper's.
 Result show_papers();
 
 }  // namespace ckpt::cli

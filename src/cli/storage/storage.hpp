@@ -36,7 +36,7 @@ class Storage {
   // no checkpoint.
   std::vector<persist::StoredCheckpoint> stored_checkpoints();
   // Whether agents may still be writing `stored`. That is so if it is newer than all usable ones of the job's
-  // `stored_checkpoints`, and has no manifest yet.
+  // `stored_checkpoints`, and has no manifest.json yet.
   bool may_be_coming(const std::string& job, const std::vector<persist::StoredCheckpoint>& stored_checkpoints,
                      const persist::StoredCheckpoint& stored);
 
