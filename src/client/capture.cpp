@@ -90,7 +90,8 @@ std::optional<std::string> Capture::misfit(const RankState& state) const {
   const Slots& slots = *session_.slots;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const char* which = i + 1 == slots.size() ? "private" : "main";
-    const bool has_record = has_records_ && slots.size() == 2 && i == 0;
+    const bool is_all = state.captured[i].length_bytes() == state.captured[i].shard->length_bytes();
+    const bool has_record = has_records_ && slots.size() == 2 && i == 0 && is_all;
     if (auto sentence = misfit_of(which, slots[i].slot(0), state.captured[i], has_record)) return sentence;
   }
   return std::nullopt;

@@ -40,7 +40,8 @@ std::uint64_t with_headroom(std::uint64_t bytes) { return 2 * bytes + (64u << 10
 
 // Whether gradient records are captured beside the main shard.
 bool has_records(const RankState& state, const Options& options) {
-  return options.recomputes() && state.captured.size() == 2;
+  return options.recomputes() && state.captured.size() == 2 &&
+         state.captured.front().length_bytes() == state.main.length_bytes();
 }
 
 SlotSizes slot_sizes(const RankState& state, const Options& options) {

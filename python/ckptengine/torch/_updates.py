@@ -69,7 +69,7 @@ class Updates:
             stepping = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not any(optimizer.state.get(parameter) for parameter in stepping):
                 continue  # this step creates the moments, so there is nothing to repeat it with
-            factors = _factors(group) | {"cpu_has_fma": capability != "DEFAULT", "torch_version": torch.__version__}
+            factors = _factors(group, type(optimizer)) | {"cpu_has_fma": capability != "DEFAULT", "torch_version": torch.__version__}
             for parameter in stepping:
                 yield factors | self._gradient(key, parameter, optimizer.state[parameter], group["amsgrad"], shown)
 
@@ -104,7 +104,7 @@ class Updates:
         }
 
 
-def _factors(group: Mapping[str, Any]) -> dict[str, Any]:
+def _factors(group: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """The hyperparameters of a parameter group, as the engine names them. Raises NotRepeatable."""
     if not group.get("fused"):
         raise NotRepeatable("without fused=True, the bits of a parameter depend on the processor; give it fused=True")
@@ -120,4 +120,5 @@ def _factors(group: Mapping[str, Any]) -> dict[str, Any]:
     }
     if any(isinstance(number, Tensor) for number in numbers.values()):
         raise NotRepeatable("a hyperparameter is a tensor; give a float")
-    return numbers | {"decoupled_weight_decay": group["decoupled_weight_decay"], "maximize": group["maximize"]}
+    is_decoupled = group.get("decoupled_weight_decay", kind is torch.optim.AdamW)  # torch 2.5 does not have it
+    return numbers | {"decoupled_weight_decay": is_decoupled, "maximize": group["maximize"]}

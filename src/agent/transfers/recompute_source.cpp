@@ -7,7 +7,7 @@
 #include "agent/transfers/repeated_update.hpp"
 #include "arena/gradient_record.hpp"
 #include "base/error.hpp"
-#include "kernels/copy_digest.hpp"
+#include "kernels/digest.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -68,8 +68,9 @@ class RecomputeSource::Recomputation : public net::Sink,
   std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) override {
     if (data_bytes > arena::record_bytes_max(request_.order.piece.length_bytes) || !accept(manifest, data_bytes))
       return std::nullopt;
-    record_.resize(data_bytes);
-    return std::span(record_);
+    record_memory_ = std::make_unique_for_overwrite<std::byte[]>(data_bytes);
+    record_ = {record_memory_.get(), data_bytes};
+    return record_;
   }
   void received(std::size_t, std::size_t size_bytes) override { received_bytes_ += size_bytes; }
   bool wanted() const override { return !is_cancelled_.load(); }
@@ -110,16 +111,21 @@ class RecomputeSource::Recomputation : public net::Sink,
     } catch (const Failure& failure) {
       return post(End::damaged, failure.what());
     }
-    const bool is_damaged =
-        kernels::verify_leaves(record_.data(), record_.size(), 0, record_digests_.size(), record_digests_.data())
-            .has_value();
+    const bool is_damaged = !is_record_whole();
     post(is_damaged ? End::damaged : End::unequal, is_damaged ? "the gradients arrived damaged" : "");
+  }
+
+  bool is_record_whole() const {
+    std::vector<std::uint64_t> digests(record_digests_.size());
+    kernels::digest_leaves(record_.data(), record_.size(), digests.data());
+    return digests == record_digests_;
   }
 
   void finish(arena::Manifest manifest) {
     if (is_cancelled_.load()) return post(End::missing, "");
     request_.destination.seal(manifest);
     deps_.queue.post([self = shared_from_this(), manifest = std::move(manifest)]() mutable {
+      self->forget();
       self->source_.ended(self->request_.order, End::equal, "");
       FetchOutcome outcome;
       outcome.result = FetchResult::complete;
@@ -133,10 +139,15 @@ class RecomputeSource::Recomputation : public net::Sink,
     deps_.queue.post([self = shared_from_this(), end, why = std::move(why)] { self->fetch_whole(end, why); });
   }
 
-  // On the core thread.
-  void fetch_whole(End end, const std::string& why) {
+  // On the core thread: the base may be dropped now.
+  void forget() {
     base_.reset();
     record_ = {};
+    record_memory_.reset();
+  }
+
+  void fetch_whole(End end, const std::string& why) {
+    forget();
     if (is_cancelled_.load()) return request_.done({});
     source_.ended(request_.order, end, why);
     FetchRequest whole = request_;
@@ -151,7 +162,9 @@ class RecomputeSource::Recomputation : public net::Sink,
   const Dependencies deps_;
   FetchRequest request_;
   Pin base_;
-  std::vector<std::byte> record_, encoded_manifest_;
+  std::unique_ptr<std::byte[]> record_memory_;
+  std::span<std::byte> record_;
+  std::vector<std::byte> encoded_manifest_;
   std::vector<std::uint64_t> record_digests_;
   std::uint64_t received_bytes_ = 0;
   std::atomic<bool> is_cancelled_{false};
