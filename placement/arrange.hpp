@@ -13,9 +13,9 @@ namespace ckpt::placement {
 // Returns the order of the nodes: order[position] is the number of a node. If `domains` has no domain, node n gets
 // position n. Otherwise nodes that hold the same part share no domain, where that is possible. If a domain is too large
 // for that, its nodes are spread as evenly as possible, and the smaller domains within it are still kept apart. One
-// exception: with the strategy `cover`, two sets of nodes overlap. A domain that could be separated only by the right
-// choice of nodes for these two sets may stay unseparated. In sharded patterns, nodes that hold the same shard stay in
-// one cell, and only their order changes. O(N log N) for N nodes.
+// exception: with the strategy `cover`, two sets of holders overlap. arrange() does not try every choice of the nodes
+// in these two sets, so two nodes of a domain may stay in one of them. In sharded patterns, nodes with the same shard
+// stay in one cell (pattern.hpp), and only their order changes. O(N log N) for N nodes.
 std::vector<std::uint32_t> arrange(const Pattern& pattern, const Domains& domains);
 
 // Two nodes that have copies of one part and share a failure domain. `domain` is the innermost domain that they share.

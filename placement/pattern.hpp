@@ -63,7 +63,7 @@ class Pattern {
   // How many positions hold each part, the one that captures it included.
   std::uint32_t holders_per_part() const { return cells_.front().window; }
   // How many different sets of nodes hold the parts. If m nodes are lost, the probability that all parts survive
-  // depends only on this number.
+  // depends only on N, m and this number.
   std::uint32_t distinct_holder_sets() const;
 
   // Where a position is.

@@ -56,7 +56,8 @@ class RankIdleForecast {
   void lost_marks(double now_s);
 
   // `busy`: true if the control page shows a communication of training under way. The control page is newer than any
-  // mark. While a profile is learned, `busy` alone decides. So checkpoints are sent from the first iteration on.
+  // mark. While a profile is learned, the network counts as idle for any length whenever `busy` is false. So
+  // checkpoints are sent from the first iteration on.
   IdleForecast idle_forecast(double now_s, bool busy) const;
 
   const Profile& profile() const { return profiler_.profile(); }

@@ -20,19 +20,19 @@ void check(const PipelineRequest& request) {
     throw std::invalid_argument("link.startup_s is " + std::to_string(request.link.startup_s) +
                                 ": set it to 0 or more");
   double end_s = 0;
-  for (const Window& window : request.idle) {
-    if (!(window.start_s >= end_s))
+  for (const Span& span : request.idle) {
+    if (!(span.start_s >= end_s))
       throw std::invalid_argument(
-          "an idle window begins at " + std::to_string(window.start_s) +
-          " s, before the end of the window before it: give windows in order of time, without overlap");
-    if (!(window.length_s >= 0) || !std::isfinite(window.length_s))
-      throw std::invalid_argument("an idle window is " + std::to_string(window.length_s) +
+          "an idle span begins at " + std::to_string(span.start_s) +
+          " s, before the end of the span before it: give spans in order of time, without overlap");
+    if (!(span.length_s >= 0) || !std::isfinite(span.length_s))
+      throw std::invalid_argument("an idle span is " + std::to_string(span.length_s) +
                                   " s long: give a finite number, 0 or more");
-    end_s = window.start_s + window.length_s;
+    end_s = span.start_s + span.length_s;
   }
   if (!(request.iteration_s >= end_s))
     throw std::invalid_argument("iteration_s is " + std::to_string(request.iteration_s) +
-                                ", but the last idle window ends at " + std::to_string(end_s) +
+                                ", but the last idle span ends at " + std::to_string(end_s) +
                                 " s: give a longer iteration");
 }
 
@@ -74,9 +74,9 @@ PipelineRun run(const PipelineRequest& request) {
     buffers.received(now_s, request.chunks[next++]);
     return true;
   };
-  for (const Window& window : request.idle) {
-    now_s = window.start_s;
-    while (next < request.chunks.size() && send(window.start_s + window.length_s)) {
+  for (const Span& span : request.idle) {
+    now_s = span.start_s;
+    while (next < request.chunks.size() && send(span.start_s + span.length_s)) {
     }
   }
   result.late = static_cast<std::uint32_t>(request.chunks.size() - next);

@@ -33,7 +33,7 @@ class Recorder {
  public:
   void begin_iteration(double now_s);
   void comm_begin(double now_s);
-  void comm_end(double now_s);  // ends the oldest open communication: those of a channel end in order
+  void comm_end(double now_s);  // ends the oldest open communication: they end in the order of their beginnings
   // Ends the iteration that began last, and returns it. complaint() then says in a sentence which calls did not match,
   // or is "" if all did.
   IterationTimeline end_iteration(double now_s);

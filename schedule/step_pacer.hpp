@@ -50,7 +50,8 @@ class StepPacer {
  private:
   std::uint64_t fitting_bytes(double idle_s) const;
 
-  // Steps that were allowed while no other was under way. Their time, until the last one arrives, goes into estimate_.
+  // The steps whose time goes into estimate_: from when they were allowed, with no other step under way, until the last
+  // of them has arrived.
   struct Sample {
     double began_s;
     std::uint64_t first_step, end_step;

@@ -16,7 +16,7 @@ Without arguments: runs the tests that a change must pass, as CI does.
   release            Python tests, tests of real processes and of the core, 1,000 simulator seeds
   address sanitizer  all other C++ tests, the fuzzers' inputs
   thread sanitizer   tests of code with threads
-If the core changed, also the mutants, and the fuzzers for one minute. CONTRIBUTING.md says which test runs when.
+If the core changed, also the mutants of what changed, and the fuzzers for one minute. CONTRIBUTING.md says which test runs when.
 
   --all         the nightly run: every test in every preset, 100,000 seeds, the mutants, the fuzzers for ten minutes,
                 the wheel in a bare Debian (needs root)
@@ -82,15 +82,14 @@ fi
 # The sources that the mutants break, the tests that must notice, and the fuzzers' sources.
 core=(src/core src/sim placement tests/core tests/mutants fuzz)
 
-# Whether the core changed. If the clone cannot tell, it counts as changed.
-core_changed() {
+# Lists the files of the core that changed. If the clone cannot tell, it fails: then all of the core counts as changed.
+core_changes() {
   local base=$since
   if [[ -z $base ]]; then
     base=$(git merge-base HEAD origin/HEAD 2>/dev/null) || base=
     [[ -n $base && $base != "$(git rev-parse HEAD)" ]] || base=HEAD~1
   fi
-  git rev-parse --quiet --verify "$base^{commit}" >/dev/null 2>&1 || return 0
-  ! git diff --quiet "$base" -- "${core[@]}"
+  git rev-parse --quiet --verify "$base^{commit}" >/dev/null 2>&1 && git diff --name-only "$base" -- "${core[@]}"
 }
 
 fuzz_s=0
@@ -102,8 +101,9 @@ elif [[ -n $chosen$only ]]; then
 else
   to_run=(release asan tsan) scope=change targets=(change)
   [[ -z $since ]] || git rev-parse --quiet --verify "$since^{commit}" >/dev/null || usage_error "there is no revision '$since'"
-  if core_changed; then
+  if ! changes=$(core_changes) || [[ -n $changes ]]; then
     scope=core fuzz_s=60
+    export CKPTENGINE_TEST_CORE_CHANGES=$changes  # for the mutants
     say "the core changed: mutants and fuzzers run, too"
   fi
 fi

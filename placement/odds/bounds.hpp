@@ -20,7 +20,7 @@ double corollary_1(std::uint32_t nodes, std::uint32_t copies, std::uint32_t lost
 
 // A lower bound if `distinct_sets` different sets of m nodes hold parts. It is 1 minus the sum, over these sets, of the
 // probability that all nodes of the set are lost. If two sets are lost together, the sum counts this loss twice. The
-// bound is exact for k = m. GEMINI's "25 % lower" for the ring is this bound.
+// bound is exact for k = m. GEMINI's figure for the ring (section 7.2) is this bound.
 double union_bound(std::uint32_t nodes, std::uint32_t copies, std::uint32_t distinct_sets, std::uint32_t lost);
 
 // GEMINI, theorem 1, for k = m. best_possible(): the probability for the best placement of m copies.

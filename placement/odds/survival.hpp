@@ -24,8 +24,8 @@ struct Odds {
 };
 
 // The odds if `lost` of the nodes in `cells` are lost. Throws std::invalid_argument if `cells` have fewer than `lost`
-// nodes. For 100,000 nodes, the relative error of survival and of loss is about 1e-10. Takes O(nodes) evaluations of
-// each cell.
+// nodes. For 100,000 nodes, the relative error of survival and of loss is about 1e-10. Evaluates the generating
+// function of each of `cells` O(nodes) times.
 Odds survival_odds(std::span<const Cell> cells, std::uint32_t lost);
 
 inline Odds survival_odds(const Pattern& pattern, std::uint32_t lost) { return survival_odds(pattern.cells(), lost); }

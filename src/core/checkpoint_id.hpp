@@ -1,5 +1,5 @@
 // CheckpointId names a checkpoint by (incarnation, iteration). It packs both numbers into one 64-bit word, so that
-// shared memory can have a checkpoint in one atomic word. A newer checkpoint has a larger word.
+// shared memory can name a checkpoint in one atomic word. A newer checkpoint has a larger word.
 #pragma once
 
 #include <compare>

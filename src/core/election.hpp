@@ -1,8 +1,8 @@
 // Election decides for one node which node is the leader. The leader holds a lease: a record in the coordination store,
-// which it renews. A node that sees the record unchanged for lease_ms takes it over, with the next epoch. Each node
-// measures that time by its own clock, so clocks need not agree. Two nodes may believe for a while that they lead. All
-// nodes then obey the one with the higher epoch. leader/leader.hpp says why the other one does no harm. Not
-// thread-safe.
+// which it renews. A node that sees the record unchanged for lease_ms or somewhat longer takes it over, with the next
+// epoch. Each node measures that time by its own clock, so clocks need not agree. Two nodes may believe for a while
+// that they lead. All nodes then obey the one with the higher epoch. leader/leader.hpp says why the other one does no
+// harm. Not thread-safe.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ std::string damaged_record(const char* record, const char* number, std::uint64_t
 
 // The leader before this node's own term, whose lease ran out.
 struct Predecessor {
-  NodeId node = no_node;    // no_node: this node never had a directive from it
+  NodeId node = no_node;    // no_node: it was this node, or this node never had a directive from it
   TimeMs silent_since = 0;  // when it last gave a sign of life, in the store or in a message
 };
 
@@ -43,8 +43,8 @@ class Election {
   void on_tick(TimeMs now, bool obeyed, Effects& effects);
 
   bool is_leader() const { return my_epoch_ != 0; }
-  // False from the end of a pause until the store confirms that this node still leads. Also true again after
-  // node_timeout_ms if the store does not answer and no other node claims a newer epoch.
+  // False from the end of a pause until the store confirms that this node still leads. If the store does not answer,
+  // false for node_timeout_ms at most.
   bool knows_its_term(TimeMs now) const { return !unproven_since_ || now - *unproven_since_ > config_.node_timeout_ms; }
   const std::string& trouble() const { return trouble_; }  // why this node ignores the record; "" if it does not
   std::uint64_t epoch() const { return is_leader() ? my_epoch_ : record_.epoch; }  // of the leader that this node knows

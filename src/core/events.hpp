@@ -45,7 +45,7 @@ struct MessageArrived {
 struct TrainerHello {
   Rank rank = 0;
   std::uint64_t instance = 0;     // tells its engine from all others; random
-  std::uint64_t incarnation = 0;  // that it has joined: its agent has restarted, and it connects again; 0: it is new
+  std::uint64_t incarnation = 0;  // the one that it takes part in, if it connects to a restarted agent; 0: it is new
   std::uint32_t world_size = 0;   // how many ranks the job has
   std::string main_shard;
   std::string private_shard;
@@ -69,16 +69,16 @@ struct RestoreAsked {
 struct RestoreDone {
   Rank rank = 0;
 };
-// The segments for the rank's own shards exist. Their memory is reserved and touched. `shards` names the parts of the
-// rank's share in order, then its private shard.
+// The segments for the rank's own shards exist. Their memory is reserved and touched. `shards`: the names of the parts
+// in the rank's share, in order, then of its private shard.
 struct SegmentsReady {
   Rank rank = 0;
   std::vector<std::string> shards;
-  std::uint8_t slots = 2;          // how many slots each segment has
-  std::uint8_t private_slots = 0;  // how many that of the private shard has, if that is more
+  std::uint8_t slots = 2;          // how many slots each segment has, not counting a spare slot
+  std::uint8_t private_slots = 0;  // how many the private shard's segment has if one is a spare slot; otherwise 0
 };
 
-// The rank's progress, as its control page shows it. If a capture has ended as well, the driver posts Captured first.
+// The rank's progress, as its control page shows it. If a capture has ended, the driver posts Captured first.
 struct Progress {
   Rank rank = 0;
   std::int64_t attempted = -1;  // last iteration offered to snapshot(), taken or not; -1: none
@@ -88,7 +88,7 @@ struct Progress {
 struct Captured {
   Rank rank = 0;
   std::vector<PieceInfo> pieces;
-  bool in_spare = false;  // the private shard is in the grant's spare slot
+  bool in_spare = false;  // true: the private shard is in the grant's spare slot
 };
 // A trainer's answer to a halt. The driver posts it after Captured.
 struct FreezeAnswered {
@@ -100,8 +100,8 @@ struct FreezeAnswered {
 struct TroubleReported {
   Rank rank = 0;
 };
-// A trainer has ended, and the slots of its grant have pieces that it sealed but did not report as captured: some of a
-// snapshot, or the private shard of the iteration after it. The driver posts this before TrainerExited.
+// A trainer has ended, and the slots of its grant have pieces that it sealed but did not report as captured: its newest
+// private shard, or more pieces of that iteration. The driver posts this before TrainerExited.
 struct LeftBehind {
   Rank rank = 0;
   std::vector<std::pair<SlotRef, PieceInfo>> pieces;
@@ -209,12 +209,12 @@ struct GrantSlots {
   Rank rank = 0;
   Share share;
   std::vector<SlotRef> slots;  // one slot of each segment, in the order of SegmentsReady::shards
-  // A further slot for the private shard. The trainer keeps it, or the one in `slots`, after the capture.
+  // The spare slot, if the rank has one. The snapshot's private shard is in this slot or in the last of `slots`. The
+  // other one of the two stays granted, and is the spare slot of the next grant.
   std::optional<SlotRef> spare = {};
 };
-// Adds slots to the rank's segments until each segment has `slots` of them, and that of the private shard one more if
-// the rank gets spare slots. Answered by SegmentsReady. If there is not
-// enough memory, no answer comes.
+// Adds slots to the rank's segments until each segment has `slots` of them, not counting a spare slot. Answered by
+// SegmentsReady. If there is not enough memory, no answer comes.
 struct AddSlots {
   Rank rank = 0;
   std::vector<std::string> shards;
@@ -262,8 +262,8 @@ struct RestoreSource {
   Tier tier = Tier::none;  // where the piece was before it was in this slot
 };
 // The answer to RestoreAsked: what the trainer restores. If the verdict is `restore`, `main` has the parts of the main
-// shard in order, and `private_` has the private shard. If the rank takes over shards of another number of ranks,
-// `main` is empty, `private_` has the private shard among them, and `taken` all their other pieces. If the verdict is
+// shard in order, and `private_` has the private shard. If the rank takes over shards, `main` is empty, `private_` has
+// the first private shard that it takes over, and `taken` has all other pieces that it takes over. If the verdict is
 // `fresh`, all are empty.
 struct RestoreReady {
   Rank rank = 0;

@@ -25,7 +25,7 @@ namespace ckpt::core {
 // How far a rank is with freezing. The numbers go over the wire and stand in control pages.
 enum class Freeze : std::uint8_t {
   none = 0,       // it has not answered
-  updating = 1,   // it has not finished the update of the next iteration
+  updating = 1,   // it has not finished its update, or must do one more
   held = 2,       // at rest; it begins no update
   capturing = 3,  // frozen for good; its state is being captured
   captured = 4,   // frozen, and its state is whole in its slots
@@ -42,7 +42,7 @@ struct FreezeAnswer {
   bool operator==(const FreezeAnswer&) const = default;
 };
 
-// A rank that is not captured at the halt's iteration, or not yet.
+// A rank whose state at the halt's iteration has not been captured so far.
 struct Unfrozen {
   Rank rank = 0;
   NodeId node = no_node;
@@ -60,7 +60,8 @@ struct Halt {
   std::uint32_t ranks = 0;                     // how many the job has
   std::uint32_t captured = 0;                  // ranks whose state of that iteration is whole
   std::vector<Unfrozen> others = {};           // the other ranks, lowest first, at most unfrozen_max of them
-  // The leader waits for no rank. If a culprit comes to rest after all, it waits again.
+  // True: the leader no longer waits for any rank. False again if a culprit comes to rest later: the leader then waits
+  // until this rank is captured.
   bool is_over = false;
   Rank reporter = no_rank;  // the rank that reported a failed communication; no_rank: none did
   NodeId reporter_node = no_node;
@@ -68,7 +69,7 @@ struct Halt {
 };
 
 // Returns whether the suspicion names ranks that will not go on by themselves. False for slow ranks, because they make
-// progress. Also false if all ranks are at the same place, because then no rank is to blame.
+// progress. Also false if all ranks are culprits, because then no rank is to blame.
 bool justifies_halt(const Suspicion& suspicion);
 
 // A rank of the halted incarnation, as the leader knows it.

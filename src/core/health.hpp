@@ -26,7 +26,7 @@ enum class Cause : std::uint8_t {
   waits_for_nodes = 4,  // a restore waits for nodes that may hold newer state
   waits_for_storage = 5,
   waits_for_state = 6,     // the decided checkpoint is on its way, or can no longer be restored
-  state_lost = 7,          // the verdict on the restore was lost or mismatch
+  state_lost = 7,          // the restore has Verdict::lost or Verdict::mismatch
   no_leader = 8,           // the job has no leader, or this node does not hear it
   node_silent = 9,         // a member does not answer
   wrong_token = 10,        // a node has another token
@@ -39,7 +39,7 @@ enum class Cause : std::uint8_t {
   copies_do_not_fit = 17,  // a node has no memory for a piece of the next commit
   copies_missing = 18,     // a node has not got a piece of the next commit
   replacement = 19,        // a standby node has the place of a lost member
-  ranks_differ = 20,       // ranks of one shard captured different bytes (the alarm)
+  ranks_differ = 20,       // ranks that share a shard captured different bytes of it
   too_slow = 21,           // commits come slower than the job's pace allows
   fewer_copies = 22,
   fewer_parity = 23,
@@ -96,7 +96,7 @@ class SnapshotInterval {
  private:
   static constexpr std::size_t kept = 8;
   std::array<TimeMs, kept> intervals_ms_{};
-  std::size_t count_ = 0;  // of all calls, ever
+  std::size_t count_ = 0;  // how many intervals this incarnation has had
   TimeMs inherited_ms_ = 0;
   std::int64_t furthest_ = -1;
   TimeMs reached_at_ = 0;
@@ -106,11 +106,11 @@ class SnapshotInterval {
 // becomes leader goes on with its own.
 class CommitClock {
  public:
-  // `incarnation`: the decided incarnation, 0 while none is decided. `commit`: the newest known commit. A commit that
-  // is known already when the incarnation is first observed does not count as new: an agent that has just started, or
-  // has just become leader, does not know the commit's age.
+  // `incarnation`: the decided incarnation, 0 while none is decided. `commit`: the newest known commit. Measures from
+  // `now` on if the incarnation or the commit is new. In the first call with an incarnation, the commit does not count
+  // as one of the incarnation: it may be old.
   void observe(std::uint64_t incarnation, CheckpointId commit, TimeMs now);
-  // Observes a commit of unknown age. It does not count as a commit made now.
+  // The same for a commit that may have been made some time ago: the measured time goes on.
   void observe_late(std::uint64_t incarnation, CheckpointId commit);
   // Time since the newest commit, or since the incarnation restored one.
   TimeMs quiet_ms(TimeMs now) const { return since_ ? now - *since_ : 0; }

@@ -1,7 +1,7 @@
 // Says which nodes capture and store each piece in one incarnation. It applies the strategies of placement/ to the
 // job's rank assignments. Pure functions.
 //
-// If one rank names a main shard, the strategy chooses the nodes that store its copies. If several ranks name the same
+// If one rank has a main shard, the strategy chooses the nodes that store its copies. If several ranks have the same
 // main shard, the shard is cut into one part per rank. As many ranks capture each part as there shall be copies. So no
 // node sends copies (REFT, section 4.2). If the options name a replicating strategy, the shard is not cut, and each of
 // these ranks captures all of it.
@@ -36,7 +36,7 @@ struct JobPlacement {
   Places places;
   std::map<Rank, Share> shares;
   std::string notice;  // a sentence for people: which copies share a failure domain; "" if none do
-  // A main shard that ranks of one node alone name, and that node. The name is "" if there is none.
+  // A main shard that only ranks of one node have, and that node. The name is "" if there is no such shard.
   std::string lone_shard;
   NodeId lone_node = no_node;
 };
@@ -45,12 +45,12 @@ struct JobPlacement {
 JobPlacement arrange(const std::vector<RankAssignment>& assignments, std::optional<placement::Strategy> strategy,
                      const placement::Protection& protection);
 
-// Returns where the pieces of the restored checkpoint belong until this incarnation has its own commit. `cuts` says
-// into how many parts that checkpoint cut the main shards. If `placement_of_job` cuts a shard into as many parts, its
-// places apply. All parts of other shards must be on all nodes that restore the shard. `own_ranks`: how many ranks
-// restore a private shard of their own. The ranks from this number on restore rank 0's. If ranks take over shards,
-// these shards must be on the nodes of these ranks, and on the nodes that hold copies for them. Returns nothing if all
-// places are those of `placement_of_job`.
+// Returns where the pieces of the restored checkpoint belong until this incarnation has its own commit. Returns nothing
+// if all places are those of `placement_of_job`.
+// - `cuts` says into how many parts that checkpoint has cut each main shard. If `placement_of_job` cuts a shard into as
+//   many parts, their places are the same. Otherwise all nodes that restore the shard must have all its parts.
+// - The first `own_ranks` ranks restore their own private shards. All other ranks restore that of rank 0.
+// - If ranks take over shards, only these shards have places: on all nodes that hold the private shards of these ranks.
 std::optional<Places> places_with(const std::vector<Cut>& cuts, std::uint32_t own_ranks,
                                   const std::vector<RankAssignment>& assignments, const JobPlacement& placement_of_job);
 

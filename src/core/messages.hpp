@@ -50,7 +50,7 @@ struct Written {
   CheckpointId checkpoint;
   std::uint64_t attempt = 0;
   std::vector<std::string> shards;
-  std::string trouble;  // why the write failed; "": the shards are on the medium
+  std::string trouble;  // why the write failed; "": the shards are safely on storage
   bool operator==(const Written&) const = default;
 };
 
@@ -116,7 +116,7 @@ struct Decision {
 struct Refusal {
   Rank rank = 0;
   std::uint64_t instance = 0;
-  bool superseded = false;  // false: refused for the reason in `text`
+  bool superseded = false;  // true: the rank has a newer process, or the job a newer incarnation
   std::uint64_t incarnation = 0;
   std::string text;
   bool operator==(const Refusal&) const = default;
@@ -144,7 +144,7 @@ struct Admission {
   std::optional<ReplicationGroup> replication = {};  // likewise, if the rank asked for it
   std::string adopts = {};      // the private shard that it restores instead of one of its own; "": its own
   std::vector<Cut> takes = {};  // see RankAssignment
-  // With `share`: ranks on two nodes or more name each main shard of the job. The same for all ranks.
+  // True: each main shard of the job is on ranks of two nodes or more. The same for all ranks. False without `share`.
   bool is_replicated = false;
   bool operator==(const Admission&) const = default;
 };
@@ -266,8 +266,8 @@ struct RankAssignment {
   std::string private_shard;
   std::uint32_t restored_parts = 1;    // in how many parts the restored checkpoint has its main shard
   bool wants_gpu_replication = false;  // as reported; kept here, so that every leader forms the same replication groups
-  // Shards that it takes over from another number of ranks, instead of shards of its own: first a private shard, then
-  // main shards and further private shards. Empty: it restores its own shards.
+  // The shards that it takes over, instead of restoring its own: first a private shard, then main shards and further
+  // private shards. Empty: it restores its own shards.
   std::vector<Cut> takes = {};
   bool operator==(const RankAssignment&) const = default;
 };
@@ -288,10 +288,9 @@ struct AssignmentsRecord {
   std::vector<RankAssignment> assignments;
   bool operator==(const AssignmentsRecord&) const = default;
 };
-// So many fit into one record even with the longest names, and so many if the ranks take over shards.
-inline constexpr std::size_t assignments_per_record = 1024;
-inline constexpr std::size_t taking_assignments_per_record = 64;
-inline constexpr std::size_t taken_shards_max = 128;  // of one rank
+inline constexpr std::size_t assignments_per_record = 1024;       // they fit even with the longest names
+inline constexpr std::size_t taking_assignments_per_record = 64;  // they fit even if all ranks take over shards
+inline constexpr std::size_t taken_shards_max = 128;              // of one rank
 
 // The current incarnation of the job. It is stored under the key "incarnation". A new leader first writes its epoch
 // here. From then on every compare-and-swap of an older leader fails.
@@ -300,16 +299,16 @@ struct IncarnationRecord {
   std::uint64_t incarnation = 0;
   std::uint32_t world_size = 0;
   Decision decision;  // without cuts, which are in the rank assignments
-  std::vector<Replacement>
-      replacements;  // for members of the newest incarnation that began; these nodes may hold state
-  // The next three decide who captures and holds what in that incarnation. So every leader computes the same placement.
+  // All fields from here to `base` are about the newest incarnation that began.
+  std::vector<Replacement> replacements;  // they may hold state
+  // The next three decide who captures and holds what. So every leader computes the same placement.
   AssignmentsName assignments;
   std::optional<placement::Strategy> strategy;
   placement::Protection protection;
-  CheckpointId restored;             // the checkpoint that it restored, committed or not
+  CheckpointId restored;             // the checkpoint that was restored, committed or not
   std::uint32_t restored_ranks = 0;  // with the private shards of ranks 0 to restored_ranks - 1; 0: with all of them
-  CheckpointId base;                 // newest commit that it restored or kept: `restored`, once that has all its copies
-  CheckpointId first_commit;         // first commit of the newest incarnation that has one; proves that state existed
+  CheckpointId base;          // newest commit up to `restored`; nodes keep it until `restored` has all its copies
+  CheckpointId first_commit;  // first commit of the newest incarnation that has one; proves that state existed
   bool operator==(const IncarnationRecord&) const = default;
 };
 

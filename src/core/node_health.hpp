@@ -13,7 +13,8 @@ namespace ckpt::core {
 class HealthView {
  public:
   // Call this after every event, with the newest directive. `is_of_now`: false if the directive may have been sent
-  // before or during a pause of this node.
+  // before or during a pause of this node. Then the directive is no sign that the leader is alive now, and a new commit
+  // does not count as made now.
   void observe(const Directive& directive, CheckpointId highest_commit, bool is_of_now, TimeMs now);
 
   struct Facts {
@@ -21,8 +22,8 @@ class HealthView {
     bool coordination_fails = false;
     const std::vector<NodeId>& distrusted;
   };
-  // Returns the leader's verdict. If this node hears no leader, or of no commit, returns its own verdict if that is
-  // worse.
+  // Returns the leader's verdict, or this node's own verdict if that is worse: this node may hear no leader, or may not
+  // have heard of a commit for too long.
   Health judge(const Directive& directive, const Config& config, const Facts& facts, TimeMs now) const;
 
   // What this node knows of health when it becomes the leader.

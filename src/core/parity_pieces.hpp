@@ -40,8 +40,8 @@ struct GroupPiece {
 };
 // Returns the piece of the group that has the name `shard`. Nothing if none has.
 std::optional<GroupPiece> group_piece(const ParityManifest& parity_manifest, std::string_view shard);
-// Returns the name of the piece in which the member has this position of a stripe: its shard, or the parity that it
-// stores.
+// Returns the name of the member's piece that has this position of a stripe: its shard if that is a data position,
+// otherwise the parity that it stores.
 std::string group_piece_name(const ParityManifest& parity_manifest, std::uint32_t member, std::uint32_t position);
 
 // The member's shard, as the parity manifest of `parity` describes it.

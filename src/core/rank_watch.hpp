@@ -21,7 +21,7 @@ class RankWatch {
   // What the caller read of a rank since its last call of see().
   struct Reading {
     std::vector<schedule::Mark> marks;
-    bool lost_marks = false;  // true: later marks were lost
+    bool lost_marks = false;  // true: marks after these were lost
     bool is_paused = false;
     char process = 0;             // state of its main thread, as in /proc/PID/stat; 0: not known
     std::int64_t iteration = -1;  // the last one that it offered to snapshot(); -1: none

@@ -35,12 +35,14 @@ struct RankStanding {
   Rank rank = 0;
   std::uint64_t incarnation = 0;
   RankTrouble trouble = RankTrouble::waiting;
-  char process = 0;                                 // state of its main thread, as in /proc/PID/stat; 0: not known
-  std::int64_t iteration = -1;                      // the last one that it offered to snapshot(); -1: none
-  std::optional<std::uint32_t> begun = {};          // communications that have begun since then
-  TimeMs still_ms = 0;                              // how long ago its last mark was when this was reported
-  std::uint32_t computing_ms = 0;                   // with `slow`: mean computing time of an iteration
-  std::optional<std::uint32_t> per_iteration = {};  // communications in each of the last whole iterations, if alike
+  char process = 0;             // state of its main thread, as in /proc/PID/stat; 0: not known
+  std::int64_t iteration = -1;  // the last one that it offered to snapshot(); -1: none
+  std::optional<std::uint32_t> begun =
+      {};                          // communications that have begun in the iteration after that; none: not known
+  TimeMs still_ms = 0;             // how long ago its last mark was when this was reported
+  std::uint32_t computing_ms = 0;  // with `slow`: mean computing time of an iteration
+  std::optional<std::uint32_t> per_iteration =
+      {};  // communications in an iteration; none: not known, or not always as many
   bool operator==(const RankStanding&) const = default;
 };
 
@@ -56,9 +58,10 @@ struct Suspicion {
   std::vector<Culprit> culprits;  // by rank, at most culprits_max; empty: nobody is suspected
   std::uint32_t count = 0;        // of all culprits
   std::uint32_t waiting = 0;      // ranks that wait for the culprits in a communication
-  // The place where these ranks wait, or all ranks if is_everybody. The iteration is as in RankStanding.
+  // The furthest communication in which any rank waits for the culprits. If is_everybody, the one in which all ranks
+  // wait. The iteration is as in RankStanding.
   std::int64_t iteration = -1;
-  std::uint32_t communication = 0;  // its number in the iteration, from 1; 0: ranks count different communications
+  std::uint32_t communication = 0;  // its number in the iteration, from 1; 0: not the same number on all these ranks
   bool is_everybody = false;        // the culprits are all ranks, and none is known to be behind: no rank is to blame
   std::uint32_t usual_ms = 0;       // with slow culprits: how long the other ranks compute
   // True if both read the same to a person, apart from the times.
@@ -66,12 +69,13 @@ struct Suspicion {
   bool operator==(const Suspicion&) const = default;
 };
 
-// Returns the culprits among the ranks in trouble. These are the ranks that are dead or stopped. If there are any, or
-// if ranks wait, ranks whose node does not answer are culprits, too. If there are none of these, the culprits are the
-// ranks that compute past their deadline and have come least far. If there are none of those either and all ranks wait,
-// the culprits are the ranks that wait in the earliest communication. Numbers of communications are compared only if
-// all these ranks make equally many in an iteration. The stages of a pipeline do not, so there a lower number does not
-// mean that a rank is behind.
+// Returns the culprits among the ranks in trouble, by the first of these rules that finds any:
+// 1. The ranks that are dead or stopped. If there are any, or if ranks wait, also the ranks whose node does not answer.
+// 2. The ranks that compute past their deadline and have come least far.
+// 3. If all ranks wait: those that have come least far.
+// The rules compare iterations, and within an iteration the numbers of communications. If these ranks do not all make
+// equally many communications in an iteration, the rules compare only iterations: in the stages of a pipeline, a lower
+// number does not mean that a rank is behind.
 Suspicion find_culprits(std::vector<Culprit> in_trouble, std::uint32_t world_size);
 
 // How long a rank computes in an iteration.

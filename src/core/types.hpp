@@ -37,10 +37,10 @@ struct Config {
   std::optional<placement::Strategy> strategy = {};  // none: `group`, and shards that ranks share are cut
   bool standby = false;                              // true: a standby node, which has no rank
   std::string domain;              // failure domain: outermost first, '/' between levels; "" if not known
-  bool storage = false;            // true: all nodes can restore from storage or another place
+  bool storage = false;            // true: nodes can restore from storage or from another persist::CheckpointSource
   bool storage_writes = false;     // true: checkpoints are also written there
   std::int64_t storage_every = 0;  // write every so many iterations; 0: no such rule
-  TimeMs storage_interval_ms = 0;  // write after this time; 0: no such rule
+  TimeMs storage_interval_ms = 0;  // write if the last write is this long ago; 0: no such rule
   TimeMs storage_wait_ms = 30000;  // how long a decision waits for storage to list its checkpoints
   // How many slots a rank has for each of its shards: one for the committed checkpoint, one for the capture, and with
   // storage one more for the checkpoint that is being written. local_slots_max: if commits take longer than an
@@ -52,7 +52,8 @@ struct Config {
   TimeMs node_timeout_ms = 2000;  // a node is missing after this long without a report
   TimeMs lease_ms = 2000;         // another node takes over if a leader has not renewed its record for so long
   TimeMs node_wait_ms = 5000;     // how long a decision waits for missing nodes
-  // How many pieces the leader examines per ms. If the job has few pieces, the leader reconciles at every event.
+  // The leader waits (nodes + reported pieces) / pieces_per_ms ms from one reconciliation to the next, at most 1 s. So
+  // in a small job it reconciles at every event.
   std::uint32_t pieces_per_ms = 256;
   std::uint32_t relay_from = 256;      // from this many nodes on, nodes report through relays
   TimeMs unprotected_after_ms = 5000;  // a shorter wait for a commit is no reason to call the job unprotected

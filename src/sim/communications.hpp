@@ -29,7 +29,7 @@ class Communications {
   void hang(bool all_ranks, Rank rank);
   void let_go();
   bool hangs() const { return hung_.has_value(); }
-  bool hung_lately(Rank rank) const { return lately_.first <= rank && rank <= lately_.second; }  // the last that hung
+  bool hung_lately(Rank rank) const { return lately_.first <= rank && rank <= lately_.second; }  // of the last hang
   // If the communications of all ranks hang, keeps `action` until let_go() runs it, and returns true. Otherwise returns
   // false.
   bool keeps(const std::function<void()>& action);

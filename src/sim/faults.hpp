@@ -69,11 +69,12 @@ enum class Fault : std::uint8_t {
   rank_slow,            // it computes several times as long as the others
   rank_pauses,          // as for an evaluation
   node_suspended,       // agent and ranks, which notice nothing
-  // Only in runs in which a suspicion halts the job. Again all ranks train, and the agents know them.
+  // Only in runs in which a suspicion halts the job. These faults, too, strike when all ranks train and the agents know
+  // all of them.
   rank_dies_in_update,
   rank_thaws,         // it is stopped, and goes on while the others freeze
   false_suspicion,    // it computes past its deadline, and goes on while the others freeze
-  late_capture_torn,  // a rank hangs, and some rank dies while it is captured late
+  late_capture_torn,  // a rank hangs, and some rank dies in the middle of its late capture
   halt_lost,          // a rank dies or is stopped, and messages are lost once the leader has made the halt
   // Only in runs in which ranks rejoin. The launcher notices deaths at once.
   newcomer_dies,   // a rank dies, and so does the process that takes its place, while it restores

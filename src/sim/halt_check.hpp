@@ -31,8 +31,8 @@ class HaltCheck {
   void sealed(const Trainer& trainer, const PieceInfo& piece) const;
   void captured_late(const Trainer& trainer);
   void restored(const Trainer& trainer, CheckpointId checkpoint);
-  // A process that has rejoined keeps its tensors, because they hold this checkpoint. `main`: what the main shard's
-  // tensors hold.
+  // The trainer has rejoined, and keeps its tensors instead of restoring them: they should hold this checkpoint.
+  // `main`: what the main shard's tensors hold.
   void kept(const Trainer& trainer, CheckpointId checkpoint, std::uint64_t main);
   void told(const Machine& leader, const core::Directive& directive);
   // The leader ends the incarnation `ended`: at `asked_at` it asked the store to write the next one.

@@ -29,7 +29,8 @@ class History {
   const Shards& shards(CheckpointId checkpoint, std::optional<core::Rank> ranks = {}) const;
   core::Rank world_size(std::uint64_t incarnation) const;
   core::Rank world_size(CheckpointId checkpoint) const { return world_size(checkpoint.incarnation()); }
-  // How many private shards of the checkpoint count. If fewer ranks than captured it have restored it, only theirs do.
+  // How many private shards belong to the checkpoint: those of the ranks that captured it. If fewer ranks have restored
+  // it, only those of these ranks.
   core::Rank own_ranks(CheckpointId checkpoint) const;
 
   // A trainer has sealed this piece.
@@ -90,7 +91,7 @@ class History {
 
  private:
   const Settings* settings_;
-  mutable std::map<std::pair<core::Rank, core::Rank>, Shards> shards_;  // by world size and `own`
+  mutable std::map<std::pair<core::Rank, core::Rank>, Shards> shards_;  // by world size and number of private shards
   std::map<std::uint64_t, core::Rank> world_sizes_;                     // by incarnation
   std::map<std::uint64_t, core::Rank> own_ranks_;  // by incarnation; of the checkpoint that it restored
   std::map<CheckpointId, std::map<std::string, std::set<std::uint64_t>>> digests_;
@@ -100,8 +101,8 @@ class History {
   CheckpointId newest_valid_commit() const;
   static std::size_t count(const Holders& holders, TimeMs since);
   std::map<CheckpointId, std::map<std::string, Holders>> holders_;
-  // The shards of a parity group, and for each member's parity the nodes that have had it. A group's name is the first
-  // part of its pieces' names.
+  // The shards of a parity group, and for each member's parity the nodes that have had it. The names of its pieces
+  // begin with the group's name.
   struct Group {
     std::vector<std::string> shards;
     std::map<std::uint32_t, Holders> holders;

@@ -38,7 +38,7 @@ struct Tally {
   std::uint64_t from_storage = 0;  // ranks that restored a part from storage
   std::uint64_t replaced = 0;      // standby nodes that became replacements
   std::uint64_t stored = 0;        // checkpoints that were completed on storage
-  // Incarnations, by what was decided. The second line counts restores that are behind, or of unknown status.
+  // Incarnations, by what was decided. The second line counts restores with Decision::behind or status_unknown.
   std::uint64_t decided_fresh = 0, decided_restore = 0, decided_lost = 0;
   std::uint64_t decided_behind = 0, decided_unknown = 0;
   std::uint64_t decided_elastic = 0;  // restores of a checkpoint that another number of ranks captured
@@ -90,7 +90,7 @@ class Invariants {
   void writing_leader(const Machine& machine, const core::LeaderRecord& record);
   void leader_written(NodeId by, const core::LeaderRecordRead& now);
   // Judges the record that a leader is about to write, by what the leader can know now. Returns nothing if the record
-  // is right. Otherwise returns the violation that counts if the store then writes the record.
+  // is right. Otherwise returns the violation, which counts only if the store then writes the record.
   std::optional<Violation> judge(const Machine& leader, const core::IncarnationRecord& record) const;
   // When a leader asked the store to write a record, and what judge() said then.
   struct Asked {

@@ -27,7 +27,7 @@ struct Slot {
   bool sealed = false;
   PieceInfo header;         // valid if the slot is sealed
   std::uint64_t bytes = 0;  // the digest of its bytes
-  CheckpointId dropped;     // a checkpoint whose piece an agent ignores here when it attaches
+  CheckpointId dropped;     // an agent dropped this checkpoint's piece here: agents that attach later ignore it
 
   // These are for the invariants only. Nobody on the node can see them.
   bool counted = false;  // the core was told that it holds a whole piece, and has not dropped it
@@ -53,7 +53,7 @@ struct Control {
 
   std::uint64_t grant = 0;       // number of the newest grant; 0: none yet
   std::vector<SlotRef> slots;    // of the newest grant
-  std::optional<SlotRef> spare;  // of the newest grant: a second slot for the private shard
+  std::optional<SlotRef> spare;  // of the newest grant: the spare slot
   std::int64_t resume_at = 0;
   CheckpointId committed;
   bool fenced = false;

@@ -19,7 +19,7 @@ enum class Phase : std::uint8_t {
   replicating,   // transfers move pieces of a checkpoint that this incarnation captured
   committing,    // a checkpoint is whole in all its places, and no trainer knows that it is committed
   reprotecting,  // transfers move pieces of the checkpoint that this incarnation restored
-  electing,      // no node that could lead is leader
+  electing,      // the node that the leader's record names has no agent, or a frozen one
   idle,          // the job trains, and no other phase holds
   gathering,     // some node and the leader have not heard each other yet
   announcing,    // an incarnation is decided, and only the leader knows that

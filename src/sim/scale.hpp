@@ -22,7 +22,7 @@ inline constexpr std::uint32_t scale_sharers_min = 3;  // more than copies: othe
 
 struct ScaleResult {
   core::NodeId nodes = 0;
-  std::uint32_t sharers = 1;  // how many ranks name the same main shard
+  std::uint32_t sharers = 1;  // how many ranks have the same main shard
   core::NodeId lost = 0;      // how many nodes are lost at once, in the middle of the run
   int commits = 0;            // how many commits were measured
   // How many messages and bytes a node sends and receives per commit. Heartbeats and their answers are not counted:

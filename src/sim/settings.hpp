@@ -19,9 +19,9 @@ struct Settings {
   std::uint64_t seed = 0;
   NodeId nodes = 3;      // 2 to 64
   Rank ranks = 3;        // 1 or 2 per node; if fewer than nodes, the other nodes have no ranks
-  Rank sharers = 1;      // how many ranks name the same main shard (data parallelism)
-  bool elastic = false;  // all ranks name one main shard, and the job may restart with another number of ranks
-  // Each rank names a main shard of its own, and the job may restart with another number of ranks, which take over the
+  Rank sharers = 1;      // how many ranks have the same main shard (data parallelism)
+  bool elastic = false;  // all ranks have one main shard, and the job may restart with another number of ranks
+  // Each rank has a main shard of its own, and the job may restart with another number of ranks, which take over the
   // shards. Not together with `elastic`.
   bool resizes = false;
   core::Config core;   // the same for every node, except the node's number, arena and domain
@@ -56,7 +56,8 @@ struct Settings {
   std::string main_shard(Rank rank) const;
   std::uint32_t parts(Rank rank, Rank world_size) const;  // into how many parts the rank's main shard is cut
   std::string private_shard(Rank rank) const;
-  // What the rank takes over, one of `now` ranks, of what a job of `then` ranks has captured. Only if the job resizes.
+  // The shards that the rank takes over if the job has `now` ranks, and `then` ranks captured the checkpoint. Only if
+  // `resizes`.
   std::set<std::string> taken_by(Rank rank, Rank then, Rank now) const;
   // The names of what a job of `world_size` ranks captures: the parts of main shards, and the private shards of the
   // first `own` ranks. Each name is listed once.

@@ -169,13 +169,13 @@ class Trainer {
 
   Gate gate_ = Gate::updating;
   std::int64_t hold_from_ = INT64_MAX;
-  std::optional<TimeMs> give_up_at_;             // once it has heard of the halt
-  std::optional<std::int64_t> waits_to_update_;  // before_update() has not returned
-  std::optional<SlotRef> own_slot_;              // has its newest private shard
+  std::optional<TimeMs> give_up_at_;  // when it no longer waits for the halt's decision; none: it has heard of no halt
+  std::optional<std::int64_t> waits_to_update_;  // the iteration for which it waits in before_update()
+  std::optional<SlotRef> own_slot_;              // the slot of its newest private shard
   std::int64_t own_iteration_ = -1;
-  std::optional<SlotRef> capture_own_;  // where the running capture has its private shard
+  std::optional<SlotRef> capture_own_;  // the slot of the running capture's private shard
   bool may_follow_ = false;  // the private shard of this iteration is sealed, and the main shard may follow late
-  bool is_late_ = false;     // the running capture
+  bool is_late_ = false;     // the running capture is a late one
   bool is_captured_late_ = false;
   bool dies_in_update_ = false;
   bool dies_in_restore_ = false;

@@ -56,7 +56,7 @@ class WatchCheck {
   struct Halt {
     Span span;
     char process = 0;        // as in /proc/PID/stat
-    bool is_unseen = false;  // with its agent
+    bool is_unseen = false;  // its whole node is suspended, so its agent does not see it
     bool in_communication = false;
   };
   struct Done {
@@ -81,7 +81,7 @@ class WatchCheck {
     std::deque<Done> iterations;    // computing in each of the last ones
     TimeMs computed_ms = 0;         // in this iteration
     TimeMs longest_stretch_ms = 0;  // in this iteration
-    TimeMs least_ms = INT64_MAX;    // shortest of the iterations' longest stretches
+    TimeMs least_ms = INT64_MAX;    // each iteration has a longest stretch: the shortest of these
     TimeMs longest_computing_ms = 0, longest_waiting_ms = 0;
     std::uint32_t calm_iterations = 0;  // since it or its agent was last disturbed
   };
@@ -114,7 +114,7 @@ class WatchCheck {
   TimeMs let_go_at_ = -1'000'000;
   TimeMs went_on_at_ = 0;  // when a rank that was stopped or spun last went on
   std::uint64_t named_ = 0;
-  std::pair<std::string, std::vector<Rank>> counted_;  // the newest expectation in `named_`
+  std::pair<std::string, std::vector<Rank>> counted_;  // cause and ranks that `named_` counted last
 };
 
 }  // namespace ckpt::sim

@@ -79,9 +79,8 @@ class World {
   // True if nothing since `since` has kept `node` from reporting to a leader on machine `leader`: the node ran, could
   // send, could reach the leader, and could know that it leads. Whether the leader was awake does not matter here.
   bool is_reachable_from(const Machine& node, const Machine& leader, TimeMs since) const;
-  // The time before which a leader that does its work knows all that has happened. It lies in the past: a report counts
-  // for node_timeout_ms, and may be on its way for as long as a message or a relay's pause takes. So the leader may
-  // still believe a report that is as old as this.
+  // A leader that does its work knows all that happened before this time. It may not know of later events: it believes
+  // a report for node_timeout_ms, and the network or a paused relay may have delayed that report.
   TimeMs news_of_before() const;
   TimeMs pause_ended() const { return pause_ended_; }
   void agent_paused(Machine& machine, TimeMs since);

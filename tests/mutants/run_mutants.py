@@ -6,11 +6,15 @@ Each *.patch beside this file breaks one rule of src/core. Its head says which, 
     Expect: test PROGRAM FILTER         a test of this GoogleTest program fails, of those that the filter names
 
 Only the patched file is compiled again, then linked with the rest as built.
+
+If CKPTENGINE_TEST_CORE_CHANGES lists files (paths from the root, one per line), only the mutants run that a change of
+these files concerns: their patch changed, or the source that they break, or who must notice.
 """
 
 import argparse
 import concurrent.futures
 import json
+import os
 import re
 import shlex
 import shutil
@@ -57,6 +61,17 @@ def read_mutant(patch):
         )
     invariant, test, program, tests = expected.groups()
     return Mutant(patch.stem, patch, rule[1], invariant or test, program or SIMULATOR, tests or "", sources[0])
+
+
+def is_concerned(mutant, changed, root):
+    """Whether a change of these files can let the mutant pass unnoticed, or keep its patch from applying."""
+    if {f"tests/mutants/{mutant.patch.name}", mutant.source} & changed:
+        return True
+    if mutant.gate != "test":
+        return any(file.startswith("src/sim/") for file in changed)
+    suite = mutant.filter.split(".")[0]
+    tests = [root / file for file in changed if file.startswith("tests/core/")]
+    return any(suite in test.read_text() for test in tests if test.is_file())
 
 
 def compile_command(commands, source):
@@ -165,6 +180,11 @@ def main():
 
     patches = sorted(Path(__file__).parent.glob("*.patch"))
     mutants = [read_mutant(patch) for patch in patches if arguments.only in patch.stem]
+    changed = set(os.environ.get("CKPTENGINE_TEST_CORE_CHANGES", "").split())
+    if changed:
+        all_of_them = len(mutants)
+        mutants = [mutant for mutant in mutants if is_concerned(mutant, changed, arguments.source)]
+        print(f"{len(mutants)} of {all_of_them} mutants are concerned by what changed")
     unknown = {mutant.program for mutant in mutants} - arguments.programs.keys()
     if unknown:
         sys.exit(f"no objects were given of {', '.join(sorted(unknown))}: tests/mutants/CMakeLists.txt lists programs")
@@ -177,7 +197,7 @@ def main():
             print(f"{word} {mutant.gate} {mutant.name}: {verdict.text}", flush=True)
             escaped += not verdict.caught
     print(f"mutants: caught={len(mutants) - escaped} escaped={escaped}")
-    return 1 if escaped or not mutants else 0
+    return 1 if escaped or not (mutants or changed) else 0
 
 
 if __name__ == "__main__":

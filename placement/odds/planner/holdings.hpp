@@ -30,9 +30,9 @@ class Holdings {
   // True if every lost shard is still on the GPUs of another node.
   bool replicas_survive(const placement::LostNodes& lost) const;
 
-  // The probability that the state in `source` does not survive the loss of `lost` random nodes. `source` is memory or
-  // replica. For storage, the result is always 1. It is also 1 if `lost` is loss_odds_count or more.
   static constexpr std::uint32_t loss_odds_count = 7;
+  // The probability that the state in `source` (memory or live replicas) does not survive the loss of `lost` random
+  // nodes. Always 1 for storage, and if `lost` is loss_odds_count or more.
   double loss_odds(Source source, std::uint32_t lost) const;
 
   // The probability that the state in `source` (memory or live replicas) does not survive a loss. domain_loss(): of one

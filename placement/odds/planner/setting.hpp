@@ -25,7 +25,7 @@ enum class Capture : std::uint8_t {
   stop_and_write,  // training stands still until the checkpoint is on storage
   overlapped,      // into host memory, while training goes on
   gradients,       // captures gradients alone; hosts repeat the optimizer's update (REFT's recomputing)
-  late,            // after the failure, from the GPUs of live replicas; besides, `overlapped` at the usual interval
+  late,            // after a failure, from the GPUs of live replicas; also `overlapped`, at the setting's interval
   automatic,       // `late` if the job has replicas, otherwise `overlapped`
 };
 

@@ -56,8 +56,8 @@ class AdmissionControl {
   std::string& alarm_;
   RecordWriter& record_writer_;
   const JobStorage& storage_;
-  std::optional<TimeMs> contradicted_since_;  // when newcomers first named another world size than the ranks that wait
-  bool refuses_others_ = false;               // newcomers have named another world size for long
+  std::optional<TimeMs> contradicted_since_;  // when new trainers first had another world size than the ranks that wait
+  bool refuses_others_ = false;               // new trainers have had another world size for long
   bool is_held_back_ = false;
   std::set<std::uint64_t> superseded_;  // instances whose rank another instance has claimed later
 };

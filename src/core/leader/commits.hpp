@@ -22,11 +22,11 @@ class Commits {
   void on_new_incarnation();
   void on_record();  // the view has a new record
 
-  // The leader calls these in this order. leave_out_outsiders() ignores pieces of nodes outside the incarnation that
-  // contradict its members. record_first_commit() writes into the incarnation's record that the incarnation has a
-  // commit. abandon_disagreeing() abandons checkpoints whose ranks captured different bytes. reconcile() commits and
-  // abandons. `frozen_at`: the iteration of the incarnation's halt, if it is decided. That checkpoint is not abandoned:
-  // the agent of a rank that died may still find what it left.
+  // The leader calls these in this order. leave_out_outsiders() leaves out the pieces of nodes that are not members, if
+  // they contradict those of members. record_first_commit() writes into the incarnation's record that the incarnation
+  // has a commit. abandon_disagreeing() abandons checkpoints whose ranks captured different bytes. reconcile() commits
+  // and abandons. `frozen_at`: the iteration of the incarnation's halt, if it is decided. Its checkpoint is not
+  // abandoned: if a rank died, its agent may still find pieces that the rank left in its slots.
   void leave_out_outsiders();
   void record_first_commit(TimeMs now, Effects& effects);
   void abandon_disagreeing();
@@ -42,7 +42,7 @@ class Commits {
   // At the newest known commit: the fewest copies of any shard, and how many members any parity group can still lose.
   std::uint32_t copies_now() const;
   std::uint32_t parity_now() const;
-  // True if some piece of the checkpoint has fewer holders left than it was given.
+  // True if some piece of the checkpoint is on fewer nodes than its placement asks for.
   bool is_short(CheckpointId checkpoint) const;
 
  private:
@@ -60,7 +60,7 @@ class Commits {
   std::int64_t resume_at_ = 0;
   CheckpointId newest_abandoned_;
   TimeMs named_at_ = 0;      // when resume_at_ was last set
-  std::int64_t margin_ = 0;  // distance of resume_at_ from the furthest rank's next iteration
+  std::int64_t margin_ = 0;  // iterations from the furthest rank's next one to the next resume_at_
 };
 
 }  // namespace ckpt::core

@@ -26,7 +26,7 @@ class DecisionMaker {
     const Losses& losses;
     const JobStorage& storage;
   };
-  // DecisionMaker may consume `inventory`, a field of the view. After that, no other part may use it in the same
+  // DecisionMaker may empty `inventory`, a field of the view. After that, no other part may use it in the same
   // reconciliation.
   DecisionMaker(const JobView& view, Inventory& inventory, std::string& alarm, const Others& others)
       : view_(view), inventory_(inventory), alarm_(alarm), others_(others) {}

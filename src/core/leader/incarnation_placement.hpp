@@ -1,4 +1,4 @@
-// IncarnationPlacement tells the leader which node captures, holds and restores which part in one incarnation. It is
+// IncarnationPlacement tells the leader which node captures, holds and restores which piece in one incarnation. It is
 // computed once, from the incarnation's record. Later, replacements only take the places of lost members.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace ckpt::core {
 
-// What a node does with one part. `owns`: its ranks restore the part.
+// What a node does with one piece. `owns`: its ranks restore the piece.
 struct Role {
   bool owns = false;
   bool captures = false;
@@ -25,7 +25,7 @@ Role role_of(NodeId node, const Place& place);
 class IncarnationPlacement {
  public:
   struct Task {
-    const Places::value_type* place = nullptr;  // with the name of the part
+    const Places::value_type* place = nullptr;  // with the name of the piece
     Role role;
   };
   using Tasks = std::vector<Task>;
@@ -40,7 +40,7 @@ class IncarnationPlacement {
 
   bool is_arranged() const { return !own_.arranged.empty(); }
   const std::string& notice() const { return notice_; }
-  // Ranks on two nodes or more name each main shard. Otherwise lone_shard() is one that only ranks of lone_node() name.
+  // True if each main shard is on ranks of two nodes or more. Otherwise lone_shard() is only on ranks of lone_node().
   bool is_replicated() const { return is_arranged() && lone_shard_.empty(); }
   const std::string& lone_shard() const { return lone_shard_; }
   NodeId lone_node() const { return lone_node_; }
@@ -59,7 +59,7 @@ class IncarnationPlacement {
   // Where the pieces of `checkpoint` belong. The restored checkpoint may have other places than own(): it may be cut
   // into other parts, or come from another number of ranks.
   const Places& of(CheckpointId checkpoint) const { return layout_of(checkpoint).now(); }
-  // The parts that the node captures or holds, or that its ranks restore, in order of their names.
+  // The pieces that the node captures or holds, or that its ranks restore, in order of their names.
   const Tasks& own_of(NodeId node) const { return own_.tasks_of(node); }
   const Tasks& of(NodeId node, CheckpointId checkpoint) const { return layout_of(checkpoint).tasks_of(node); }
 
@@ -78,7 +78,7 @@ class IncarnationPlacement {
   }
 
   Layout own_;
-  std::optional<Layout> restored_;  // only if the restored checkpoint was cut differently, or by fewer ranks
+  std::optional<Layout> restored_;  // only if the restored checkpoint has other places than own()
   CheckpointId began_from_;
   std::uint32_t own_ranks_ = 0;  // ranks below this number restore a private shard of their own
   std::string adopted_;          // rank 0's, which the others restore

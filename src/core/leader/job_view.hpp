@@ -18,7 +18,7 @@ namespace ckpt::core {
 struct Peer {
   Report report;
   NodeId via = no_node;  // the node that brought the report; the answer goes there
-  // When the report came. If the leader paused after that, and the node was present before the pause: the pause's end.
+  // When the report came. After a pause of the leader: the end of the pause, if the node was present before it.
   TimeMs received_at = 0;
   std::uint64_t obeyed = 0;  // newest directive that the node says it has
   TimeMs obeyed_at = 0;      // when the node first reported `obeyed`
@@ -40,7 +40,7 @@ struct JobView {
   const TimeMs elected_at;
   std::optional<IncarnationRecord> record;  // none: not read yet; most queries need it
   AssignmentTable assignment_table;         // of the newest incarnation that began, once `record` names it
-  AssignmentsName given_up_assignments;     // the leader no longer waits for these to come back
+  AssignmentsName given_up_assignments;     // the store has lost these, and the leader no longer waits for them
   std::map<NodeId, Peer> peers;
   std::vector<const Report*> present;  // reports of the present nodes, as of this reconciliation
   std::vector<NodeId> missing;         // members that are not present

@@ -57,7 +57,8 @@ class Leader {
   // This node did nothing between `before` and `now`. Silence in that time counts against nobody, and every wait starts
   // again.
   void on_pause(TimeMs before, TimeMs now);
-  // This node handled no event for `work_ms`, which the leader's own work may explain. That is no silence of others.
+  // This node handled no event for `work_ms`, perhaps because the leader worked for so long. So this time does not
+  // count as silence of other nodes.
   void on_long_work(TimeMs work_ms);
   // Call this when the nodes whose listeners refuse this node's token have changed. Replaces the earlier list.
   void distrust(const std::vector<NodeId>& nodes) { distrusted_ = nodes; }
@@ -96,7 +97,7 @@ class Leader {
   NodeId encoder_of(const Place& place, CheckpointId checkpoint, TimeMs now) const;
   bool should_have(const Role& role, CheckpointId checkpoint) const;
 
-  // Health: the verdict on the whole job (leader_health.cpp).
+  // Why the job is degraded or not protected, for its health (leader_health.cpp).
   struct Obstacle {
     Cause cause = Cause::none;
     NodeId node = no_node;
@@ -104,6 +105,7 @@ class Leader {
     std::string detail = {};
     std::uint8_t status = 0;
   };
+  // The first thing that a checkpoint lacks for its commit, and the node that lacks it.
   struct Lack {
     NodeId node = no_node;
     bool is_capture = false;  // false: a copy or parity is missing
@@ -138,9 +140,10 @@ class Leader {
   std::map<CheckpointId, std::map<std::string, CodedPiece>>
       decodable_;                                    // from inventory_, for checkpoints that may still be needed
   std::map<NodeId, std::vector<FetchOrder>> reads_;  // orders to read from storage, by the node that reads
-  // Which nodes get a piece of the checkpoint to restore now, by its name. Filled while directives are made.
+  // For each piece of the checkpoint to restore, by name: the nodes that fetch it now. Filled while directives are
+  // made.
   mutable std::map<std::string_view, std::vector<NodeId>> fetching_;
-  TimeMs called_at_ = view_.elected_at;  // when it last called members that it never heard
+  TimeMs called_at_ = view_.elected_at;  // when it last sent directives to members that it never heard
   NodeId called_last_ = no_node;
   CommitClock clock_;
   SnapshotInterval snapshot_interval_;

@@ -28,7 +28,8 @@ class Losses {
   // Returns the predecessor, once: the caller asks that node to report. Returns no_node later, or if there is none.
   NodeId take_predecessor_to_call();
 
-  // `newest_directive`: number of the last directive sent. `gap_ms`: how long the leader delays its own work.
+  // `newest_directive`: number of the last directive sent. `gap_ms`: time from one reconciliation of the leader to the
+  // next.
   void reconcile(std::uint64_t newest_directive, TimeMs gap_ms, TimeMs now, Effects& effects);
 
   // True if another node has obeyed this leader in the last `within_ms`.
@@ -55,7 +56,7 @@ class Losses {
   TimeMs followed_at_ = view_.elected_at;
   std::map<NodeId, NodeId> notified_lost_;  // members announced as lost, with their announced replacements
   std::vector<NodeId> released_;            // former members to announce as released
-  // When the leader sent the directive with this number. The leader remembers at most one per report.
+  // When the leader had sent the directives up to this number. The leader notes this at most every report_ms / 4.
   struct Sent {
     TimeMs at = 0;
     std::uint64_t sequence = 0;

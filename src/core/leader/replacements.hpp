@@ -18,11 +18,11 @@ struct StandbyNode {
 };
 
 // Returns the replacements from now on:
-// - Earlier replacements stay while they are present and needed. One that came back with another memory goes.
+// - Earlier replacements stay while they are present and needed. One that came back with another arena is dropped.
 // - Every other lost member gets a free standby node while there is one, preferably of the same failure domain, so that
 //   copies stay apart as placement/ chose.
-// - An absent replacement stays if no node is free for its place. It may hold the last copies, and a restore waits only
-//   for nodes on record.
+// - An absent replacement stays if no free standby node can take its place. It may hold the last copies, and a restore
+//   waits only for nodes that the incarnation's record names.
 // `lost`: the rank assignments on lost nodes. `here`: the nodes that can be replacements, or are already.
 std::vector<Replacement> choose_replacements(const std::vector<Replacement>& before,
                                              const std::vector<RankAssignment>& lost,

@@ -21,7 +21,7 @@ inline constexpr std::size_t sources_max = 4;
 
 bool is_held_by(const Holders& holders, NodeId node);
 
-// The world size of the job that captured these pieces of one checkpoint. There is at least one.
+// The world size of the job that captured these pieces of one checkpoint. `pieces` must not be empty.
 inline std::uint32_t world_size_of(const Pieces& pieces) { return pieces.begin()->second.front().piece->world_size; }
 
 // All pieces in the reports, by checkpoint. Borrows from the reports, which must be in order of their nodes.
@@ -40,7 +40,7 @@ struct Disagreement {
 };
 std::optional<Disagreement> find_disagreement(const Pieces& pieces);
 std::optional<Disagreement> find_contradicting_parity(const Pieces& pieces);
-// Removes all pieces of those `outsiders` that contradict a node outside that set. Returns one contradiction.
+// Removes all pieces of each node in `outsiders` that contradicts a node that is not in it. Returns one contradiction.
 std::optional<Disagreement> leave_out_contradicting(Pieces& pieces, const std::set<NodeId>& outsiders);
 // Removes the shards that differ between nodes, and parity computed from them. Returns one disagreement.
 std::optional<Disagreement> leave_out_disputed(Pieces& pieces);
@@ -51,10 +51,10 @@ struct RecoveryQuestion {
   std::vector<const Report*> reports;    // from the nodes that are present
   std::vector<std::string_view> shards;  // the shards that the new incarnation needs, each once; borrowed
   std::uint32_t world_size = 0;
-  std::string_view main_shard;                   // the shard that all ranks name, "" if they name several; borrowed
+  std::string_view main_shard;                   // the shard that all ranks have, "" if they have several; borrowed
   std::vector<std::string_view> private_shards;  // by rank; borrowed
-  bool members_share = false;                    // all ranks of the last incarnation named `main_shard`
-  bool takes_shards = false;                     // all ranks can take over shards of another number of ranks
+  bool members_share = false;                    // all ranks of the last incarnation had `main_shard`
+  bool takes_shards = false;                     // all ranks can take over shards
   std::vector<std::string_view> member_shards;   // that the ranks of the last incarnation captured; borrowed
   std::vector<std::string_view> taken_shards;    // that they took over, if they did; borrowed
   std::size_t members_are_as_many = 0;           // so many ranks were in the last incarnation
@@ -64,7 +64,7 @@ struct RecoveryQuestion {
   bool members_are_lost = false;                 // the last incarnation's rank assignments are lost
   CheckpointId restored;                         // the checkpoint that it restored
   std::uint32_t restored_ranks = 0;              // with the private shards of this many ranks
-  CheckpointId base;                             // newest commit that it restored or kept
+  CheckpointId base;                             // newest commit up to `restored`
   std::vector<CheckpointId> whole;               // its checkpoints that are still whole in all places
   CheckpointId first_commit;                     // from the incarnation record
   bool asks_storage = false;                     // there is persistent storage

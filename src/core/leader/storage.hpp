@@ -27,8 +27,9 @@ class JobStorage {
   // Takes from a report what the node has written, and what it found damaged on storage. Pass in reports of all nodes,
   // present or not.
   void on(const Report& report);
-  // The decision of the new incarnation asks storage again. Writing a checkpoint of the previous incarnation stops. But
-  // if that checkpoint is already being completed, this goes on, and nothing else is written until it has ended.
+  // Forgets what storage listed: the new incarnation lists storage again for its decision. Writing a checkpoint of the
+  // previous incarnation stops. But if that checkpoint is already being completed, this goes on, and nothing else is
+  // written until it has ended.
   void on_new_incarnation();
 
   // Asks storage what is there, until the answer is complete.
@@ -45,7 +46,7 @@ class JobStorage {
   bool is_finishing() const { return writing_ && writing_->is_of_older_incarnation; }
 
   // Unusable checkpoints: those that proved damaged when read, and one that this incarnation passes over because it
-  // could not be read for too long. pass_over() names that one for the next incarnation.
+  // could not be read for too long. pass_over(): the next incarnation passes over this checkpoint.
   bool is_unusable(CheckpointId checkpoint) const { return unusable().contains(checkpoint); }
   std::set<CheckpointId> unusable() const;
   void pass_over(CheckpointId checkpoint) { passed_over_next_ = checkpoint; }

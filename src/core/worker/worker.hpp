@@ -45,9 +45,8 @@ class Worker {
   void on_decided_incarnation(std::uint64_t incarnation) {
     newest_known_incarnation_ = std::max(newest_known_incarnation_, incarnation);
   }
-  void on_first_commit(CheckpointId commit) {
-    notified_commit_ = std::max(notified_commit_, commit);
-  }  // read in the incarnation's record
+  // The incarnation's record names this first commit.
+  void on_first_commit(CheckpointId commit) { notified_commit_ = std::max(notified_commit_, commit); }
 
   // This node was stopped for a while. A directive may have been sent before that pause ended, unless it acknowledges a
   // report that this node sent afterwards. hears_of_now(): the newest directive acknowledges such a report.
@@ -91,7 +90,7 @@ class Worker {
     std::uint8_t slots_asked = 0;               // how many slots per segment the driver was last asked for
     SlotDemand demand;
     std::vector<SlotRef> granted;  // one per segment; empty: no grant is open
-    std::optional<SlotRef> spare;  // granted as well, for the private shard, also while no grant is open
+    std::optional<SlotRef> spare;  // the spare slot; it stays granted while no grant is open
     std::int64_t attempted = -1;
     std::int64_t capturing = -1;
     CheckpointId notified_commit;
@@ -181,7 +180,7 @@ class Worker {
   CheckpointId newest_seen_;
   CheckpointId newest_damaged_;
   std::uint64_t newest_known_incarnation_ = 0;
-  CheckpointId notified_commit_;  // lasts while this agent runs; later agents read the record
+  CheckpointId notified_commit_;  // first commit that a record named; not persisted, because later agents read it, too
   Persist persisted_;
 
   std::uint64_t report_sequence_ = 0;
