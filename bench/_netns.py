@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from cluster import stop_processes
 from netns import INTERFACE, NetworkFailure
 
 START_S = 15
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Network(netns.Network):
@@ -121,3 +124,23 @@ def tail(log: Path, lines: int = 15) -> str:
         return "\n".join(["", f"--- {log} ---", *log.read_text(errors="replace").splitlines()[-lines:]])
     except OSError as error:
         return str(error)
+
+
+def run_bench(name: str, run: Callable[[], None]) -> int:
+    """Runs the bench, and returns its exit status. A signal ends it through its clean-up, which nothing shall
+    interrupt.
+    """
+
+    def end(number: int, _: Any) -> None:
+        for other in ENDING:
+            signal.signal(other, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for number in ENDING:
+        signal.signal(number, end)
+    try:
+        run()
+    except NetworkFailure as failure:
+        print(f"{name}: {failure}", file=sys.stderr)
+        return 1
+    return 0

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -33,7 +32,7 @@ sys.path.insert(0, str(ROOT / "examples" / "demo"))
 
 import corpus
 import numpy as np
-from _netns import INTERFACE, Agents, Network, NetworkFailure, tail
+from _netns import INTERFACE, Agents, Network, NetworkFailure, run_bench, tail
 from ckptengine import load_library
 from run import find_programs
 
@@ -46,7 +45,6 @@ POLL_S = 0.05
 MIB = 1 << 20
 CASES = ["fits", "large", "shared"]
 RANKS_CORE, AGENTS_CORE = 0, 1
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -396,23 +394,9 @@ def run(arguments: argparse.Namespace) -> None:
         print_ratios(result)
 
 
-def end(number: int, _: Any) -> None:
-    """Ends the bench through its clean-up, which nothing shall interrupt."""
-    for other in ENDING:
-        signal.signal(other, signal.SIG_IGN)
-    sys.exit(128 + number)
-
-
 def main() -> int:
     arguments = parse()
-    for number in ENDING:
-        signal.signal(number, end)
-    try:
-        run(arguments)
-    except NetworkFailure as failure:
-        print(f"interference: {failure}", file=sys.stderr)
-        return 1
-    return 0
+    return run_bench("interference", lambda: run(arguments))
 
 
 if __name__ == "__main__":

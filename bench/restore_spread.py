@@ -1,15 +1,17 @@
 """Measures how long nodes that lost their memory take to restore a shard that is the same on all ranks.
 
 The nodes are network namespaces, with an agent and a rank each. Each node's link has a limited rate in each direction.
-All ranks name the same main shard. After a commit, all nodes but one or two lose their memory: their agents and ranks
-end, and agents with empty arenas take their places. Then new ranks call restore(), all at the same time. The time
-counts from the first call until the last rank has its state.
+All ranks name the same main shard. After a commit, some nodes lose their memory: their agents and ranks end, and agents
+with empty arenas take their places. Then new ranks call restore(), all at the same time. The time counts from the first
+call until the last rank has its state.
 
 The lower bound is bytes to bring / rate of a link: each node that lost its memory receives the state over its own link.
 The nodes that are left send each byte at least once, which takes no longer. The ratio is time / lower bound.
 
-There are two ways to store the shard. `whole`: each rank captures all of it (placement=group). `parts`: it is cut into
-one part per rank (placement=auto), and every node has all parts. Needs root.
+There are three ways to store the shard. `whole`: each rank captures all of it (placement=group). `parts`: it is cut
+into one part per rank (placement=auto), and every node has all parts. With both, all nodes but one or two lose their
+memory. `parity`: it is cut into one part per rank, and beside its part a node has parity only. One node loses its
+memory. Needs root.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import argparse
 import itertools
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "python"))
 sys.path.insert(0, str(ROOT / "examples" / "demo"))
 
-from _netns import INTERFACE, Agents, Network, NetworkFailure, tail
+from _netns import INTERFACE, Agents, Network, NetworkFailure, run_bench, tail
 from cadence import aligned
 from ckptengine import Engine, Stage, load_library
 from run import find_programs
@@ -43,10 +44,9 @@ TRIES = 5
 SLOTS_S, CAPTURE_S, COMMIT_S = 3, 1, 60
 POLL_S = 0.05
 MIB = 1 << 20
-PLACEMENTS = {"whole": "group", "parts": "auto"}
+PLACEMENTS = {"whole": "group", "parts": "auto", "parity": "auto"}
 BYTE = b"\x5a"
 TICKS_S = os.sysconf("SC_CLK_TCK")
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,14 @@ class Case:
     nodes: int
     holders: int  # nodes that keep their memory
     stored: str  # a key of PLACEMENTS
+
+    @property
+    def protection(self) -> str:
+        return "xor(4)" if self.stored == "parity" else f"copies({self.nodes})"
+
+    def left(self, nodes: list[str]) -> list[str]:
+        """The nodes that keep their memory, spread over all nodes."""
+        return [nodes[number * self.nodes // self.holders] for number in range(self.holders)]
 
     @property
     def name(self) -> str:
@@ -216,7 +224,7 @@ def busy_s() -> float:
 
 def measure(case: Case, arguments: argparse.Namespace, programs: dict[str, Path], folder: Path) -> Figures:
     size_bytes = arguments.mib * MIB
-    options = {"protection": f"copies({case.nodes})", "placement": PLACEMENTS[case.stored]}
+    options = {"protection": case.protection, "placement": PLACEMENTS[case.stored]}
     with (
         tempfile.TemporaryDirectory(prefix="ckptengine-restore-", dir="/dev/shm") as memory,
         Network(arguments.rate, case.nodes) as network,
@@ -224,7 +232,7 @@ def measure(case: Case, arguments: argparse.Namespace, programs: dict[str, Path]
         agents = Agents(network, programs["ckptd"], case.name, Path(memory), folder, options)
         with Job(network, agents, programs, folder, size_bytes) as job:
             job.commit()
-            left = network.nodes[:: case.nodes // case.holders]
+            left = case.left(network.nodes)
             job.lose_all_but(left)
             sent, busy, begin_s = sent_bytes(network, left), busy_s(), time.monotonic()
             took_s = job.restore_all()
@@ -251,9 +259,19 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
+def cases_of(arguments: argparse.Namespace) -> list[Case]:
+    cases = []
+    for nodes in arguments.nodes:
+        copied = [stored for stored in arguments.stored if stored != "parity"]
+        cases += [Case(nodes, *own) for own in itertools.product(arguments.holders, copied)]
+        if "parity" in arguments.stored:
+            cases.append(Case(nodes, nodes - 1, "parity"))
+    return cases
+
+
 def run(arguments: argparse.Namespace) -> None:
     programs = find_programs(Path(load_library(arguments.library).path))
-    cases = [Case(*own) for own in itertools.product(arguments.nodes, arguments.holders, arguments.stored)]
+    cases = cases_of(arguments)
     arguments.directory.mkdir(parents=True, exist_ok=True)
     figures: dict[Case, Figures] = {}
     rows = [["stored", "nodes", "left", "took, s", "lower bound, s", "ratio", "sent by the left / state", "busy cores"]]
@@ -277,23 +295,9 @@ def print_ratio(name: str, own: Figures) -> None:
     print(f"ratio: {name} = {own.took_s / own.bound_s:.2f} (ours {own.took_s:.2f}, theirs {own.bound_s:.2f}, s)")
 
 
-def end(number: int, _: Any) -> None:
-    """Ends the bench through its clean-up, which nothing shall interrupt."""
-    for other in ENDING:
-        signal.signal(other, signal.SIG_IGN)
-    sys.exit(128 + number)
-
-
 def main() -> int:
     arguments = parse()
-    for number in ENDING:
-        signal.signal(number, end)
-    try:
-        run(arguments)
-    except NetworkFailure as failure:
-        print(f"restore_spread: {failure}", file=sys.stderr)
-        return 1
-    return 0
+    return run_bench("restore_spread", lambda: run(arguments))
 
 
 if __name__ == "__main__":

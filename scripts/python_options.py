@@ -55,7 +55,7 @@ def field(option: dict) -> str:
     if type_ is None:
         type_ = f"Literal[{', '.join(json.dumps(word) for word in option['type'].split('|'))}]"
     # Links lead from docs/options.md.
-    text = re.sub(r"\[\w+\]\((\w+\.md)\)", r"docs/\1", option["help"])
+    text = re.sub(r"\[\w+\]\((\w+\.md)(?:#[\w-]+)?\)", r"docs/\1", option["help"])
     default = re.sub(r"^`([^`]*)`$", r"\1", option["default"])
     text += " Required." if option["required"] else f" Default: {default}."
     lines = textwrap.wrap(text.replace("\\", "\\\\"), WIDTH - 4 - 6, break_long_words=False, break_on_hyphens=False)

@@ -182,9 +182,15 @@ typedef struct ckpt_stats_t {
   double commit_ms;            /* last commit: from the ckpt_snapshot() call until this rank learned of it */
   uint64_t gpu_staging_bytes;  /* GPU memory through which tensors are copied; 0 if none are in GPU memory. Less than
                                   the option gpu_staging_bytes if the GPU had less free memory */
+  /* How much of main shards in host memory was copied when, in whole leaves of 64 KiB (docs/schedule.md). */
+  uint64_t bubble_bytes;  /* in bubbles: between ckpt_bubble_begin() and ckpt_bubble_end() */
+  uint64_t compute_bytes; /* at other times before ckpt_before_update() */
+  uint64_t update_bytes;  /* in ckpt_before_update(), which waited for it */
+  uint64_t layered;       /* snapshots that were copied in layers, by a plan */
+  uint64_t layered_late;  /* of them, those for which ckpt_before_update() had to wait */
 } ckpt_stats_t;
 #define CKPT_STATS_INIT \
-  { sizeof(ckpt_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(ckpt_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Whether the job is protected, from best to worst. `ckptctl health` shows the same (docs/protection.md). */
 typedef enum ckpt_protection {
@@ -493,6 +499,18 @@ CKPT_API ckpt_status ckpt_rejoin(ckpt_engine* engine);
  * put them around the graph's launch. */
 CKPT_API ckpt_status ckpt_comm_begin(ckpt_engine* engine, uint32_t channel, void* stream);
 CKPT_API ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t channel, void* stream);
+
+/* Marks the begin and end of a bubble: a time in which the training thread waits for other ranks, and its device
+ * computes nothing. Put both calls around a receive or collective that blocks, and around a wait for one. Host tensors
+ * can be copied in bubbles then, with the option layered_capture. ckpt_comm_begin() does not say that the thread
+ * waits: a communication may overlap computation.
+ *
+ * For the training thread, if it computes on the CPU. Pairs may be nested: then the outer one counts. Before
+ * ckpt_restore() nothing is recorded. These calls never block. They make no system call, except one futex wake if a
+ * copy waits for the bubble. CKPT_ERR_INVALID: ckpt_bubble_end() has no ckpt_bubble_begin() before it. Nothing changes
+ * then. */
+CKPT_API ckpt_status ckpt_bubble_begin(ckpt_engine* engine);
+CKPT_API ckpt_status ckpt_bubble_end(ckpt_engine* engine);
 
 /* Between ckpt_pause() and ckpt_resume(), training does something other than iterations, e.g. an evaluation. Meanwhile
  * the agent does not suspect this rank to hang (docs/jit.md). `name` is for people; the engine keeps its first 32

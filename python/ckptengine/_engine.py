@@ -111,6 +111,11 @@ class Stats:
     capture_ms: float
     commit_ms: float
     gpu_staging_bytes: int
+    bubble_bytes: int
+    compute_bytes: int
+    update_bytes: int
+    layered: int
+    layered_late: int
 
 
 @dataclass(frozen=True)
@@ -505,6 +510,17 @@ class Engine:
     def comm_end(self, channel: int = 0, stream: int | None = None) -> None:
         """Marks the end of a communication of training. Raises Error (INVALID) if none has begun on `channel`."""
         self._check(self._library.ckpt_comm_end(self._open(), _c_channel(channel), _c_stream(stream)))
+
+    def bubble_begin(self) -> None:
+        """Marks the begin of a bubble: the training thread waits for other ranks, in a receive or a collective that
+        blocks, and computes nothing. For training on the CPU, on the training thread. With `layered_capture`, host
+        tensors are copied in bubbles as far as possible (docs/schedule.md). Pairs may be nested: then the outer one
+        counts."""
+        self._check(self._library.ckpt_bubble_begin(self._open()))
+
+    def bubble_end(self) -> None:
+        """Marks the end of a bubble. Raises Error (INVALID) if none has begun."""
+        self._check(self._library.ckpt_bubble_end(self._open()))
 
     @contextlib.contextmanager
     def communication(self, channel: int = 0, stream: int | None = None) -> Iterator[None]:

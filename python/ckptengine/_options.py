@@ -54,8 +54,9 @@ class Options:
     lost node per group; `rs(n,p)`, which survives p; or copies and parity, as in `copies(2)+xor(8)`. Overrides
     `copies`. Default: copies(<copies>)."""
     placement: Literal["auto", "group", "ring", "mixed", "cover", "sharded", "sharded+copy"] | None = None
-    """Which nodes hold which pieces. `auto`: groups of nodes; a shard that several ranks name is cut into parts. Or
-    `group`, `ring`, `mixed`, `cover`, `sharded`, `sharded+copy`. Default: auto."""
+    """Which nodes hold which pieces (docs/placement.md). `auto`: the nodes of a group hold each other's copies; a
+    shard that several ranks name is cut into parts. Or `group`, `ring`, `mixed`, `cover`, `sharded`,
+    `sharded+copy`. Default: auto."""
     domain: str | os.PathLike[str] | None = None
     """Failure domain of this node, outermost level first, as in `row2/rack7`. Default: none."""
     standby: bool | None = None
@@ -87,11 +88,15 @@ class Options:
     """Minimum size of a main shard's slot, for state that will grow. State that outgrows its slots gets larger ones,
     which takes memory for both for a moment. 0: the size of the registered state. Default: 0."""
     own_slots: int | None = None
-    """Slots that a rank of this node starts with, without the one for storage. 2 suffice if each checkpoint is
-    committed before the next `before_update()`. A rank whose captures wait longer for replication gets its third
-    slot later. Default: 2."""
+    """Slots that a rank of this node starts with. Each holds one snapshot. With `storage`, the rank gets one more. 2
+    suffice if each checkpoint is committed before the next `before_update()`. If a rank's captures often wait
+    longer for replication, the agent adds a slot. Default: 2."""
     copy_threads: int | None = None
     """Threads that copy and digest tensors in host memory. Default: 1."""
+    layered_capture: bool | None = None
+    """`true`: tensors in host memory are copied while training waits for other ranks, as far as that is possible,
+    and otherwise at a bounded rate beside computation ([schedule](schedule.md#layers-of-a-capture)). `false`: as
+    soon as the capture begins. Default: false."""
     gpu_staging_bytes: int | str | None = None
     """GPU memory through which tensors are copied. If it is as large as the main shard, the next update can start as
     soon as the state is copied within the GPU. The engine takes less if less is free. Default: 128MiB."""
@@ -111,8 +116,8 @@ class Options:
     chunk_bytes: int | str | None = None
     """Largest size of one transfer between nodes. Default: 2MiB."""
     chunk_ms: int | None = None
-    """Longest time for which one transfer may occupy the link while training may use it, too. 64KiB may always go.
-    Default: 10."""
+    """Longest time for which one transfer may occupy the network while training may use it, too. A transfer of 64KiB
+    may take longer. Default: 10."""
     sub_buffers: int | None = None
     """How many transfers of one piece may wait for verification at the receiver. More are not sent until one is
     verified. Default: 4."""
@@ -141,21 +146,22 @@ class Options:
     node_wait_ms: int | None = None
     """How long a restore waits for missing nodes. Default: 5000."""
     unprotected_after_ms: int | None = None
-    """A job that commits nothing for this time, and for longer than four of its iterations, is *not protected*
-    (docs/protection.md). Default: 5000."""
+    """A job that commits nothing for this time, and for four times the time between captures of main shards, is *not
+    protected* (docs/protection.md). Default: 5000."""
     hang_floor_ms: int | None = None
     """Shortest time without progress after which a rank is suspected to hang (docs/jit.md). Default: 2500."""
     hang_factor: int | None = None
-    """A rank is suspected to hang if a step takes this many times as long as its slowest recent one. A rank that
-    computes this many times as long as the others is a straggler (docs/jit.md). Default: 3."""
+    """A rank is suspected to hang if a communication, the computing between two, or all computing of an iteration
+    takes this many times as long as the longest in the last 32 iterations. A rank that computes this many times
+    as long as the others is a straggler (docs/jit.md). Default: 3."""
     on_suspicion: Literal["report", "halt"] | None = None
     """What happens once a rank is suspected to hold the others up. `report`: it is named. `halt`: all ranks freeze,
     and the state that they have is captured (docs/jit.md). The same on all ranks and nodes. Default: report."""
     capture: Literal["every", "jit", "auto"] | None = None
-    """When main shards are captured. `every`: as `capture_every` says, by default in every iteration. `jit`: seldom,
-    because after a failure they are captured late from ranks on other nodes that have the same. `auto`: `jit` if
-    ranks on two nodes or more have each main shard of the job, and in every iteration otherwise
-    ([jit](jit.md#capture-modes)). The same on all ranks and nodes. Default: every."""
+    """When main shards are captured. `every`: as `capture_every` says, by default in every iteration. `jit`: every
+    30 iterations by default, because after a failure they are captured late, from ranks on other nodes that have
+    the same shard. `auto`: `jit` if ranks on two nodes or more have each main shard of the job, and in every
+    iteration otherwise (docs/jit.md). The same on all ranks and nodes. Default: every."""
     capture_every: int | None = None
     """Main shards are captured every so many (N) iterations only, private shards in every iteration. Without a
     successful halt, a failure costs up to N iterations (docs/jit.md). The same on all ranks and nodes. Default:

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-BEGIN, END, ITERATION = 1, 2, 3
+BEGIN, END, ITERATION, BUBBLE_BEGIN, BUBBLE_END, UPDATE, COPY = 1, 2, 3, 4, 5, 6, 7
 _CAPTURING, _COMM, _CHANNELS, _EVENTS, _EVENTS_MAX = 144, 4096, 4096 + 64, 4096 + 128, 4096
 _ON_GPU, _ON_GPU_MAX = _EVENTS + 8 * _EVENTS_MAX, 1024
 _PAUSES = _ON_GPU + 8 * _ON_GPU_MAX
@@ -55,12 +55,17 @@ class CommWords:
         return [self._event(index) for index in range(since, written)]
 
     def kinds(self, since: int = 0) -> list[tuple[int, int]]:
-        return [(event.kind, event.channel) for event in self.events(since)]
+        """Of communications and iterations."""
+        return [(event.kind, event.channel) for event in self.events(since) if event.kind <= ITERATION]
+
+    def device_kinds(self, since: int = 0) -> list[int]:
+        """Of bubbles, updates and iterations."""
+        return [event.kind for event in self.events(since) if ITERATION <= event.kind < COPY]
 
     def _event(self, index: int) -> Event:
         word = self._word(_EVENTS + 8 * (index % _EVENTS_MAX))
         assert word >> 56 == (index // _EVENTS_MAX + 1) % 256, "not stored"
-        return Event(word >> 50 & 3, word >> 52 & 15, word & (1 << 50) - 1)
+        return Event(word >> 50 & 7, word >> 53 & 7, word & (1 << 50) - 1)
 
     def _word(self, offset: int) -> int:
         return struct.unpack_from("<Q", self._map, offset)[0]

@@ -36,13 +36,23 @@ def run(scenario: str, ranks: int, job: dict | None = None) -> None:
 
 
 class Told(list):
-    """An engine that notes (begins, stream), and the stream of the GPU where there is one."""
+    """An engine that notes (begins, stream), and the stream of the GPU where there is one. Notes bubbles apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bubbles: list[bool] = []  # True: one begins
 
     def comm_begin(self, *where: int) -> None:
         self.append((True, *where))
 
     def comm_end(self, *where: int) -> None:
         self.append((False, *where))
+
+    def bubble_begin(self) -> None:
+        self.bubbles.append(True)
+
+    def bubble_end(self) -> None:
+        self.bubbles.append(False)
 
     def is_busy(self) -> bool:
         return 2 * sum(told[0] for told in self) != len(self)

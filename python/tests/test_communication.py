@@ -7,6 +7,7 @@ import copy
 import gc
 import logging
 import pickle
+import threading
 from types import SimpleNamespace
 
 import communicating
@@ -101,6 +102,41 @@ def test_a_work_that_is_dropped_has_ended(alone):
         assert told == [(True, 0), (False, 0)]
 
 
+def test_a_wait_of_the_training_thread_is_a_bubble(alone):
+    told = Told()
+    with communication(told):
+        dist.all_reduce(torch.ones(4))
+        assert told.bubbles == [True, False]
+        work = dist.all_reduce(torch.ones(4), async_op=True)
+        assert told.bubbles == [True, False]
+        work.wait()
+        assert told.bubbles == [True, False] * 2
+        other = threading.Thread(target=lambda: dist.all_reduce(torch.ones(4)))
+        other.start()
+        other.join()
+    assert told.bubbles == [True, False] * 2 and len(told) == 2 * 3
+
+
+def test_a_wait_for_tensors_on_a_gpu_is_no_bubble(alone, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda gpu: SimpleNamespace(cuda_stream=7))
+    monkeypatch.setattr(_communication, "_gpu_of", lambda tensors: torch.device("cuda", 0))
+    told = Told()
+    with communication(told):
+        dist.all_reduce(torch.ones(4))
+    assert told == [(True, 0, 7), (False, 0, 7)] and told.bubbles == []
+
+
+def test_a_wait_that_fails_is_a_bubble_that_has_ended(alone, monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("a peer has gone")
+
+    monkeypatch.setattr(dist.Work, "wait", fail)
+    told = Told()
+    with communication(told), pytest.raises(RuntimeError, match="a peer has gone"):
+        dist.all_reduce(torch.ones(4))
+    assert told.bubbles == [True, False] and not told.is_busy()
+
+
 def test_on_a_gpu_begin_and_end_are_on_the_stream_that_is_current_then(alone, monkeypatch):
     current = iter([SimpleNamespace(cuda_stream=handle) for handle in (7, 9, 7, 7)])
     monkeypatch.setattr(torch.cuda, "current_stream", lambda gpu: next(current))
@@ -161,10 +197,10 @@ def test_closing_takes_everything_back(job, alone):
         assert state_of_torch() != before
         dist.all_reduce(torch.ones(2))
         words = CommWords(job)
-        assert words.written() == 2
+        assert words.written() == 4  # the wait is a bubble
     assert state_of_torch() == before
     dist.all_reduce(torch.ones(2))
-    assert words.written() == 2
+    assert words.written() == 4
 
 
 def test_an_engine_that_is_dropped_is_let_go_and_everything_taken_back(alone):

@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 from ckptengine import Capture, Engine, Error, Stage, Status, Tier, load_library
-from comm_words import BEGIN, END, ITERATION, CommWords
+from comm_words import BEGIN, BUBBLE_BEGIN, BUBBLE_END, END, ITERATION, UPDATE, CommWords
 
 
 def status_of(call, *arguments, **options) -> tuple[Status, str]:
@@ -233,8 +233,26 @@ def test_communication_is_told_with_its_stream_and_time(job):
     both = [BEGIN, END]
     expected = [(kind, stream) for stream in (0, 7, 3) for kind in both]
     assert words.kinds() == [*expected, (ITERATION, 0)]
-    times = [event.at_us for event in words.events()]
+    times = [event.at_us for event in words.events() if event.kind <= ITERATION]
     assert times == sorted(times) and before_us <= times[0] and times[-1] <= after_us
+
+
+def test_bubbles_are_told_and_of_nested_ones_the_outer(job):
+    with Engine(**job) as engine:
+        engine.bubble_begin()
+        engine.bubble_end()
+        engine.restore()
+        words = CommWords(job)
+        engine.bubble_begin()
+        engine.bubble_begin()
+        assert words.device_kinds() == [BUBBLE_BEGIN] and not words.is_busy()
+        engine.bubble_end()
+        assert words.device_kinds() == [BUBBLE_BEGIN]
+        engine.bubble_end()
+        engine.before_update()
+        assert words.device_kinds() == [BUBBLE_BEGIN, BUBBLE_END, UPDATE] and words.kinds() == []
+        status, message = status_of(engine.bubble_end)
+        assert status is Status.INVALID and "without a bubble_begin()" in message
 
 
 def test_communication_before_restore_is_not_told_and_not_wrong(job):

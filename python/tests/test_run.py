@@ -87,7 +87,7 @@ def test_no_snapshot_is_taken_of_an_update_within_which_a_communication_has_fail
             state.fail(RuntimeError("a peer has gone"))
         taken.append(checkpointer.ticket)
 
-    with pytest.raises(groups.Interrupted, match="may have used garbage"), pytest.MonkeyPatch.context() as patch:
+    with pytest.raises(groups.Interrupted, match="may have used wrong values"), pytest.MonkeyPatch.context() as patch:
         patch.setattr("ckptengine.torch._run.HALT_WAIT_S", 0.0)
         run(train, make())
     assert not taken
@@ -139,6 +139,20 @@ def marks_of(checkpointer: Checkpointer, communicate) -> list[str]:
 )
 def test_a_group_marks_what_it_communicates(make, communicate):
     assert marks_of(make(), communicate) == ["comm_begin", "comm_end"]
+
+
+def test_a_group_tells_when_the_training_thread_waits(make):
+    told: list[str] = []
+    checkpointer = make()
+    for name in ("bubble_begin", "bubble_end"):
+        setattr(checkpointer.engine, name, lambda name=name: told.append(name))
+
+    def train(checkpointer):
+        told.clear()
+        dist.all_reduce(torch.ones(2))
+        return list(told)
+
+    assert run(train, checkpointer) == ["bubble_begin", "bubble_end"]
 
 
 def test_a_reduction_of_ddp_is_marked_once(make):

@@ -23,8 +23,8 @@ std::optional<std::string> Peers::conflict(const coord::NodeEntry& node) const {
   if (node.name != own_.name) {
     // The store lost the record of this number, and two nodes took the number. The agent that started later gives way.
     if (node.agent_id > own_.agent_id) return std::nullopt;
-    return "node " + node.name + " has the number of this node, " + std::to_string(own_.node) +
-           ", and had that number before; this agent ends, and gets another number when it is started again";
+    return "node " + node.name + " has the same number as this node, " + std::to_string(own_.node) +
+           ", and its agent started first; this agent ends, and gets another number when it is started again";
   }
   if (node.agent_id == own_.agent_id) return std::nullopt;
   return "node " + node.name + " is now served by another agent (process " + std::to_string(node.pid) +

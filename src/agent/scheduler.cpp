@@ -7,6 +7,7 @@
 
 #include "agent/profile_file.hpp"
 #include "net/wire.hpp"
+#include "schedule/copy_pacer.hpp"
 #include "schedule/plan.hpp"
 
 namespace ckpt::agent {
@@ -16,7 +17,8 @@ using nlohmann::json;
 using schedule::IdleForecast;
 using schedule::NetworkState;
 
-constexpr double usable = 0.9;              // of an idle span
+constexpr double usable = 0.9;  // of an idle span
+constexpr auto traced_bubble_us = static_cast<std::int64_t>(1e6 * schedule::CopyPacer::least_bubble_s);
 constexpr std::size_t begun_max = 4096;     // communications of one channel at the same time
 constexpr std::size_t checkpoints_max = 8;  // whose bytes are counted
 
@@ -36,6 +38,15 @@ json spans_json(const schedule::Profile& profile) {
     spans.push_back(
         {{"start_ms", 1e3 * span.start_s}, {"mean_ms", 1e3 * span.mean_s}, {"deviation_ms", 1e3 * span.deviation_s}});
   return spans;
+}
+
+// Null while no profile is known.
+json device_json(const schedule::DeviceProfile& profile) {
+  if (profile.iterations == 0) return nullptr;
+  return {{"bubbles", profile.bubbles()},
+          {"bubble_ms", 1e3 * profile.bubble_s()},
+          {"until_update_ms", 1e3 * profile.stretch_s},
+          {"iterations", profile.iterations}};
 }
 
 json plan_json(const std::optional<schedule::PlanRequest>& request) {
@@ -98,10 +109,13 @@ void Scheduler::listen_to(core::Rank rank, Hooked& hooked) {
   std::vector<arena::CommEvent> events;
   if (!hooked.log.read(events)) {
     hooked.idle_forecast.lost_marks(now_s());
+    hooked.device.lost_marks();
     hooked.began_us.clear();
+    hooked.bubble_began_us.reset();
   }
   for (const arena::CommEvent& event : events) {
-    hooked.idle_forecast.observe(arena::mark_of(event, Clock::now()));
+    if (const auto mark = arena::mark_of(event, Clock::now())) hooked.idle_forecast.observe(*mark);
+    if (const auto mark = arena::device_mark_of(event, Clock::now())) hooked.device.observe(*mark);
     note(rank, hooked, event);
   }
 }
@@ -121,6 +135,21 @@ void Scheduler::note(core::Rank rank, Hooked& hooked, const arena::CommEvent& ev
     case arena::CommKind::iteration:
       hooked.iteration_began_us = event.at_us;
       trace_.add({TraceEvent::Kind::iteration, event.at_us, event.at_us, rank, {}, 0, {}, 0});
+      return;
+    case arena::CommKind::bubble_begin:
+      hooked.bubble_began_us = event.at_us;
+      return;
+    case arena::CommKind::bubble_end:
+      if (hooked.bubble_began_us && event.at_us - *hooked.bubble_began_us >= traced_bubble_us)
+        trace_.add({TraceEvent::Kind::bubble, *hooked.bubble_began_us, event.at_us, rank, {}, 0, {}, 0});
+      hooked.bubble_began_us.reset();
+      return;
+    case arena::CommKind::copy:
+      if (event.channel == 0) hooked.copy_began_us = event.at_us;
+      if (event.channel == 1 && hooked.copy_began_us <= event.at_us)
+        trace_.add({TraceEvent::Kind::copy, hooked.copy_began_us, event.at_us, rank, {}, 0, {}, 0});
+      return;
+    case arena::CommKind::update:
       return;
   }
 }
@@ -213,6 +242,7 @@ json Scheduler::rank_json(core::Rank rank, const Hooked& hooked) const {
           {"spans", spans_json(profile)},
           {"normalized_deviation", profile.normalized_deviation},
           {"relearned", hooked.idle_forecast.relearned()},
+          {"device", device_json(hooked.device.profile())},
           {"complaint", hooked.idle_forecast.complaint()}};
 }
 

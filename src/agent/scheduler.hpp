@@ -19,6 +19,7 @@
 #include "arena/control.hpp"
 #include "net/chunk_pacer.hpp"
 #include "options/options.hpp"
+#include "schedule/device_profile.hpp"
 #include "schedule/idle_forecast.hpp"
 #include "schedule/pacer.hpp"
 #include "schedule/plan.hpp"
@@ -52,10 +53,13 @@ class Scheduler : public net::ChunkPacer {
   struct Hooked {
     Hooked(std::shared_ptr<const arena::Control> page, const schedule::IdleForecastOptions& options,
            const schedule::Profile& known)
-        : control(std::move(page)), log(control->comm()), idle_forecast(options, known) {}
+        : control(std::move(page)), log(control->comm()), idle_forecast(options, known), device(options.profiler) {}
     std::shared_ptr<const arena::Control> control;
     arena::CommReader log;
     schedule::RankIdleForecast idle_forecast;
+    schedule::DeviceProfiler device;
+    std::optional<std::int64_t> bubble_began_us;                // of a bubble that has not ended
+    std::int64_t copy_began_us = 0;                             // when copy threads began to copy, as the log says
     std::map<std::uint8_t, std::deque<std::int64_t>> began_us;  // by channel: communications that have not ended
     bool is_saved = false;                                      // whether the learned profile is in its file
     bool has_reported = false;

@@ -86,6 +86,14 @@ json own_slots_json(const StatusSources& from, core::Rank rank, const TrainerMan
   return {{"count", slots}, {"bytes", bytes}, {"refused", trainer != nullptr ? trainer->slots_refused : ""}};
 }
 
+json copied_json(const arena::CopiedBytes& copied) {
+  return {{"bubble_bytes", copied.in_bubbles},
+          {"compute_bytes", copied.beside_computation},
+          {"update_bytes", copied.in_update},
+          {"layered", copied.layered},
+          {"layered_late", copied.layered_late}};
+}
+
 json ranks_json(const StatusSources& from, const core::NodeStatus& status) {
   json ranks = json::array();
   for (const core::RankReport& rank : status.ranks) {
@@ -107,6 +115,7 @@ json ranks_json(const StatusSources& from, const core::NodeStatus& status) {
          {"restoring", rank.waiting},
          {"attempted", rank.attempted},
          {"capturing", rank.capturing},
+         {"copied", trainer != nullptr ? copied_json(trainer->port->control().copied()) : json(nullptr)},
          {"own_slots", own_slots_json(from, rank.rank, trainer)},
          {"shortage", trainer != nullptr ? trainer->shortage : ""}});
     const ReplicationManager::Status replication = from.transfers.replications().status(rank.rank);
@@ -308,6 +317,10 @@ const char* name_of(TraceEvent::Kind kind) {
       return "communication";
     case TraceEvent::Kind::iteration:
       return "iteration";
+    case TraceEvent::Kind::bubble:
+      return "bubble";
+    case TraceEvent::Kind::copy:
+      return "copy";
     case TraceEvent::Kind::capture:
       return "capture";
     case TraceEvent::Kind::chunk:
@@ -331,7 +344,8 @@ json trace_json(const StatusSources& from) {
       event_json["at_us"] = event.begin_us;
     else
       event_json.update({{"begin_us", event.begin_us}, {"end_us", event.end_us}});
-    if (event.kind == communication || event.kind == iteration || event.kind == capture)
+    if (event.kind == communication || event.kind == iteration || event.kind == bubble || event.kind == copy ||
+        event.kind == capture)
       event_json["rank"] = event.rank;
     if (event.checkpoint)
       event_json.update({{"incarnation", event.checkpoint.incarnation()}, {"iteration", event.checkpoint.iteration()}});

@@ -14,11 +14,11 @@
 namespace ckpt::agent {
 
 struct TraceEvent {
-  enum class Kind { communication, iteration, capture, chunk, commit };
+  enum class Kind { communication, iteration, bubble, copy, capture, chunk, commit };
   Kind kind = Kind::commit;
   std::int64_t begin_us = 0;  // on the monotonic clock
   std::int64_t end_us = 0;
-  core::Rank rank = 0;           // only for communication, iteration and capture
+  core::Rank rank = 0;           // only for communication, iteration, bubble, copy and capture
   CheckpointId checkpoint;       // only for capture, chunk and commit
   core::NodeId peer = 0;         // only for chunk: where it was sent
   std::string shard;             // only for chunk

@@ -29,11 +29,11 @@ using Word32 = std::atomic<std::uint32_t>;
 static_assert(Word64::is_always_lock_free && Word32::is_always_lock_free);
 
 // The formats of the files. Each header names its format. A reader refuses formats that it does not know.
-inline constexpr std::uint32_t format_version = 4;                    // of ReceiveBufferHeader
-inline constexpr std::uint32_t control_format_version = 7;            // of RankControl. Format 6 had no used_spare
-inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;     // "CKPTNE1"
-inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;  // "CKPTNT1"
-inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;  // "CKPTNG1"
+inline constexpr std::uint32_t format_version = 4;                           // of ReceiveBufferHeader
+inline constexpr std::uint32_t control_format_version = 8;                   // of RankControl. Format 7 had no bubbles
+inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;            // "CKPTNE1"
+inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;         // "CKPTNT1"
+inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;         // "CKPTNG1"
 inline constexpr std::uint64_t receive_buffer_magic = 0x31474c5450'4b43ull;  // "CKPTLG1"
 inline constexpr std::size_t page_bytes = 4096;
 // In RankControl::fenced: the agent takes no more snapshots from this trainer, but no incarnation superseded it.
@@ -120,6 +120,14 @@ struct RankControl {
   // Written by the trainer's thread that watches for a halt. It rings trainer_doorbell afterwards.
   alignas(64) Word64 answered;  // number of the halt that `freeze` answers; stored before `freeze`
   Word64 freeze;                // core::Freeze << 56 | (the rank's iteration + 1); 0: no answer yet
+
+  // Written by the trainer when a capture is sealed: what this incarnation's captures have copied of main shards in
+  // host memory, and when. In bubbles, beside computation, in before_update().
+  alignas(64) Word64 bubble_bytes;
+  Word64 compute_bytes;
+  Word64 update_bytes;
+  Word64 layered;       // captures that followed a plan
+  Word64 layered_late;  // of them, those that had not ended when before_update() was called
 };
 static_assert(sizeof(RankControl) <= page_bytes);
 
@@ -137,7 +145,7 @@ struct CommWords {
   };
   alignas(64) Word64 written;  // number of events so far; +1 before each event is stored
   alignas(64) Channel channels[comm_channels_max];
-  // Event i is at i % comm_events_max: lap << 56 | channel << 52 | kind << 50 | microseconds on CLOCK_MONOTONIC. The
+  // Event i is at i % comm_events_max: lap << 56 | channel << 53 | kind << 50 | microseconds on CLOCK_MONOTONIC. The
   // lap, (i / comm_events_max + 1) mod 256, distinguishes a stored event from an older one in its place.
   alignas(64) Word64 events[comm_events_max];
   // Communications on the GPU's streams. For communication n, the GPU writes n, modulo 2^32, to `begun` and later to

@@ -8,7 +8,7 @@
 namespace ckpt::arena {
 namespace {
 
-constexpr unsigned lap_shift = 56, channel_shift = 52, kind_shift = 50;
+constexpr unsigned lap_shift = 56, channel_shift = 53, kind_shift = 50;
 constexpr std::uint64_t time_mask = (std::uint64_t{1} << kind_shift) - 1;
 
 std::uint8_t lap_of(std::uint64_t index) { return static_cast<std::uint8_t>(index / comm_events_max + 1); }
@@ -19,27 +19,52 @@ std::uint64_t microseconds(Clock::time_point time) {
 }
 
 CommEvent event_of(std::uint64_t word) {
-  return {static_cast<std::int64_t>(word & time_mask), static_cast<CommKind>(word >> kind_shift & 0x3),
-          static_cast<std::uint8_t>(word >> channel_shift & 0xf)};
+  return {static_cast<std::int64_t>(word & time_mask), static_cast<CommKind>(word >> kind_shift & 0x7),
+          static_cast<std::uint8_t>(word >> channel_shift & 0x7)};
 }
 
 bool is_valid(const CommEvent& event) {
-  return event.kind >= CommKind::begin && event.kind <= CommKind::iteration && event.channel < comm_channels_max;
+  static_assert(comm_channels_max == 8);  // any three bits are a channel
+  return event.kind >= CommKind::begin && event.kind <= CommKind::copy;
 }
 
 }  // namespace
 
-schedule::Mark mark_of(const CommEvent& event, Clock::time_point now) {
-  const double at_s = std::min(1e-6 * static_cast<double>(event.at_us), seconds_of(now));
+namespace {
+double seconds_of_event(const CommEvent& event, Clock::time_point now) {
+  return std::min(1e-6 * static_cast<double>(event.at_us), seconds_of(now));
+}
+}  // namespace
+
+std::optional<schedule::Mark> mark_of(const CommEvent& event, Clock::time_point now) {
+  const double at_s = seconds_of_event(event, now);
   switch (event.kind) {
     case CommKind::begin:
-      return {schedule::Mark::Kind::begin, at_s};
+      return schedule::Mark{schedule::Mark::Kind::begin, at_s};
     case CommKind::end:
-      return {schedule::Mark::Kind::end, at_s};
+      return schedule::Mark{schedule::Mark::Kind::end, at_s};
     case CommKind::iteration:
-      break;
+      return schedule::Mark{schedule::Mark::Kind::iteration, at_s};
+    default:
+      return std::nullopt;
   }
-  return {schedule::Mark::Kind::iteration, at_s};
+}
+
+std::optional<schedule::DeviceMark> device_mark_of(const CommEvent& event, Clock::time_point now) {
+  using Kind = schedule::DeviceMark::Kind;
+  const double at_s = seconds_of_event(event, now);
+  switch (event.kind) {
+    case CommKind::bubble_begin:
+      return schedule::DeviceMark{Kind::bubble_begin, at_s};
+    case CommKind::bubble_end:
+      return schedule::DeviceMark{Kind::bubble_end, at_s};
+    case CommKind::update:
+      return schedule::DeviceMark{Kind::update, at_s};
+    case CommKind::iteration:
+      return schedule::DeviceMark{Kind::iteration, at_s};
+    default:
+      return std::nullopt;
+  }
 }
 
 // ---- Writer ----

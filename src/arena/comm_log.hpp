@@ -17,11 +17,23 @@
 
 #include "arena/arena_format.hpp"
 #include "base/clock.hpp"
+#include "schedule/device_profile.hpp"
 #include "schedule/idle_forecast.hpp"
 
 namespace ckpt::arena {
 
-enum class CommKind : std::uint8_t { begin = 1, end = 2, iteration = 3 };
+// begin, end: of a communication. iteration: snapshot() was called. bubble_begin, bubble_end: the training thread
+// begins and ends to wait for other ranks. update: before_update() was called. copy: copy threads began to copy without
+// a pause (channel 0), or stopped (channel 1).
+enum class CommKind : std::uint8_t {
+  begin = 1,
+  end = 2,
+  iteration = 3,
+  bubble_begin = 4,
+  bubble_end = 5,
+  update = 6,
+  copy = 7
+};
 
 struct CommEvent {
   std::int64_t at_us = 0;  // on CLOCK_MONOTONIC
@@ -30,9 +42,11 @@ struct CommEvent {
   bool operator==(const CommEvent&) const = default;
 };
 
-// Converts an event to a mark for schedule/. A time later than `now` is invalid, because writer and reader share a
-// clock, and is replaced by `now`.
-schedule::Mark mark_of(const CommEvent& event, Clock::time_point now);
+// Converts an event to a mark for schedule/: mark_of() to one that says what training does with the network,
+// device_mark_of() to one that says what its device does. Nothing if the event does not say that. A time later than
+// `now` is invalid, because writer and reader share a clock, and is replaced by `now`.
+std::optional<schedule::Mark> mark_of(const CommEvent& event, Clock::time_point now);
+std::optional<schedule::DeviceMark> device_mark_of(const CommEvent& event, Clock::time_point now);
 
 // The trainer's side. Any thread may use it. It takes no lock, makes no system call and allocates nothing. Channels
 // must be below comm_channels_max. If a thread is stopped within a call, the agent cannot read later events for a
@@ -56,6 +70,15 @@ class CommWriter {
   }
   // Records that an iteration ends and the next begins.
   void iteration(Clock::time_point now);
+  // Record that a bubble begins or ends, and that the update begins.
+  void bubble_begin(Clock::time_point now) { store(CommKind::bubble_begin, 0, now); }
+  void bubble_end(Clock::time_point now) { store(CommKind::bubble_end, 0, now); }
+  void update(Clock::time_point now) { store(CommKind::update, 0, now); }
+  // Records that copy threads have copied in this time.
+  void copied(Clock::time_point begin, Clock::time_point end) {
+    store(CommKind::copy, 0, begin);
+    store(CommKind::copy, 1, end);
+  }
   // Adds to the ring an earlier event of a communication on a GPU's stream. Does not count it as begun or ended: the
   // GPU itself has done so.
   void happened(CommKind kind, std::uint32_t channel, Clock::time_point at) { store(kind, channel, at); }

@@ -96,6 +96,20 @@ FreezeWords Control::freeze() const {
           static_cast<std::int64_t>(iteration) - 1};
 }
 
+void Control::copied(const CopiedBytes& bytes) {
+  words_->bubble_bytes.store(bytes.in_bubbles, std::memory_order_relaxed);
+  words_->compute_bytes.store(bytes.beside_computation, std::memory_order_relaxed);
+  words_->update_bytes.store(bytes.in_update, std::memory_order_relaxed);
+  words_->layered.store(bytes.layered, std::memory_order_relaxed);
+  words_->layered_late.store(bytes.layered_late, std::memory_order_relaxed);
+}
+
+CopiedBytes Control::copied() const {
+  const auto read = [](const Word64& word) { return word.load(std::memory_order_relaxed); };
+  return {read(words_->bubble_bytes), read(words_->compute_bytes), read(words_->update_bytes), read(words_->layered),
+          read(words_->layered_late)};
+}
+
 Control::Control(UniqueFd fd, Mapping mapping)
     : fd_(std::move(fd)),
       mapping_(std::move(mapping)),

@@ -54,6 +54,18 @@ struct FreezeWords {
   bool operator==(const FreezeWords&) const = default;
 };
 
+// When captures have copied bytes of main shards in host memory: how many in bubbles, beside computation, and in
+// before_update(). How many captures followed a plan (schedule/copy_pacer.hpp), and how many of those had not ended
+// when before_update() was called.
+struct CopiedBytes {
+  std::uint64_t in_bubbles = 0;
+  std::uint64_t beside_computation = 0;
+  std::uint64_t in_update = 0;
+  std::uint64_t layered = 0;
+  std::uint64_t layered_late = 0;
+  bool operator==(const CopiedBytes&) const = default;
+};
+
 class Control {
  public:
   // Agent: creates a new file for a new incarnation of the rank. The new file replaces the old one, so an earlier
@@ -126,6 +138,9 @@ class Control {
     if (in_spare) words_->used_spare.store(sequence, std::memory_order_release);
     words_->used_grant.store(sequence, std::memory_order_release);
   }
+  // The sums of this incarnation.
+  void copied(const CopiedBytes& bytes);
+  CopiedBytes copied() const;
   // Only for the thread that watches for a halt.
   void freeze(const FreezeWords& answer);
   void ring_agent() { ring(words_->trainer_doorbell, FutexScope::shared); }

@@ -129,7 +129,7 @@ Layout parse_layout(std::string_view text) {
     refuse(error.what());
   }
   // The text must have this exact form, because it becomes part of safetensors headers unchanged.
-  if (layout_text(layout) != text) refuse("ckptengine would write it in another form");
+  if (layout_text(layout) != text) refuse("its text is not exactly what ckptengine writes for these tensors");
   return layout;
 }
 

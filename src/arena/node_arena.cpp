@@ -183,12 +183,14 @@ void NodeArena::recall() {
     state_ = second ? *second : *first;
   } else {
     state_ = {head.arena_id, 0, {}, {}};
-    damage_ = "both copies in the file " + directory_ +
-              "/node are damaged: this node no longer knows which commits were made; the other nodes still know";
+    damage_ = "the file " + directory_ +
+              "/node is damaged, and so is the second copy of its content. This node no longer knows which checkpoints "
+              "were committed; the other nodes still know. If this happens again, test the machine's memory";
   }
   if (first.has_value() != second.has_value() && head.format != format_before)
-    damage_ = "one of the two copies in the file " + directory_ +
-              "/node is damaged or half written; the agent uses the other one";
+    damage_ = "the file " + directory_ +
+              "/node has its content twice, and one of the two copies is damaged or half written. The agent uses the "
+              "other one";
   store();
   std::atomic_ref(head.format).store(node_format_version, std::memory_order_release);
 }
@@ -237,8 +239,8 @@ void NodeArena::make_again() {
   Mapping mapping(lock.get(), page_bytes, Mapping::Access::write, head_path());
   auto& made = *reinterpret_cast<NodeHeader*>(mapping.data());
   if (made.magic != 0)
-    throw Failure(CKPT_ERR_CLAIMED, "another agent has used the arena " + directory_ +
-                                        " since it was removed; only one of the two agents can serve the node");
+    throw Failure(CKPT_ERR_CLAIMED, "somebody removed the arena " + directory_ +
+                                        ", and another agent has made it again; stop one of the two agents");
   const NodeHeader& old = *header();
   made.format = node_format_version;
   made.arena_id = old.arena_id;

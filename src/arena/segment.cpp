@@ -63,7 +63,7 @@ SegmentSpec checked_spec(const SegmentHeader& header, const struct stat& file, c
       file_bytes(spec) != static_cast<std::uint64_t>(file.st_size))
     not_a_segment(path, "the capacities in its header do not fit the size of the file");
   if (static_cast<std::uint64_t>(file.st_blocks) * 512 < segment_bytes(spec))
-    not_a_segment(path, "the file does not have all memory of its slots");
+    not_a_segment(path, "not all memory of its slots is reserved");
   return spec;
 }
 

@@ -23,6 +23,11 @@ class Deadline {
   static Deadline in_ms(std::int64_t timeout_ms) {
     return Deadline(Clock::now() + std::chrono::milliseconds(std::clamp<std::int64_t>(timeout_ms, 0, longest_ms)));
   }
+  // The same in microseconds, for short pauses.
+  static Deadline in_us(std::int64_t timeout_us) {
+    return Deadline(Clock::now() +
+                    std::chrono::microseconds(std::clamp<std::int64_t>(timeout_us, 0, 1000 * longest_ms)));
+  }
 
   bool passed() const { return Clock::now() >= at_; }
   // Milliseconds until the deadline, 0 once it has passed. Rounded up, so that a loop around poll() does not spin.

@@ -61,7 +61,7 @@ Finding coordination_directory(const std::string& at) {
   const std::string local = coord::local_file_system(where);
   return {
       Health::good, "coordination",
-      at + " can be written, and two writers exclude each other there" +
+      at + " can be written, and of two writers that write one record at once only one succeeds" +
           (local.empty() ? "" : "; no other machine sees it (" + local + "), so all nodes must be on this machine")};
 }
 

@@ -45,8 +45,8 @@ std::string details(const json& verdict) {
   if (verdict.at("parity").is_object() && verdict.at("parity").at("wanted") != 0)
     add("losses that parity survives", of_wanted(verdict.at("parity")));
   if (const json slowest = verdict.value("slowest", json(nullptr)); !slowest.is_null())
-    add("slowest part", slowest.at("part").get<std::string>() + ", last on node " +
-                            slowest.at("node").get<std::string>() + ", " + ms_text(slowest.at("ms")));
+    add("slowest in that commit", slowest.at("part").get<std::string>() + ", last on node " +
+                                      slowest.at("node").get<std::string>() + ", " + ms_text(slowest.at("ms")));
   if (const json by = verdict.at("held_up_by"); !by.is_null()) add("held up by", held_up_text(by));
   add("what to do", verdict.value("advice", ""));
   return text;

@@ -98,6 +98,20 @@ std::string own_slots_text(const json& own) {
   return own.at("count").dump() + ", " + human_bytes(own.at("bytes").get<std::uint64_t>());
 }
 
+// When captures have copied main shards in host memory. Nothing if they have not.
+std::string copied_text(const json& copied) {
+  if (!copied.is_object()) return "";
+  const auto count = [&](const char* name) { return copied.value(name, std::uint64_t{0}); };
+  const std::uint64_t bubbles = count("bubble_bytes"), beside = count("compute_bytes"), update = count("update_bytes");
+  if (bubbles + beside + update == 0) return "";
+  std::string text = human_bytes(bubbles) + " in bubbles, " + human_bytes(beside) + " beside computation, " +
+                     human_bytes(update) + " in before_update()";
+  if (count("layered") != 0)
+    text += "; " + std::to_string(count("layered")) + " captures in layers, " + std::to_string(count("layered_late")) +
+            " of them late";
+  return text;
+}
+
 std::string ranks_table(const json& ranks) {
   std::vector<Row> rows = {{"rank", "process", "incarnation", "restored from", "attempted", "capturing",
                             "last progress", "own slots", "main shard", "state"}};
@@ -113,6 +127,8 @@ std::string ranks_table(const json& ranks) {
       text += name + text_of(shortage) + "\n";
     if (const std::string refused = rank.value("own_slots", json::object()).value("refused", ""); !refused.empty())
       text += "    " + text_of(refused) + "\n";
+    if (const std::string copied = copied_text(rank.value("copied", json())); !copied.empty())
+      text += name + "captured " + copied + "\n";
     if (const std::string path = replication_text(rank.value("replication", json::object())); !path.empty())
       text += name + "replication: " + path + "\n";
   }

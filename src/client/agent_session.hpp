@@ -55,6 +55,15 @@ class CommHooks {
     const Use words(*this);
     return !words || arena::CommWriter(*words).end(channel, Clock::now());
   }
+  void bubble_begin() const {
+    if (const Use words(*this); words) arena::CommWriter(*words).bubble_begin(Clock::now());
+  }
+  void bubble_end() const {
+    if (const Use words(*this); words) arena::CommWriter(*words).bubble_end(Clock::now());
+  }
+  void update(Clock::time_point now) const {
+    if (const Use words(*this); words) arena::CommWriter(*words).update(now);
+  }
   // One thread at a time.
   void pause(std::string_view name) const {
     if (const Use words(*this); words) arena::CommWriter(*words).pause(name);

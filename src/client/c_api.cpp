@@ -389,6 +389,17 @@ ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t channel, void* stream) {
   });
 }
 
+ckpt_status ckpt_bubble_begin(ckpt_engine* engine) {
+  return on_engine(engine, [](auto& self) -> Outcome {
+    self.bubble_begin();
+    return {};
+  });
+}
+
+ckpt_status ckpt_bubble_end(ckpt_engine* engine) {
+  return on_engine(engine, [](auto& self) { return self.bubble_end(); });
+}
+
 ckpt_status ckpt_pause(ckpt_engine* engine, const char* name) {
   return on_engine(engine, [&](const auto& self) -> Outcome {
     need(name != nullptr, "the pause's name");

@@ -20,8 +20,8 @@ std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot,
     return std::nullopt;
   const bool is_part = piece.length_bytes() != shard.length_bytes();
   return std::string("the ") + which + " shard has grown to " + size_text(shard.length_bytes()) + " in " +
-         std::to_string(shard.layout.entries.size()) + " tensors, but its slots were made for " +
-         size_text(slot.data_capacity_bytes()) + (is_part ? " of its part" : "");
+         std::to_string(shard.layout.entries.size()) + " tensors, but the slots for " +
+         (is_part ? "this rank's part of it" : "it") + " were made for " + size_text(slot.data_capacity_bytes());
 }
 
 device::Range range_of(const arena::Segment& segment, std::uint32_t slot) {

@@ -13,6 +13,7 @@ constexpr std::int64_t late_slot_timeout_ms = 10'000;  // an agent that is gone 
 Engine::Engine(const Options& options, std::unique_ptr<device::Device> device, const Limits& limits)
     : options_(options),
       limits_(limits),
+      layered_({options.copy_threads, options.layered_capture, options.profile_iterations}),
       device_(std::move(device)),
       registry_(options.shard, options.private_shard()),
       capture_(*device_, options.world_size, options.on_suspicion == OnSuspicion::halt, options.recomputes()),
@@ -23,6 +24,7 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device, c
       halt_watch_(gate_, {.has_thread = options.on_suspicion == OnSuspicion::halt},
                   {[this] { return link_.control(); },
                    [this] { return capture_late(Deadline::in_ms(late_slot_timeout_ms), false); }}) {
+  device_->pace(&layered_);
   for (const std::string& warning : options_.warnings) warnings_.add(CKPT_WARNING_ENVIRONMENT, warning);
   if (const auto problem = interposed_.attach(as_interposed())) warnings_.add(CKPT_WARNING_INTERPOSE, *problem);
 }
@@ -159,6 +161,19 @@ Outcome Engine::mark_end(std::uint32_t channel, device::Stream on) const {
   return end_outcome(!gpu ? link_.comm().end(channel) : gpu->end(channel, on));
 }
 
+void Engine::bubble_begin() {
+  if (layered_.bubble_begin()) link_.comm().bubble_begin();
+}
+
+Outcome Engine::bubble_end() {
+  const auto has_ended = layered_.bubble_end();
+  if (has_ended == true) link_.comm().bubble_end();
+  if (has_ended) return {};
+  return {CKPT_ERR_INVALID,
+          "bubble_end() was called without a bubble_begin() before it, so nothing was recorded; call both in pairs, on "
+          "the training thread"};
+}
+
 // No exception may pass through libckptinterpose, which is C.
 ckpt_interposed_engine Engine::as_interposed() {
   const auto begin = [](void* self, std::uint32_t channel, void* stream) {
@@ -202,6 +217,12 @@ Outcome Engine::resume() const {
 ckpt_stats_t Engine::stats() const {
   ckpt_stats_t stats = tickets_.stats();
   stats.gpu_staging_bytes = staging_bytes_.load(std::memory_order_relaxed);
+  const arena::CopiedBytes copied = layered_.copied_bytes();
+  stats.bubble_bytes = copied.in_bubbles;
+  stats.compute_bytes = copied.beside_computation;
+  stats.update_bytes = copied.in_update;
+  stats.layered = copied.layered;
+  stats.layered_late = copied.layered_late;
   return stats;
 }
 

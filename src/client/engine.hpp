@@ -22,6 +22,7 @@
 #include "client/halt_watch.hpp"
 #include "client/health_watch.hpp"
 #include "client/interposed.hpp"
+#include "client/layered_copy.hpp"
 #include "client/reserving.hpp"
 #include "client/stored.hpp"
 #include "client/tensor_registry.hpp"
@@ -98,6 +99,10 @@ class Engine {
   // stream now.
   void comm_begin(std::uint32_t channel, device::Stream on) const;
   Outcome comm_end(std::uint32_t channel, device::Stream on) const;
+
+  // Training thread. Call these around each time in which it waits for other ranks and its device computes nothing.
+  void bubble_begin();
+  Outcome bubble_end();
 
   // Any thread. Waits until this rank is frozen because of a halt, and captured if it can be. Then returns CKPT_OK and
   // fills `halt`.
@@ -216,6 +221,7 @@ class Engine {
   const Options options_;
   const Limits limits_;
   Warnings warnings_;
+  LayeredCopy layered_;  // before the device, whose threads ask it
   std::unique_ptr<device::Device> device_;
   TensorRegistry registry_;
   Tickets tickets_;

@@ -145,6 +145,7 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
     if (!follow_session(slot_deadline)) return fail("the node's agent does not answer");
     if (!capture_.may_begin_late()) return fail("its snapshot was skipped or failed");
     const auto grant = await_grant(slot_deadline, is_closing);
+    layered_.begin_hurried();
     if (!grant || !capture_.begin_late(*grant)) return fail(no_slot);
   }
   if (!release({}, deadline.remaining_ms())) {

@@ -99,7 +99,7 @@ std::string size_news(const Stored& stored, const Options& options) {
     news = "the world size changed from " + std::to_string(then) + " to " + std::to_string(options.world_size);
   if (adopted)
     news += (news.empty() ? "" : "; ") + std::string("rank ") + std::to_string(options.rank) +
-            " has no private shard in this checkpoint and took over rank 0's";
+            " has no private shard in this checkpoint and adopted rank 0's";
   return news;
 }
 

@@ -1,5 +1,5 @@
 // The engine's part in every iteration: snapshot() and before_update(). Once slots are reserved, and unless a
-// registration changed, they make no system call except one futex wake each, take no lock and allocate nothing.
+// registration changed, they make no system calls except of futexes, take no lock and allocate nothing.
 //
 // Without a free slot, snapshot() defers the capture. It begins once the agent grants a slot, or before_update() skips
 // it.
@@ -154,7 +154,7 @@ bool Engine::follow_session(Deadline deadline) {
   for (; !session && !deadline.passed(); session = link_.session_now()) std::this_thread::sleep_for(link_poll);
   if (!session) return false;
   if (loses_replication(*session))
-    gpu_replication_->end("this rank's slots were replaced, because its state has grown or memory was lost");
+    gpu_replication_->end("this rank got new slots, because its state has grown or the old slots were lost");
   capture_.attach(*std::move(session));
   session_number_ = number;
   return true;
@@ -239,6 +239,7 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   if (!wait_until_attached(state)) return not_attached();
   check_device(iteration);
   tickets_.taken(iteration, called_at);
+  layered_.begin(capture_.session().control);
   capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
   pass_on_news();
   return {};
@@ -322,6 +323,7 @@ bool Engine::begin_deferred() try {
     return true;
   }
   tickets_.taken(checkpoint.iteration(), called_at);
+  layered_.begin(capture_.session().control);
   capture_.begin(*grant, checkpoint, *state, nullptr, &deferred_.private_plan());
   return true;
 } catch (const std::exception&) {
@@ -368,10 +370,11 @@ void Engine::mark_iteration(Clock::time_point now, device::Stream stream) const 
 }
 
 void Engine::warn_of_habit() {
-  warnings_.add(CKPT_WARNING_FORGOTTEN_UPDATE,
-                "before_update() was not called after the snapshot of iteration " + std::to_string(last_iteration_) +
-                    ". So this rank is captured neither after a failure nor at its end. Call before_update() before "
-                    "each change of the registered tensors, also after a snapshot that was skipped");
+  warnings_.add(
+      CKPT_WARNING_FORGOTTEN_UPDATE,
+      "before_update() was not called after the snapshot of iteration " + std::to_string(last_iteration_) +
+          ". So this rank is captured neither after a failure nor when its engine is closed. Call "
+          "before_update() before each change of the registered tensors, also after a snapshot that was skipped");
 }
 
 void Engine::rest(std::int64_t iteration, bool is_taken) {
@@ -390,6 +393,7 @@ Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
   take_back_own();
   link_.comm().offered(iteration);
   mark_iteration(called_at, stream);
+  layered_.began_iteration(called_at);
   if (registry_.has_gpu_tensors() && options_.world_size > 1)
     if (const auto news = interposed_.after_iteration()) warnings_.add(CKPT_WARNING_INTERPOSE, *news);
   snapshot_called_at_ = called_at;
@@ -413,6 +417,8 @@ Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
 // Runs on any thread.
 void Engine::sealed(bool whole) {
   const auto [iteration, bytes, called_at, main, slots] = released_;
+  layered_.end();
+  capture_.session().control->copied(layered_.copied_bytes());
   if (!whole) capture_.session().control->not_taken(iteration, CKPT_DISCARDED);
   released_.slots.reset();
   if (whole && gpu_replication_)
@@ -436,6 +442,7 @@ bool Engine::release(std::span<const device::Stream> streams, std::int64_t timeo
 
 Outcome Engine::before_update(std::span<const device::Stream> streams) {
   device_->check_streams("before_update()", streams);
+  if (!registry_.has_gpu_tensors()) link_.comm().update(Clock::now());
   const bool was_at_rest = gate_.state() != UpdateGate::updating;
   await_gpu("before_update()", streams);
   if (!pass_gate()) return halted();

@@ -23,7 +23,8 @@ class TrainingWatch {
   schedule::Training look(Clock::time_point now) {
     events_.clear();
     if (!log_.read(events_)) idle_forecast_.lost_marks(seconds_of(now));
-    for (const arena::CommEvent& event : events_) idle_forecast_.observe(arena::mark_of(event, now));
+    for (const arena::CommEvent& event : events_)
+      if (const auto mark = arena::mark_of(event, now)) idle_forecast_.observe(*mark);
     return {idle_forecast_.idle_forecast(seconds_of(now), log_.is_busy()), idle_forecast_.longest_idle_s()};
   }
 

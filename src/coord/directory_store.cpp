@@ -145,10 +145,9 @@ bool DirectoryStore::remove_all(const std::vector<Entry>& seen) {
     return true;
   }
   if (::rename(aside.c_str(), here.c_str()) != 0)
-    throw_errno(
-        CKPT_ERR_SYSTEM,
-        "cannot move the records in " + aside.string() + " back to " + directory_ + ", which exists again",
-        "an agent has written new records there; remove " + aside.string() + " if no agent of this job needs it");
+    throw_errno(CKPT_ERR_SYSTEM, "cannot move the job's records from " + aside.string() + " back to " + directory_,
+                "an agent has just written new records to " + directory_ + "; once the job commits again, remove " +
+                    aside.string());
   return false;
 }
 

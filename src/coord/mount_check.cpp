@@ -64,11 +64,12 @@ std::string outcome(const std::string& scratch, const RevisionHooks& hooks) {
   constexpr const char* remedy = "; choose a directory on another mount, or etcd (option coordination)";
   for (const std::uint64_t revision : contenders[0].won)
     if (contenders[1].won.contains(revision))
-      return "two writers both won revision " + std::to_string(revision) + " of a record in " + scratch +
-             ": link(2) is not exclusive there" + remedy;
+      return "two test writers both wrote revision " + std::to_string(revision) + " of a record in " + scratch +
+             ", so one agent could overwrite what another one has written: link(2) is not exclusive there" + remedy;
   const auto last = DirectoryStore(scratch, hooks).get(contested);
   if (!last || last->revision != rounds || contenders[0].won.size() + contenders[1].won.size() != rounds)
-    return "a writer did not see what another one wrote in " + scratch + remedy;
+    return "a test writer in " + scratch +
+           " did not see what another one wrote, so agents could miss each other's records" + remedy;
   return "";
 }
 

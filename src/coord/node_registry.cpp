@@ -118,8 +118,9 @@ std::uint32_t node_id(Store& store, const std::string& name, std::optional<std::
     if (entry && entry->value == name) return id;
   }
   throw Failure(CKPT_ERR_SYSTEM,
-                "the job's records have no number left for node " + name +
-                    "; stop the job's agents (ckptctl stop), and remove its records (ckptctl gc --records)");
+                "node " + name +
+                    " gets no number, because other nodes have all numbers that it tried; stop the job's "
+                    "agents (ckptctl stop), and remove the job's records (ckptctl gc --records)");
 }
 
 std::optional<NodeEntry> node_entry(const Entry& entry) {

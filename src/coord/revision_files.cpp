@@ -149,9 +149,10 @@ std::optional<Entry> RevisionFiles::read(const std::string& name, const std::str
     const auto entry = read_record(fd_.get(), newest, key, path_of(newest));
     if (!entry) continue;
     if (!files.revisions.empty() && entry->revision != files.newest())
-      throw Failure(CKPT_ERR_CORRUPT, "the coordination record " + path_of(newest) +
-                                          " is damaged: its content has another revision than its name; stop the job's "
-                                          "agents (ckptctl stop), and remove its records (ckptctl gc --records)");
+      throw Failure(CKPT_ERR_CORRUPT,
+                    "the coordination record " + path_of(newest) +
+                        " is damaged: the number in its name is not the number in the file; stop the job's "
+                        "agents (ckptctl stop), and remove its records (ckptctl gc --records)");
     if (!exists(revision_file(name, entry->revision + 1)) && exists(newest)) return entry;
   }
   throw Failure(CKPT_ERR_TIMEOUT,
@@ -181,7 +182,7 @@ std::optional<std::uint64_t> RevisionFiles::put(const std::string& name, const s
   if (!place(draft, file.get(), revision_file(name, revision))) return std::nullopt;
   reached(Step::placed);
   if (::fsync(fd_.get()) != 0 && errno != EINVAL)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot write to disk the coordination directory " + path_);
+    throw_errno(CKPT_ERR_SYSTEM, "cannot write the coordination directory " + path_ + " to its disk");
   reached(Step::synced);
   if (!reopened())
     throw Failure(CKPT_ERR_SYSTEM, "the coordination directory " + path_ +

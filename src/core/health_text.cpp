@@ -192,7 +192,7 @@ std::string explain(const Health& health, const NameOf& name_of) {
       return rank + " was started with another option on_suspicion, capture or capture_every" + with_detail(health);
     case Cause::no_replica:
       return "capture is jit, but only " + node + " has " + health.detail +
-             ", so nobody else can be captured in its place";
+             ". If that node fails, no other rank can be captured instead";
     case Cause::stalled:
       return "ranks take snapshots, but no checkpoint is committed";
     case Cause::agent_silent:
@@ -248,7 +248,8 @@ std::string advice(const Health& health, const NameOf& name_of) {
     case Cause::ranks_differ:
       return "restart the job from the newest commit, and check the hardware of the nodes named";
     case Cause::too_slow:
-      return "take snapshots less often, give checkpoints more of the network, or raise unprotected_after_ms";
+      return "take snapshots less often, let checkpoints use the network while training does (schedule=immediate), or "
+             "raise unprotected_after_ms";
     case Cause::fewer_copies:
     case Cause::fewer_parity:
       return "bring back the nodes that are missing, or add nodes";

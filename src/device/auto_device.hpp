@@ -33,6 +33,7 @@ class AutoDevice : public Device {
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override {
     used_.load()->start(overlapped, synchronous, stream);
   }
+  void pace(CopyPace* pace) override { host_.pace(pace); }
   bool can_start_late() const override { return used_.load()->can_start_late(); }
   bool wait_for_synchronous(std::int64_t timeout_ms) override { return used_.load()->wait_for_synchronous(timeout_ms); }
   bool captures_late() const override { return used_.load()->captures_late(); }

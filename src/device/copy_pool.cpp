@@ -23,13 +23,18 @@ CopyPool::~CopyPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void CopyPool::start(std::size_t leaves, Work work) {
+void CopyPool::start(std::size_t leaves, Work work, CopyPace* pace) {
   work_ = std::move(work);
+  pace_ = pace;
   leaves_ = leaves;
   batch_ = std::clamp<std::size_t>(leaves / (threads_.size() * 4), 1, batch_max_leaves);
   next_leaf_.store(0, std::memory_order_relaxed);
   working_.store(leaves == 0 ? 0 : static_cast<std::uint32_t>(threads_.size()), std::memory_order_relaxed);
   if (leaves != 0) ring(started_, FutexScope::process);
+}
+
+void CopyPool::hurry() const {
+  if (pace_ != nullptr) pace_->hurry();
 }
 
 bool CopyPool::wait(Deadline deadline) const {
@@ -43,15 +48,27 @@ bool CopyPool::wait(Deadline deadline) const {
 void CopyPool::cancel() {
   // Far beyond any piece. Also far from overflow, because each thread still adds a batch.
   next_leaf_.store(SIZE_MAX / 2, std::memory_order_relaxed);
+  hurry();
   while (!wait(Deadline::in_ms(1000))) {
   }
 }
 
+std::size_t CopyPool::left() const {
+  const std::size_t next = next_leaf_.load(std::memory_order_relaxed);
+  return next < leaves_ ? leaves_ - next : 0;
+}
+
 void CopyPool::work_off() {
   for (;;) {
-    const std::size_t first = next_leaf_.fetch_add(batch_, std::memory_order_relaxed);
+    const std::size_t left = this->left();
+    if (left == 0) return;
+    const CopyPace::Turn turn = pace_ == nullptr ? CopyPace::Turn{batch_, 0} : pace_->await_turn(left);
+    const std::size_t first = next_leaf_.fetch_add(turn.leaves, std::memory_order_relaxed);
     if (first >= leaves_) return;
-    if (!work_(first, std::min(first + batch_, leaves_))) next_leaf_.store(SIZE_MAX / 2, std::memory_order_relaxed);
+    const std::size_t last = std::min(first + turn.leaves, leaves_);
+    const auto begin = pace_ == nullptr ? Clock::time_point() : Clock::now();
+    if (!work_(first, last)) next_leaf_.store(SIZE_MAX / 2, std::memory_order_relaxed);
+    if (pace_ != nullptr) pace_->copied(turn.layer, last - first, begin, Clock::now());
   }
 }
 

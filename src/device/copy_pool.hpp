@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "device/copy_pace.hpp"
 
 namespace ckpt::device {
 
@@ -26,9 +27,12 @@ class CopyPool {
   CopyPool(const CopyPool&) = delete;
   CopyPool& operator=(const CopyPool&) = delete;
 
-  // The previous job must be over: wait() returned true, or cancel() returned.
-  void start(std::size_t leaves, Work work);
-  // Waits until the job is done. Returns false if the deadline passes first.
+  // The previous job must be over: wait() returned true, or cancel() returned. With a `pace`, the threads work when it
+  // lets them, until hurry(). It must outlive the pool.
+  void start(std::size_t leaves, Work work, CopyPace* pace = nullptr);
+  // From now on the threads work on the job without a pause.
+  void hurry() const;
+  // Waits until the job is done. Returns false if the deadline passes first. Call hurry() before it.
   bool wait(Deadline deadline) const;
   // Stops the job. Returns when no thread works on it any more.
   void cancel();
@@ -36,11 +40,13 @@ class CopyPool {
  private:
   void run();
   void work_off();
+  std::size_t left() const;
 
   // The job: written while no thread works, published by `started_`.
   Work work_;
   std::size_t leaves_ = 0;
   std::size_t batch_ = 1;
+  CopyPace* pace_ = nullptr;
   alignas(64) std::atomic<std::size_t> next_leaf_{0};
   alignas(64) std::atomic<std::uint32_t> started_{0};  // jobs so far; futex
   std::atomic<std::uint32_t> working_{0};              // threads that have not finished the job; futex

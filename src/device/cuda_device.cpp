@@ -290,7 +290,9 @@ void CudaDevice::feed(bool only_into_free) {
 bool CudaDevice::feed_until_packed(Lock& lock, Deadline deadline) {
   for (feed(false); !staging_pipeline_->is_packed(); feed(false)) {
     if (deadline.passed())
-      fail("its earlier work did not end in time to enqueue the rest; check whether the GPU hangs (nvidia-smi)");
+      fail(
+          "earlier work on it did not end in time to enqueue the rest of the copy; check whether the GPU hangs "
+          "(nvidia-smi)");
     else
       changed_.wait_for(lock, poll_pause);
     if (phase_ != Phase::copying) return false;

@@ -21,6 +21,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "ckptengine/ckptengine.h"
+#include "device/copy_pace.hpp"
 #include "gpu_replication/replicator.hpp"
 #include "kernels/copy_digest.hpp"
 
@@ -150,6 +151,9 @@ class Device {
     Packed to{};
   };
   virtual void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) = 0;
+  // The copies of start() and start_late() that come now follow this pace, until release() or cancel(). Null: they are
+  // copied at once, as without this call. The pace must outlive them. Only tensors in host memory are copied at a pace.
+  virtual void pace(CopyPace* /*pace*/) {}
   // True if start() may be called on another thread, at any time before the overlapped tensors change.
   virtual bool can_start_late() const { return false; }
   // Waits until what start() copies synchronously is at its destination. On the host it is there at once. Returns false

@@ -20,10 +20,11 @@ void HostDevice::start(std::span<const Copy> copies, const Copy& synchronous, St
     copies_[i] = copies[i];
     leaves += copies[i].plan->leaves();
   }
-  pool_.start(leaves, [this](std::size_t first, std::size_t last) {
+  const auto copy = [this](std::size_t first, std::size_t last) {
     copy_leaves(first, last);
     return true;
-  });
+  };
+  pool_.start(leaves, copy, pace_);
   kernels::gather_leaves(synchronous.plan->sources(), synchronous.plan->offsets(), synchronous.to.data, 0,
                          synchronous.plan->leaves(), synchronous.to.digests);
 }
@@ -31,6 +32,7 @@ void HostDevice::start(std::span<const Copy> copies, const Copy& synchronous, St
 void HostDevice::start_late(std::span<const Copy> overlapped) { start(overlapped, {&nothing_, {}}, nullptr); }
 
 bool HostDevice::release(std::span<const Stream>, std::int64_t timeout_ms, Done done) {
+  pool_.hurry();
   if (!pool_.wait(Deadline::in_ms(timeout_ms))) return false;
   done(true);
   return true;

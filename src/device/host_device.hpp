@@ -19,6 +19,7 @@ class HostDevice : public Device {
   bool broken() const override { return false; }
   std::string failure() const override { return {}; }
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override;
+  void pace(CopyPace* pace) override { pace_ = pace; }
   bool can_start_late() const override { return true; }
   void start_late(std::span<const Copy> overlapped) override;
   bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) override;
@@ -35,6 +36,7 @@ class HostDevice : public Device {
   // The copies under way. Kept here so that the pool's function holds one pointer and needs no allocation.
   std::array<Copy, plans_max> copies_{};
   std::size_t copy_count_ = 0;
+  CopyPace* pace_ = nullptr;
   CopyPool pool_;  // last: its threads end before what they use
 };
 

@@ -116,7 +116,7 @@ const char* to_text(Refusal refusal) {
     case Refusal::node:
       return "expects another node at this address";
     case Refusal::other_instance:
-      return "expects this node with another arena than it has now";
+      return "knows only a former arena of this node; it tries again once it has read this node's new record";
     case Refusal::unknown:
       break;
   }

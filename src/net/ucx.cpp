@@ -103,7 +103,8 @@ void Ucx::start(const TransportOptions& options) {
   worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // one thread makes the worker, and another one drives it
   worker.flags = UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK;
   check(ucp_worker_create(context_, &worker, &worker_), "UCX cannot create a worker");
-  check(ucp_worker_get_efd(worker_, &event_fd_), "UCX offers no wake-up for transports '" + options.transports + "'");
+  check(ucp_worker_get_efd(worker_, &event_fd_),
+        "UCX gives no descriptor to wait on for transports '" + options.transports + "'");
 
   for (std::uint16_t kind = wire::kind_hello; kind < wire::kind_end; ++kind) {
     handlers_[kind] = {&events_, static_cast<wire::Kind>(kind)};

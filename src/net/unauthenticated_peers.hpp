@@ -49,7 +49,7 @@ class RejectedPeers {
     if (remark_)
       remark_("turned " +
               std::to_string(unauthenticated_peers.count - std::exchange(reported_, unauthenticated_peers.count)) +
-              " connections away at the listener; about the last one: " + unauthenticated_peers.last);
+              " connections away at the listener. The last one: " + unauthenticated_peers.last);
   }
 
  private:

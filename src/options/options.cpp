@@ -375,8 +375,9 @@ const std::array keys = {
         "([recompute](recompute.md)). Overrides `copies`."),
     entry<&Options::placement, Placement>(
         "placement", "auto", "", agent | engine, 0,
-        "Which nodes hold which pieces. `auto`: groups of nodes; a shard that several ranks name is cut into parts. Or "
-        "`group`, `ring`, `mixed`, `cover`, `sharded`, `sharded+copy`."),
+        "Which nodes hold which pieces ([placement](placement.md)). `auto`: the nodes of a group hold each other's "
+        "copies; a shard that several ranks name is cut into parts. Or `group`, `ring`, `mixed`, `cover`, `sharded`, "
+        "`sharded+copy`."),
     entry<&Options::domain, Domain>("domain", "", "none", agent | engine, 0,
                                     "Failure domain of this node, outermost level first, as in `row2/rack7`."),
     entry<&Options::standby, Flag>(
@@ -416,11 +417,16 @@ const std::array keys = {
         "size of the registered state."),
     entry<&Options::own_slots, Count<2, 3>>(
         "own_slots", "2", "", engine | agent, 0,
-        "Slots that a rank of this node starts with, without the one for storage. 2 suffice if each checkpoint is "
-        "committed before the next `before_update()`. A rank whose captures wait longer for replication gets its third "
-        "slot later."),
+        "Slots that a rank of this node starts with. Each holds one snapshot. With `storage`, the rank gets one more. "
+        "2 suffice if each checkpoint is committed before the next `before_update()`. If a rank's captures often wait "
+        "longer for replication, the agent adds a slot."),
     entry<&Options::copy_threads, Count<1, 64>>("copy_threads", "1", "", engine, 0,
                                                 "Threads that copy and digest tensors in host memory."),
+    entry<&Options::layered_capture, Flag>(
+        "layered_capture", "false", "", engine, 0,
+        "`true`: tensors in host memory are copied while training waits for other ranks, as far as that is possible, "
+        "and otherwise at a bounded rate beside computation ([schedule](schedule.md#layers-of-a-capture)). `false`: as "
+        "soon as the capture begins."),
     entry<&Options::gpu_staging_bytes, Bytes>(
         "gpu_staging_bytes", "128MiB", "", engine, 0,
         "GPU memory through which tensors are copied. If it is as large as the main shard, the next update can start "
@@ -444,9 +450,9 @@ const std::array keys = {
         "whenever no communication runs."),
     entry<&Options::chunk_bytes, BlockBytes>("chunk_bytes", "2MiB", "", agent, 0,
                                              "Largest size of one transfer between nodes."),
-    entry<&Options::chunk_ms, Count<1, 1000>>(
-        "chunk_ms", "10", "", agent, 0,
-        "Longest time for which one transfer may occupy the link while training may use it, too. 64KiB may always go."),
+    entry<&Options::chunk_ms, Count<1, 1000>>("chunk_ms", "10", "", agent, 0,
+                                              "Longest time for which one transfer may occupy the network while "
+                                              "training may use it, too. A transfer of 64KiB may take longer."),
     entry<&Options::sub_buffers, Count<1, 64>>("sub_buffers", "4", "", agent, 0,
                                                "How many transfers of one piece may wait for verification at the "
                                                "receiver. More are not sent until one is verified."),
@@ -478,26 +484,26 @@ const std::array keys = {
                                                 "How long a restore waits for missing nodes."),
     entry<&Options::unprotected_after_ms, Milliseconds>(
         "unprotected_after_ms", "5000", "", agent | engine, 0,
-        "A job that commits nothing for this time, and for longer than four of its iterations, is *not protected* "
-        "([protection](protection.md))."),
+        "A job that commits nothing for this time, and for four times the time between captures of main shards, is "
+        "*not protected* ([protection](protection.md))."),
     entry<&Options::hang_floor_ms, Milliseconds>(
         "hang_floor_ms", "2500", "", agent, 0,
         "Shortest time without progress after which a rank is suspected to hang ([jit](jit.md))."),
     entry<&Options::hang_factor, Count<2, 1000>>(
         "hang_factor", "3", "", agent, 0,
-        "A rank is suspected to hang if a step takes this many times as long as its slowest recent one. A rank that "
-        "computes this many times as long as the others is a straggler ([jit](jit.md))."),
+        "A rank is suspected to hang if a communication, the computing between two, or all computing of an iteration "
+        "takes this many times as long as the longest in the last 32 iterations. A rank that computes this many times "
+        "as long as the others is a straggler ([jit](jit.md))."),
     entry<&Options::on_suspicion, Reaction>(
         "on_suspicion", "report", "", agent | engine, 0,
         "What happens once a rank is suspected to hold the others up. `report`: it is named. `halt`: all ranks freeze, "
         "and the state that they have is captured ([jit](jit.md)). The same on all ranks and nodes."),
     entry<&Options::capture, Capturing>(
         "capture", "every", "", agent | engine, 0,
-        "When main shards are captured. `every`: as `capture_every` says, by default in every iteration. `jit`: "
-        "seldom, "
-        "because after a failure they are captured late from ranks on other nodes that have the same. `auto`: `jit` if "
-        "ranks on two nodes or more have each main shard of the job, and in every iteration otherwise "
-        "([jit](jit.md#capture-modes)). The same on all ranks and nodes."),
+        "When main shards are captured. `every`: as `capture_every` says, by default in every iteration. `jit`: every "
+        "30 iterations by default, because after a failure they are captured late, from ranks on other nodes that have "
+        "the same shard. `auto`: `jit` if ranks on two nodes or more have each main shard of the job, and in every "
+        "iteration otherwise ([jit](jit.md#capture-modes)). The same on all ranks and nodes."),
     entry<&Options::capture_every, Count<0, 1'000'000>>(
         "capture_every", "0", "1, or 30 with `capture=jit` or `auto`", agent | engine, 0,
         "Main shards are captured every so many (N) iterations only, private shards in every iteration. Without a "

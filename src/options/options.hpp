@@ -67,6 +67,7 @@ struct Options {
   std::uint64_t slot_bytes;
   std::uint32_t own_slots;
   std::uint32_t copy_threads;
+  bool layered_capture;
   std::uint64_t gpu_staging_bytes;
   ReplicationMode replication;
   std::uint64_t gpu_replication_bytes;

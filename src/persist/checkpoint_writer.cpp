@@ -174,9 +174,11 @@ void CheckpointWriter::discard(CheckpointId checkpoint, const std::vector<std::s
   }
 }
 
-void CheckpointWriter::refuse_missing(const std::string& path) const {
-  throw Failure(CKPT_ERR_LOST, files_.label(path) + " is missing, so the checkpoint cannot be completed; check " +
-                                   "that all nodes name the same storage");
+void CheckpointWriter::refuse_missing(const std::string& path, std::optional<std::uint64_t> size_bytes) const {
+  const std::string size = size_bytes ? " or is not " + std::to_string(*size_bytes) + " bytes long" : "";
+  throw Failure(CKPT_ERR_LOST,
+                files_.label(path) + " is missing" + size +
+                    ", so the checkpoint cannot be completed; check that all nodes name the same storage");
 }
 
 ShardRecord CheckpointWriter::read_record(const std::string& shard, CheckpointId checkpoint, std::uint32_t world_size) {
@@ -192,8 +194,7 @@ ShardRecord CheckpointWriter::read_record(const std::string& shard, CheckpointId
         files_.label(path) +
             " describes another piece than its name says; check whether another job of this name uses this storage");
   const std::string leaves = directory + "/" + file_name(shard, checkpoint.incarnation(), leaves_suffix);
-  if (files_.file_size(leaves) != found->leaves_bytes())
-    refuse_missing(leaves + " with its " + std::to_string(found->leaves_bytes()) + " bytes");
+  if (files_.file_size(leaves) != found->leaves_bytes()) refuse_missing(leaves, found->leaves_bytes());
   return *found;
 }
 
@@ -232,7 +233,7 @@ void CheckpointWriter::put_in_place(const std::string& directory, const ShardFil
   const bool is_cut = file.pieces.size() > 1;
   if (!is_cut || files_.file_size(parts) != file.file_bytes) {
     if (is_in_place()) return;
-    refuse_missing((is_cut ? parts : path) + " with its " + std::to_string(file.file_bytes) + " bytes");
+    refuse_missing(is_cut ? parts : path, file.file_bytes);
   }
   try {
     files_.link(parts, path);

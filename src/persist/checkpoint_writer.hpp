@@ -55,7 +55,8 @@ class CheckpointWriter {
                                           const ShardRecord& wanted);
   ShardRecord read_record(const std::string& shard, CheckpointId checkpoint, std::uint32_t world_size);
   std::optional<CheckpointRecord> find_committed(const std::string& path, const CheckpointRecord& wanted);
-  [[noreturn]] void refuse_missing(const std::string& path) const;
+  // `size_bytes`: the size that the file must have, if it is known.
+  [[noreturn]] void refuse_missing(const std::string& path, std::optional<std::uint64_t> size_bytes = {}) const;
   void put_in_place(const std::string& directory, const ShardFile& file);
 
   FileSystem& files_;

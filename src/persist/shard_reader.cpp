@@ -52,7 +52,9 @@ ShardReader::ShardReader(FileSystem& files, const CheckpointRecord& stored, cons
       decode_header(read_begin(files, data_path_, record->header_bytes), *record, files.label(data_path_));
   manifest_.leaves = words_of(read_begin(files, path(leaves_suffix), record->leaves_bytes()));
   if (!arena::is_consistent(manifest_))
-    throw Failure(CKPT_ERR_CORRUPT, files.label(path(leaves_suffix)) + " is damaged: its digest does not match");
+    throw Failure(CKPT_ERR_CORRUPT,
+                  files.label(path(leaves_suffix)) +
+                      " is damaged: its digest does not match, so this checkpoint cannot be read; use another one");
 }
 
 void ShardReader::refuse_leaf(std::size_t leaf) const {

@@ -25,6 +25,10 @@ constexpr std::size_t seal_bytes = seal_begin.size() + digits + seal_end.size();
 
 [[noreturn]] void refuse(const std::string& sentence) { throw Failure(CKPT_ERR_CORRUPT, sentence); }
 
+[[noreturn]] void refuse_file(const std::string& trouble) {
+  refuse(trouble + ", so this checkpoint cannot be read; use another one");
+}
+
 std::string hex(std::uint64_t value) {
   std::array<char, digits + 1> text{};
   std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(value));
@@ -98,7 +102,7 @@ ShardRecord parse_shard(const json& object, std::uint64_t incarnation) {
     refuse("the sizes of shard " + shard.shard + " do not fit each other");
   shard.whole_bytes = file_bytes - shard.header_bytes;
   if (!lies_where_it_belongs(shard))
-    refuse("shard " + shard.shard + " has another range of its file than its name and the sizes say");
+    refuse("shard " + shard.shard + " has a place in its file that does not fit its name and the sizes");
   return shard;
 }
 
@@ -127,7 +131,7 @@ CheckpointRecord parse_record(const json& object) {
   for (const json& shard : object.at("shards")) record.shards.push_back(parse_shard(shard, incarnation));
   if (record.shards.empty()) refuse("it has no shards");
   if (record.kind == CheckpointRecord::Kind::shard && record.shards.size() != 1)
-    refuse("it has " + std::to_string(record.shards.size()) + " shards, but the record of a piece has one");
+    refuse("it describes " + std::to_string(record.shards.size()) + " shards, but must describe a single one");
   for (std::size_t i = 1; i < record.shards.size(); ++i)
     if (record.shards[i - 1].shard >= record.shards[i].shard)
       refuse("its shards are not in order: they must be sorted by name, and each must occur once");
@@ -314,25 +318,24 @@ ShardRecord describe(const arena::Manifest& manifest, const Header& header, cons
 std::string decode_header(std::string_view header, const ShardRecord& record, const std::string& label) {
   std::uint64_t length = 0;
   if (header.size() != record.header_bytes || digest_of(header) != record.header_digest)
-    refuse("the header of " + label + " is damaged: its digest does not match");
+    refuse_file("the header of " + label + " is damaged: its digest does not match");
   std::memcpy(&length, header.data(), sizeof(length));
   std::string_view text = header.substr(sizeof(length));
   if (length != text.size())
-    refuse(label + " is damaged: its first 8 bytes say that its header has " + std::to_string(length) +
-           " bytes, but the header has " + std::to_string(text.size()) +
-           ", so this checkpoint cannot be read; use another one");
+    refuse_file(label + " is damaged: its first 8 bytes say that its header has " + std::to_string(length) +
+                " bytes, but the header has " + std::to_string(text.size()));
   text = text.substr(0, text.find_last_not_of(' ') + 1);
   // The layout's own text ends the header, except for its opening brace.
   std::string layout;
   if (record.layout_bytes > 2) {
-    if (text.size() < record.layout_bytes) refuse("the header of " + label + " is too short for its layout");
+    if (text.size() < record.layout_bytes) refuse_file("the header of " + label + " is too short for its layout");
     layout = "{" + std::string(text.substr(text.size() - (record.layout_bytes - 1)));
   } else if (record.layout_bytes == 2) {
     layout = "{}";
   }
-  if (arena::layout_hash(layout) != record.layout_hash) refuse("the layout in " + label + " is damaged");
+  if (arena::layout_hash(layout) != record.layout_hash) refuse_file("the layout in " + label + " is damaged");
   if (!layout.empty() && arena::parse_layout(layout).length_bytes != record.whole_bytes)
-    refuse("the layout in " + label + " does not fit its data");
+    refuse_file("the layout in " + label + " does not fit its data");
   return layout;
 }
 

@@ -296,7 +296,7 @@ TEST(Agent, LaterOfTwoNodesWithOneNumberEndsAndSaysWhy) {
   --older.agent_id;
   coord::register_node(*store, older);
   ASSERT_TRUE(cluster.asked_to_stop("a"));
-  EXPECT_THAT(cluster.agent("a").replaced(), HasSubstr("node b has the number of this node"));
+  EXPECT_THAT(cluster.agent("a").replaced(), HasSubstr("node b has the same number as this node"));
 }
 
 TEST(Agent, AnotherJobsSocketSaysSo) {

@@ -116,7 +116,7 @@ TEST_F(PeersTest, LaterOfTwoNodesWithOneNumberGivesWay) {
   EXPECT_EQ(peers_.take({entry("other", 0, own_agent_id + 1)}), std::nullopt);
   const auto why = peers_.take({entry("other", 0, own_agent_id - 1)});
   ASSERT_TRUE(why.has_value());
-  EXPECT_THAT(*why, HasSubstr("has the number of this node"));
+  EXPECT_THAT(*why, HasSubstr("has the same number as this node"));
 }
 
 class MemberWatchTest : public DriverParts {

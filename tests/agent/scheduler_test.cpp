@@ -145,6 +145,35 @@ TEST_F(SchedulerTest, TracesWhatItHears) {
   EXPECT_EQ(traced(TraceEvent::Kind::chunk), 1);
 }
 
+TEST_F(SchedulerTest, LearnsAndTracesTheBubblesOfARanksDevice) {
+  Scheduler scheduler(options(), directory.path(), trace);
+  const auto control = page(0);
+  scheduler.add(0, control);
+  arena::CommWriter writer(control->comm());
+  const auto began = Clock::now() - std::chrono::seconds(100);
+  const auto at = [&](int ms) { return began + std::chrono::milliseconds(ms); };
+  for (int ms = 0; ms < 3000; ms += 1000) {
+    writer.iteration(at(ms));
+    writer.begin(0, at(ms + 100));
+    writer.bubble_begin(at(ms + 200));
+    writer.bubble_end(at(ms + 500));
+    writer.end(0, at(ms + 500));
+    writer.update(at(ms + 800));
+    writer.copied(at(ms + 210), at(ms + 400));
+  }
+  scheduler.listen();
+  const auto device = scheduler.status().at("ranks").at(0).at("device");
+  EXPECT_EQ(device.at("bubbles"), 1);
+  EXPECT_NEAR(device.at("bubble_ms").get<double>(), 300, 1);
+  EXPECT_NEAR(device.at("until_update_ms").get<double>(), 800, 1);
+  EXPECT_EQ(traced(TraceEvent::Kind::bubble), 3);
+  EXPECT_EQ(traced(TraceEvent::Kind::copy), 3);
+  const auto events = trace.events();
+  const auto copy = std::find_if(events.begin(), events.end(),
+                                 [](const TraceEvent& event) { return event.kind == TraceEvent::Kind::copy; });
+  EXPECT_EQ(copy->end_us - copy->begin_us, 190'000);
+}
+
 TEST_F(SchedulerTest, TheTraceForgetsTheOldestFirst) {
   for (int i = 0; i < 10'000; ++i) trace.add({TraceEvent::Kind::commit, i, i, 0, {}, 0, {}, 0});
   const auto events = trace.events();

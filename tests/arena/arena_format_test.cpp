@@ -42,7 +42,10 @@ static_assert(offsetof(RankControl, magic) == 0 && offsetof(RankControl, format)
               offsetof(HealthWords, heartbeats) == 0 && offsetof(HealthWords, sequence) == 8 &&
               offsetof(HealthWords, words) == 16 && offsetof(RankControl, stored) == 1600 &&
               offsetof(RankControl, halt_at) == 1608 && offsetof(RankControl, halt) == 1616 &&
-              offsetof(RankControl, answered) == 1664 && offsetof(RankControl, freeze) == 1672);
+              offsetof(RankControl, answered) == 1664 && offsetof(RankControl, freeze) == 1672 &&
+              offsetof(RankControl, bubble_bytes) == 1728 && offsetof(RankControl, compute_bytes) == 1736 &&
+              offsetof(RankControl, update_bytes) == 1744 && offsetof(RankControl, layered) == 1752 &&
+              offsetof(RankControl, layered_late) == 1760);
 static_assert(offsetof(CommWords, written) == 0 && offsetof(CommWords, channels) == 64 &&
               sizeof(CommWords::Channel) == 8 && offsetof(CommWords::Channel, begun) == 0 &&
               offsetof(CommWords::Channel, ended) == 4 && offsetof(CommWords, events) == 128 &&
@@ -50,7 +53,7 @@ static_assert(offsetof(CommWords, written) == 0 && offsetof(CommWords, channels)
               offsetof(CommWords::Pauses, begun) == 0 && offsetof(CommWords::Pauses, ended) == 4 &&
               offsetof(CommWords::Pauses, name) == 8 && offsetof(CommWords, offered) == 41'152 &&
               sizeof(CommWords) == 41'216 && control_file_bytes == 49'152);
-static_assert(format_version == 4 && control_format_version == 7 && node_format_version == 4);
+static_assert(format_version == 4 && control_format_version == 8 && node_format_version == 4);
 static_assert(offsetof(SegmentHeader, magic) == 0 && offsetof(SegmentHeader, format) == 8 &&
               offsetof(SegmentHeader, kind) == 12 && offsetof(SegmentHeader, rank) == 16 &&
               offsetof(SegmentHeader, slots_max) == 20 && offsetof(SegmentHeader, data_capacity_bytes) == 24 &&

@@ -105,8 +105,8 @@ TEST_F(CommLogTest, TheWordsAreThoseOfTheDocumentation) {
   EXPECT_EQ(words_->written, 3u);
   EXPECT_EQ(words_->channels[5].begun, 1u);
   EXPECT_EQ(words_->channels[5].ended, 1u);
-  EXPECT_EQ(words_->events[0], 0x0154'1234'5678'9abcu);
-  EXPECT_EQ(words_->events[1], 0x0158'1234'5678'9abdu);
+  EXPECT_EQ(words_->events[0], 0x01a4'1234'5678'9abcu);
+  EXPECT_EQ(words_->events[1], 0x01a8'1234'5678'9abdu);
   EXPECT_EQ(words_->events[2], 0x010c'1234'5678'9abeu);
   iterations(0, comm_events_max);
   EXPECT_EQ(words_->events[2], 0x020c'0000'0000'0fffu);
@@ -224,6 +224,24 @@ TEST_F(CommLogTest, ARingThatGoesRoundLosesNothingToAReaderThatKeepsUp) {
   }
 }
 
+TEST_F(CommLogTest, BubblesAndUpdatesSayNothingAboutTheNetwork) {
+  writer_.bubble_begin(at_us(10));
+  writer_.bubble_end(at_us(20));
+  writer_.update(at_us(30));
+  const Events expected = {{10, CommKind::bubble_begin, 0}, {20, CommKind::bubble_end, 0}, {30, CommKind::update, 0}};
+  EXPECT_EQ(read(), (Read{true, expected}));
+  EXPECT_FALSE(reader_.is_busy());
+  for (const CommEvent& event : expected) {
+    EXPECT_FALSE(mark_of(event, at_us(100)));
+    EXPECT_TRUE(device_mark_of(event, at_us(100)));
+  }
+  for (const CommKind kind : {CommKind::begin, CommKind::end}) {
+    EXPECT_TRUE(mark_of({10, kind, 0}, at_us(100)));
+    EXPECT_FALSE(device_mark_of({10, kind, 0}, at_us(100)));
+  }
+  EXPECT_EQ(device_mark_of({40, CommKind::iteration, 0}, at_us(30))->at_s, 30e-6) << "not later than now";
+}
+
 TEST_F(CommLogTest, AWholeRingIsReadAndOneMoreEventIsALossThatIsTold) {
   iterations(0, comm_events_max);
   EXPECT_EQ(read(), (Read{true, iteration_events(0, comm_events_max)}));
@@ -271,11 +289,9 @@ TEST_F(CommLogTest, NonsenseIsALossAndReadingGoesOn) {
   EXPECT_EQ(read(), (Read{false, {}}));
   const auto put = [&](std::uint64_t kind, std::uint64_t channel) {
     const std::uint64_t index = words_->written++;
-    words_->events[index % comm_events_max] = (index / comm_events_max + 1) << 56 | channel << 52 | kind << 50;
+    words_->events[index % comm_events_max] = (index / comm_events_max + 1) << 56 | channel << 53 | kind << 50;
   };
   put(0, 0);
-  EXPECT_EQ(read(), (Read{false, {}}));
-  put(1, comm_channels_max);
   EXPECT_EQ(read(), (Read{false, {}}));
   put(1, comm_channels_max - 1);
   EXPECT_EQ(read(), (Read{true, {{0, CommKind::begin, comm_channels_max - 1}}}));
@@ -292,7 +308,7 @@ TEST_F(CommLogTest, NoContentsLeadAReaderAstray) {
     for (const CommEvent& event : events) {
       EXPECT_LT(event.channel, comm_channels_max);
       EXPECT_GE(event.kind, CommKind::begin);
-      EXPECT_LE(event.kind, CommKind::iteration);
+      EXPECT_LE(event.kind, CommKind::copy);
     }
   }
 }

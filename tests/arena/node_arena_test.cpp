@@ -195,7 +195,7 @@ TEST(NodeArena, WhatIsDamagedTwiceIsUnknownAndSaidSoOnce) {
     EXPECT_EQ(arena.memory().highest_commit, CheckpointId());
     EXPECT_EQ(arena.memory().highest_epoch, 0u);
     EXPECT_EQ(arena.arena_id(), id);
-    EXPECT_THAT(arena.damage(), HasSubstr("no longer knows which commits"));
+    EXPECT_THAT(arena.damage(), HasSubstr("no longer knows which checkpoints"));
   }
   EXPECT_EQ(NodeArena(temp.path(), "job", "node").damage(), "");
 }

@@ -275,7 +275,7 @@ TEST_F(SegmentTest, MemoryThatIsNotReservedIsRefused) {
   const UniqueFd file(::open(holes.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(segment_.mapping().size_bytes())), 0);
   ASSERT_EQ(::pwrite(file.get(), segment_.mapping().data(), page_bytes, 0), static_cast<ssize_t>(page_bytes));
-  EXPECT_THAT(refusal_to_open(holes), HasSubstr("does not have all memory of its slots"));
+  EXPECT_THAT(refusal_to_open(holes), HasSubstr("not all memory of its slots is reserved"));
 }
 
 TEST_F(SegmentTest, RandomFilesNeverCrashTheReader) {

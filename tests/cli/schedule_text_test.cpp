@@ -25,6 +25,16 @@ TEST(ScheduleText, AScheduleInIdleSpansIsToldInThreeLines) {
             "    plan: 12.0 MiB in 6 chunks, 4.5 ms to send: fits into the idle spans of one iteration\n");
 }
 
+TEST(ScheduleText, BubblesOfADeviceAreToldIfThereAreSome) {
+  json schedule = in_idle_spans();
+  schedule["ranks"][0]["device"] =
+      json::parse(R"({"bubbles": 6, "bubble_ms": 31.25, "until_update_ms": 240, "iterations": 20})");
+  const std::string text = ", deviation 4.1 %, device idle for 31.2 ms in 6 bubbles of the 240 ms before updates\n";
+  EXPECT_NE(schedule_text(schedule).find(text), std::string::npos) << schedule_text(schedule);
+  schedule["ranks"][0]["device"]["bubbles"] = 0u;
+  EXPECT_EQ(schedule_text(schedule), schedule_text(in_idle_spans()));
+}
+
 TEST(ScheduleText, LearningTellsHowFarItIs) {
   const json schedule = json::parse(R"({
     "state": "learning", "link": null, "plan": null,

@@ -120,6 +120,19 @@ TEST(Timeline, EachKindHasItsTrack) {
   EXPECT_THAT(extents(timeline.nodes[0], "commits"), ElementsAre(Extent{45, 45}));
 }
 
+TEST(Timeline, CopyThreadsAreShownBelowTheBubblesOfTheirRank) {
+  const json events = {iteration(0, 0),
+                       {{"kind", "bubble"}, {"rank", 0u}, {"begin_us", 100}, {"end_us", 300}},
+                       {{"kind", "copy"}, {"rank", 0u}, {"begin_us", 110}, {"end_us", 290}},
+                       iteration(0, 1000)};
+  const Timeline timeline = timeline_of({recording("n0", events)}, 3);
+  ASSERT_EQ(timeline.nodes.size(), 1u);
+  EXPECT_EQ(track_names(timeline.nodes[0]),
+            (std::vector<std::string>{"rank 0: iterations", "rank 0: bubbles", "rank 0: copy threads"}));
+  EXPECT_EQ(extents(timeline.nodes[0], "rank 0: bubbles"), (std::vector<Extent>{{100, 300}}));
+  EXPECT_EQ(extents(timeline.nodes[0], "rank 0: copy threads"), (std::vector<Extent>{{110, 290}}));
+}
+
 TEST(Timeline, IdleSpansAreWhereARankDoesNotCommunicate) {
   for (std::uint32_t seed = 0; seed < seeds; ++seed) {
     const Timeline timeline = timeline_of({recording("a", random_events(seed))}, 4);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/agent_session.hpp"
+#include "client/layered_copy.hpp"
 #include "single_step.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -25,10 +26,14 @@ TEST(HookSteps, NoHookMakesASystemCallAndTheLogIsReadableAtEveryInstruction) {
   auto& phase = *new (shared) arena::Word32{before};
 
   constexpr int rounds = 3;
-  const auto communicate = [](const CommHooks& comm) {
+  LayeredCopy layered{LayeredCopy::Settings{}};
+  const auto communicate = [&](const CommHooks& comm) {
     comm.begin(2);
     comm.end(2);
     comm.end(2);  // refused
+    if (layered.bubble_begin()) comm.bubble_begin();
+    if (layered.bubble_end() == true) comm.bubble_end();
+    comm.update(Clock::now());
     comm.iteration(Clock::now());
   };
   int system_calls = 0, instructions = 0, busy = 0;
@@ -60,7 +65,9 @@ TEST(HookSteps, NoHookMakesASystemCallAndTheLogIsReadableAtEveryInstruction) {
   std::vector<CommKind> kinds, expected;
   for (const arena::CommEvent& event : events) kinds.push_back(event.kind);
   for (int round = 0; round < 1 + rounds; ++round)
-    for (const CommKind kind : {CommKind::begin, CommKind::end, CommKind::iteration}) expected.push_back(kind);
+    for (const CommKind kind : {CommKind::begin, CommKind::end, CommKind::bubble_begin, CommKind::bubble_end,
+                                CommKind::update, CommKind::iteration})
+      expected.push_back(kind);
   EXPECT_EQ(kinds, expected);
 }
 

@@ -38,7 +38,7 @@ TEST_F(MountCheck, NamesAMountWithoutHardLinks) {
 TEST_F(MountCheck, NamesAMountThatLetsTwoWritersMakeOneName) {
   RevisionHooks hooks;
   hooks.link = [](int at, const char* from, const char* to) { return ::renameat(at, from, at, to); };
-  EXPECT_THAT(what_fails_in(directory_.path(), hooks), HasSubstr("two writers both won revision"));
+  EXPECT_THAT(what_fails_in(directory_.path(), hooks), HasSubstr("two test writers both wrote revision"));
 }
 
 TEST_F(MountCheck, NamesAMountOnWhichWhatWasWrittenIsNotThere) {

@@ -180,7 +180,8 @@ TEST_F(Elastic, WhatIsNotSharedIsRefusedAndKept) {
       cluster->advance(8000);
       ASSERT_TRUE(cluster->failed.contains(0)) << ranks;
       EXPECT_EQ(cluster->failed.at(0).error, RestoreError::mismatch);
-      EXPECT_THAT(cluster->failed.at(0).text, HasSubstr("Start 4 ranks, or load a checkpoint from storage with "));
+      EXPECT_THAT(cluster->failed.at(0).text,
+                  HasSubstr("Start 4 ranks. Otherwise load a checkpoint from storage with "));
     }
     cluster->restart_with(4, own_node);
     cluster->advance(1000);

@@ -102,7 +102,7 @@ TEST(ReplicationGroups, ThereIsNoneForWhatRanksShare) {
   auto all = assignments(4, 2);
   all[0].main_shard = all[5].main_shard = "model";
   const auto groups = grouped(all, 2);
-  EXPECT_THAT(groups.at(0).refusal, HasSubstr("ranks share its main shard"));
+  EXPECT_THAT(groups.at(0).refusal, HasSubstr("several ranks have its main shard"));
   EXPECT_THAT(groups.at(2).refusal, HasSubstr("rank 0, which belongs to its group, shares"));
   EXPECT_THAT(ranks_of(groups.at(1)), ElementsAre(1, 3));
 }

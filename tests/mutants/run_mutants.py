@@ -7,8 +7,8 @@ Each *.patch beside this file breaks one rule of src/core. Its head says which, 
 
 Only the patched file is compiled again, then linked with the rest as built.
 
-If CKPTENGINE_TEST_CORE_CHANGES lists files (paths from the root, one per line), only the mutants run that a change of
-these files concerns: their patch changed, or the source that they break, or who must notice.
+If CKPTENGINE_TEST_CORE_CHANGES lists files (paths in the source tree, one per line), only the mutants run that a
+change of these files concerns: their patch changed, or the source that they break, or who must notice.
 """
 
 import argparse
@@ -63,14 +63,14 @@ def read_mutant(patch):
     return Mutant(patch.stem, patch, rule[1], invariant or test, program or SIMULATOR, tests or "", sources[0])
 
 
-def is_concerned(mutant, changed, root):
+def is_concerned(mutant, changed, source_tree):
     """Whether a change of these files can let the mutant pass unnoticed, or keep its patch from applying."""
     if {f"tests/mutants/{mutant.patch.name}", mutant.source} & changed:
         return True
     if mutant.gate != "test":
         return any(file.startswith("src/sim/") for file in changed)
     suite = mutant.filter.split(".")[0]
-    tests = [root / file for file in changed if file.startswith("tests/core/")]
+    tests = [source_tree / file for file in changed if file.startswith("tests/core/")]
     return any(suite in test.read_text() for test in tests if test.is_file())
 
 

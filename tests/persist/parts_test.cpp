@@ -325,9 +325,9 @@ TEST_F(Parts, OfAManifestThatDoNotMakeUpAFileAreRefused) {
   EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards.erase(stored.shards.begin() + 1); }),
               HasSubstr("manifest.json is malformed: step-00000007 has only 2 of the 3 parts"));
   EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards[1].offset_bytes -= 65536; }),
-              HasSubstr("shard model.1of3 has another range of its file"));
+              HasSubstr("shard model.1of3 has a place in its file that does not fit"));
   EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards[1].data_bytes += 65536; }),
-              HasSubstr("shard model.1of3 has another range of its file"));
+              HasSubstr("shard model.1of3 has a place in its file that does not fit"));
   EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards[1].whole_bytes += 1; }),
               HasSubstr("different files"));
   EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards[2].header_digest ^= 1; }),
@@ -345,7 +345,7 @@ TEST_F(Parts, OfAManifestThatDoNotMakeUpAFileAreRefused) {
   EXPECT_THAT(problem([](CheckpointRecord& stored) {
                 stored.shards[0].shard = "model.0of4";  // the ranges of quarters are others
               }),
-              HasSubstr("another range of its file"));
+              HasSubstr("a place in its file that does not fit"));
 }
 
 TEST_F(Parts, ThatAreDamagedAreNamedWithTheirBytesInTheFile) {

@@ -210,7 +210,7 @@ def test_ranks_of_all_nodes_end_when_the_launcher_of_node_0_is_lost(job):
     before = job.pids(4)
     kill_process(first.pid)
     assert second.end() == 1
-    assert "It hosted the store, so the ranks of this node end" in second.text
+    assert "It hosted torch's store, so the ranks of this node end" in second.text
     until(lambda: not [pid for pid in before if runs(pid)])
 
 

@@ -76,7 +76,7 @@ def assert_goes_on(told, start: int, stored: int, own: int) -> None:
         if stored != len(told):
             assert f"the world size changed from {stored} to {len(told)}" in begin["message"]
         if rank >= own:
-            assert f"rank {rank} has no private shard in this checkpoint and took over rank 0's" in begin["message"]
+            assert f"rank {rank} has no private shard in this checkpoint and adopted rank 0's" in begin["message"]
 
 
 def await_released(cluster, node: str) -> None:

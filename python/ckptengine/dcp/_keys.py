@@ -43,8 +43,8 @@ class Members:
             return state[key]
         if self.stored is None:
             raise StorageError(
-                f"'{key}' is not stored, because the optimizer has several parameter groups; load into a state dict "
-                "that already has this key, as get_optimizer_state_dict() returns it"
+                f"'{key}', the parameters of a group, is not stored if the optimizer has several groups; load into a "
+                "state dict that already has this key, as get_optimizer_state_dict() returns it"
             )
         return self.stored
 

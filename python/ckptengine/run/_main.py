@@ -178,8 +178,8 @@ class Launcher:
             link.on_open = joined
             link.on_message = self.told
             link.on_lost = lambda why: self._end(
-                1, text=f"the launcher of node 0 at {where} {why}. It hosted the store, so the ranks of this node end. "
-                "Start all launchers again: checkpoints stay in the agents' memory")  # fmt: skip
+                1, text=f"the launcher of node 0 at {where} {why}. It hosted torch's store, so the ranks of this node "
+                "end. Start all launchers again: checkpoints stay in the agents' memory")  # fmt: skip
 
         def failed(why: str) -> None:
             text = (

@@ -77,9 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         *both("rdzv-endpoint"), "--rendezvous", metavar="HOST:PORT", dest="endpoint",
         help="where the launcher of node 0 listens for the others; needed with several nodes",
     )  # fmt: skip
-    parser.add_argument(
-        *both("rdzv-id"), metavar="ID", dest="run_id", help="name of the job (default: CKPTENGINE_JOB, or any)"
-    )
+    parser.add_argument(*both("rdzv-id"), metavar="ID", dest="run_id", help="name of the job (default: CKPTENGINE_JOB)")
     parser.add_argument(
         *both("master-addr"), metavar="HOST", help="MASTER_ADDR of the ranks (default: HOST of --rdzv-endpoint)"
     )

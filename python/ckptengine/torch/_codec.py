@@ -100,10 +100,10 @@ def decode(data: bytes | bytearray | memoryview, gpu_bytes: bytes | bytearray | 
     encoded state. `gpu_bytes` is the buffer of OnGpu. Raises ValueError if encode() did not make the bytes."""
     view = memoryview(data)
     if len(view) < _LENGTH.size:
-        raise ValueError("the stored Python state is damaged: it ends too early")
+        raise ValueError("the stored Python state is damaged: it ends too early. Load another checkpoint")
     (length,) = _LENGTH.unpack_from(view)
     if length > len(view) - _LENGTH.size:
-        raise ValueError("the stored Python state is damaged: it ends too early")
+        raise ValueError("the stored Python state is damaged: it ends too early. Load another checkpoint")
     start = _LENGTH.size + length
     return _Decoder(view[start:], memoryview(gpu_bytes)).tree(json.loads(bytes(view[_LENGTH.size : start])))
 
@@ -210,7 +210,10 @@ class _Decoder:
             return {key: self.tree(item) for key, item in value.items()}
         make = _MAKERS.get(value[TAG])
         if make is None:
-            raise ValueError(f"the stored Python state has the kind '{value[TAG]}', which this version does not know")
+            raise ValueError(
+                f"the stored Python state has the kind '{value[TAG]}', which this version does not know; use the "
+                "version that stored it"
+            )
         return make(self, value)
 
     def items(self, value: dict) -> list:
@@ -222,7 +225,7 @@ class _Decoder:
     def view(self, value: dict) -> memoryview:
         data, (begin, end) = (self.raw, value["at"]) if "at" in value else (self.on_gpu, value["on_gpu"])
         if not 0 <= begin <= end <= len(data):
-            raise ValueError("the stored Python state is damaged: it ends too early")
+            raise ValueError("the stored Python state is damaged: it ends too early. Load another checkpoint")
         return data[begin:end]
 
     def blob(self, value: dict) -> bytearray:

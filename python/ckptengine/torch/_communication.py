@@ -12,6 +12,7 @@ replaces methods of torch's classes in this process:
 - The methods of ProcessGroup mark the begin of every collective, send and receive. An asynchronous communication ends
   when its future is done or its wait() returns, whichever is first. A communication without a future (a send), or one
   for which the caller waits at once, ends in Work.wait().
+- A wait of the training thread for a communication of tensors in host memory is a bubble.
 - A DDP model gets its hook at the first forward pass. Its broadcast of buffers, which C++ code makes, counts as one
   communication.
 
@@ -28,11 +29,12 @@ identity (P2POp, coalescing).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -83,6 +85,18 @@ class _Open:
             if still_open and self._round == self._owner._round:
                 self._owner._tell("comm_end", *self._where())
 
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Context in which the caller waits for this communication. On the training thread it is a bubble, unless the
+        tensors are on a GPU: then the wait says nothing about what the GPU does."""
+        is_bubble = self._gpu is None and threading.get_ident() == self._owner._thread
+        is_bubble = is_bubble and self._owner._tell("bubble_begin")
+        try:
+            yield
+        finally:
+            if is_bubble:
+                self._owner._tell("bubble_end")
+
     def _where(self) -> tuple[int, ...]:
         if self._gpu is None:
             return (self._channel,)
@@ -97,6 +111,7 @@ class Communication:
     def __init__(self, engine: Engine, *, patch: bool = False) -> None:
         self._patches = patch
         self._round = 0  # how often forget() was called
+        self._thread = threading.get_ident()  # the training thread: the one that made this object
         self._engine: Callable[[], Engine | None] = weakref.ref(engine)
         self._lock = threading.RLock()  # reentrant, because garbage collection under the lock may call end()
         self._channels: dict[str, int] = {}  # by name of the process group
@@ -209,12 +224,15 @@ class Communication:
 
     def _waiting(self, original: Callable) -> Callable:
         def wait(work: Any, *arguments: Any, **options: Any) -> Any:
-            try:
+            opened = self._waited_for.get(work)
+            if opened is None:
                 return original(work, *arguments, **options)
+            try:
+                with opened.waiting():
+                    return original(work, *arguments, **options)
             finally:
-                opened = self._waited_for.pop(work, None)
-                if opened is not None:
-                    opened.end()
+                self._waited_for.pop(work, None)
+                opened.end()
 
         return wait
 

@@ -50,7 +50,7 @@ def _why_not_the_same(model: Any) -> str:
     a power of two, the results are equal."""
     ranks = model.process_group.size()
     if model.gradient_as_bucket_view and ranks & (ranks - 1):
-        return f"gradient_as_bucket_view with {ranks} ranks, no power of two, leaves open how gradients are divided"
+        return f"with gradient_as_bucket_view and {ranks} ranks, no power of two, a hook cannot round as DDP does"
     if getattr(model, "_use_python_reducer", False):
         return "the model reduces them in compiled code"
     return ""

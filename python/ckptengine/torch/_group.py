@@ -54,11 +54,13 @@ class _Work(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         if self._inner is None:
             return True
-        try:
+        if self._mark is None:
             return self._wait(timeout)
+        try:
+            with self._mark.waiting():
+                return self._wait(timeout)
         finally:
-            if self._mark is not None:
-                self._mark.end()
+            self._mark.end()
 
     def _wait(self, timeout: timedelta | None) -> bool:
         try:

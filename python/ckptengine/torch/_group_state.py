@@ -168,7 +168,10 @@ def drop(inner: list[Any | None]) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
     left = sum(thread.is_alive() for thread in threads)
     if left:
-        log.warning("%d interrupted groups still wait to send; their threads end at the timeout of the group", left)
+        log.warning(
+            "%d interrupted process groups still wait to send. Their threads end when the group's timeout has passed",
+            left,
+        )
 
 
 state = State()

@@ -94,7 +94,7 @@ class _TrainingGate:
 
     def before_snapshot(self) -> None:
         if groups.failures() != self._failures:
-            raise Interrupted(f"the update may have used garbage: {groups.why_not()}")
+            raise Interrupted(f"the update may have used wrong values: {groups.why_not()}")
 
 
 class _Watch:

@@ -47,7 +47,8 @@ void RankReader::read(Rank rank, Clock::time_point now) {
   events_.clear();
   seen_.marks.clear();
   seen_.lost_marks = !source.log.read(events_);
-  for (const arena::CommEvent& event : events_) seen_.marks.push_back(arena::mark_of(event, now));
+  for (const arena::CommEvent& event : events_)
+    if (const auto mark = arena::mark_of(event, now)) seen_.marks.push_back(*mark);
   seen_.is_paused = source.log.paused().has_value();
   seen_.iteration = source.log.offered();
   seen_.process = source.process ? source.process->state() : '\0';

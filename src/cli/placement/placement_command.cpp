@@ -172,7 +172,7 @@ std::string appraisal_text(const Appraisal& appraisal, const PlacementOptions& o
   std::string text = std::string(name(placement.pattern().strategy())) + ", " + std::to_string(options.nodes) +
                      " nodes, " + std::to_string(options.copies) +
                      " copies: " + std::to_string(placement.pattern().distinct_holder_sets()) +
-                     " distinct holder sets\n";
+                     " distinct sets of nodes that hold a shard (holder sets)\n";
   text += "a node, in shards per checkpoint: captures " + shards(most.captured) + ", sends " + shards(most.sent) +
           ", receives " + shards(most.received) + ", stores " + shards(most.stored);
   if (most.stored != least.stored) {
@@ -214,9 +214,11 @@ Result compare(const PlacementOptions& options, const std::vector<Strategy>& str
     rows.push_back(comparison_row(one));
     result.json["strategies"].push_back(appraisal_json(one, options, domains));
   }
-  result.text = std::to_string(options.nodes) + " nodes, " + std::to_string(options.copies) + " copies, " +
-                std::to_string(options.lost) + " lost; the most that a node handles, in shards per checkpoint\n" +
-                table(rows, "  ");
+  result.text =
+      std::to_string(options.nodes) + " nodes, " + std::to_string(options.copies) + " copies, " +
+      std::to_string(options.lost) +
+      " lost; distinct sets of nodes that hold a shard; the most that a node handles, in shards per checkpoint\n" +
+      table(rows, "  ");
   return result;
 }
 
@@ -261,7 +263,8 @@ CLI::App* add_placement_command(CLI::App& app, PlacementOptions& options, bool& 
   command->add_option("--repair-hours", options.repair_hours,
                       "Hours until a lost node's pieces are stored again (default: when its fault ends)");
   command->add_option("--synthetic-racks", options.synthetic_racks,
-                      "Also replay with SYNTHETIC racks of this many nodes, filled in the order of first faults");
+                      "Also replay with SYNTHETIC (invented) racks of this many nodes, which nodes join in the order "
+                      "of their first faults");
   command
       ->add_option("--numberings", options.numberings,
                    "Number of random numberings of the trace's nodes to average over")

@@ -63,9 +63,10 @@ std::string head_text(const FaultTrace& trace, const placement::Replay& first, c
   std::string text = "trace: " + std::to_string(trace.faults.size()) + " faults of " + std::to_string(trace.nodes) +
                      " nodes in " + decimals(trace.span_days, 0) + " days, at " + std::to_string(first.moments) +
                      " moments; " + std::to_string(burst.shared_moments) + " of them hit several nodes at once\n";
-  text += "bursts: times between faults vary " + decimals(burst.gap_variation, 2) +
-          " times their mean, faults per day " + decimals(burst.daily_dispersion, 2) +
-          " times theirs (independent faults: 1 and 1); " + std::to_string(burst.most_in_a_day) + " in the worst day\n";
+  text += "bursts: the standard deviation of the time between faults is " + decimals(burst.gap_variation, 2) +
+          " times its mean, the variance of faults per day " + decimals(burst.daily_dispersion, 2) +
+          " times their mean (independent faults: 1 and 1); " + std::to_string(burst.most_in_a_day) +
+          " faults in the worst day\n";
   text += std::isinf(study.repair_days) ? "a node's memory is lost until its fault ends"
                                         : "a node's memory is lost for " + decimals(study.repair_days * 24, 2) + " h";
   return text + "; at most " + std::to_string(first.most_lost) + " nodes are without memory at once\n";

@@ -93,7 +93,7 @@ void add_failure_options(CLI::App& command, PlanOptions& options) {
   command.add_option("--rates", options.rates, "Published failure rate: llama3, bytedance or opt175b")
       ->capture_default_str();
   command.add_option("--mtbf", options.gpu_mtbf_hours,
-                     "Hours between failures of one GPU that stop the job, instead of --rates");
+                     "Mean hours until one GPU has a failure that stops the job; replaces --rates");
   command.add_option("--node-share", options.node_share, "Share of failures that lose a node's memory (default: 0.78)");
   command.add_option("--domain-nodes", failures.domain_nodes, "Nodes of a failure domain, such as a rack")
       ->capture_default_str();
@@ -113,7 +113,9 @@ void add_job_options(CLI::App& command, PlanOptions& options) {
   command.add_option("--idle", job.idle_share, "Share of an iteration in which the network is idle")
       ->capture_default_str();
   command.add_option("--detection", job.detection_s, "Seconds until a failure is noticed")->capture_default_str();
-  command.add_option("--restart", job.restart_s, "Seconds until all processes train again, without loading state")
+  command
+      .add_option("--restart", job.restart_s,
+                  "Seconds until all processes train again, not counting the loading of state")
       ->capture_default_str();
   command.add_option("--live-restart", job.live_restart_s, "Like --restart, if the healthy processes keep running")
       ->capture_default_str();

@@ -74,12 +74,12 @@ std::string why(const Plan& plan, const Candidate& row) {
   const double ahead = row.appraisal.effective_time - next->appraisal.effective_time;
   if (ahead > 2e-4)
     return "It trains " + percent(ahead) + " more of the time than the next, " + next->setting.scheme.name + ".";
-  return "Nothing that can be set trains more than 0.02 % more of the time.";
+  return "Any other protection that can be set trains at most 0.02 % more of the time.";
 }
 
 std::string obstacle(const Candidate& row) {
   if (!row.fits()) return row.why_not;
-  if (row.setting.scheme.availability == Availability::partly) return "this version does less";
+  if (row.setting.scheme.availability == Availability::partly) return "this version does less than this plan assumes";
   if (row.setting.scheme.availability == Availability::later) return "not available in this version";
   return row.setting.scheme.availability == Availability::comparison ? "for comparison" : "";
 }

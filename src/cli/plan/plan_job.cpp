@@ -240,10 +240,11 @@ std::string job_text(const JobReport& report, const JobFindings& findings, const
     text += "Not measured, so from the command line or the defaults: " + list_of(findings.assumed) + ".\n";
   if (!plan.recommended) return text + "\n";
   const double then = plan.rows[*plan.recommended].appraisal.effective_time;
-  if (comparison.changes.empty()) return text + "It would change no option.\n\n";
+  if (comparison.changes.empty()) return text + "The recommendation would change no option.\n\n";
   for (const JobChange& change : comparison.changes)
-    text += "It would change " + change.option + ": " + change.now + " now, then " + change.then + ".\n";
-  text += "Effective training time: " + percent(comparison.effective_time_now) + " now, " + percent(then) + " then.";
+    text += "The recommendation would change " + change.option + " from " + change.now + " to " + change.then + ".\n";
+  text += "Effective training time: " + percent(comparison.effective_time_now) + " now, " + percent(then) +
+          " with the recommendation.";
   if (comparison.effective_time_now == 0 && !findings.has_storage)
     text += " Without storage, the job begins anew when memory is lost.";
   return text + "\n\n";

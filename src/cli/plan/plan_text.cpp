@@ -94,7 +94,7 @@ std::string best_of(const Plan& plan) {
 std::string levers_text(const PlanView& view) {
   if (!view.plan.recommended) return "";
   const double now = view.plan.rows[*view.plan.recommended].appraisal.effective_time;
-  std::string text = "What brings more:\n";
+  std::string text = "What would raise the effective training time:\n";
   std::vector<Row> rows;
   for (const planner::Lever& lever : view.levers)
     if (lever.effective_time - now > 5e-5) rows.push_back({"+" + percent(lever.effective_time - now), lever.change});

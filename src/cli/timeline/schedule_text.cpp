@@ -63,9 +63,21 @@ std::string profile_text(const json& rank) {
   return text;
 }
 
+// When the rank's device idles. Nothing if it has no bubbles.
+std::string device_text(const json& device) {
+  const auto bubbles = count(device, "bubbles");
+  const auto bubble_ms = number(device, "bubble_ms");
+  if (bubbles.value_or(0) == 0 || !bubble_ms) return "";
+  std::string text = ", device idle for " + fine_ms(*bubble_ms) + " in " + std::to_string(*bubbles) + " bubbles";
+  if (const auto stretch = number(device, "until_update_ms"))
+    text += " of the " + fine_ms(*stretch) + " before updates";
+  return text;
+}
+
 std::string rank_text(const json& rank) {
   const auto index = count(rank, "rank");
   std::string text = "rank " + (index ? std::to_string(*index) : "?") + ": " + profile_text(rank);
+  if (const json device = object(rank, "device"); !device.is_null()) text += device_text(device);
   if (const auto relearned = count(rank, "relearned"); relearned.value_or(0) != 0)
     text += ", learned anew " + (*relearned == 1 ? "once" : std::to_string(*relearned) + " times");
   if (const std::string complaint = words(rank, "complaint"); !complaint.empty()) text += "; " + complaint;

@@ -61,6 +61,10 @@ std::string name_of(Lane lane, const json& args) {
       return "communication";
     case Lane::idle:
       return "idle";
+    case Lane::bubble:
+      return "bubble";
+    case Lane::copy:
+      return "copy";
     case Lane::capture:
       return "capture" + iteration;
     case Lane::chunk:
@@ -80,6 +84,10 @@ std::string track_name(const Key& key) {
       return rank + "communication";
     case Lane::idle:
       return rank + "idle spans";
+    case Lane::bubble:
+      return rank + "bubbles";
+    case Lane::copy:
+      return rank + "copy threads";
     case Lane::capture:
       return rank + "capture";
     case Lane::chunk:
@@ -94,7 +102,8 @@ std::optional<Lane> lane_of(const json& event) {
   const auto& kind = event.at("kind").get_ref<const std::string&>();
   for (const auto& [name, lane] :
        {std::pair("communication", Lane::communication), std::pair("iteration", Lane::iteration),
-        std::pair("capture", Lane::capture), std::pair("chunk", Lane::chunk), std::pair("commit", Lane::commit)})
+        std::pair("bubble", Lane::bubble), std::pair("copy", Lane::copy), std::pair("capture", Lane::capture),
+        std::pair("chunk", Lane::chunk), std::pair("commit", Lane::commit)})
     if (kind == name) return lane;
   return std::nullopt;
 }

@@ -20,7 +20,7 @@ struct Extent {
 };
 
 // The kinds of tracks, in the order in which they are drawn.
-enum class Lane { iteration, communication, idle, capture, chunk, commit };
+enum class Lane { iteration, communication, idle, bubble, copy, capture, chunk, commit };
 
 struct Mark {
   Extent extent;  // for an instant, begin and end are equal

@@ -11,7 +11,9 @@ const char* category(Lane lane) {
     case Lane::iteration:
     case Lane::communication:
     case Lane::idle:
+    case Lane::bubble:
       return "training";
+    case Lane::copy:
     case Lane::capture:
     case Lane::chunk:
     case Lane::commit:

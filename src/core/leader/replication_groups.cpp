@@ -24,7 +24,8 @@ class Grouping {
 
   ReplicationGroup group_of(const RankAssignment& assignment) const {
     ReplicationGroup group;
-    if (is_shared(assignment)) return refused("ranks share its main shard, and each of them captures it");
+    if (is_shared(assignment))
+      return refused("several ranks have its main shard, and only main shards of a single rank go from GPU to GPU");
     const std::vector<NodeId> nodes = holders_of(assignment);
     if (nodes.size() < 2) return refused("no other node holds a copy of its shard");
     if (nodes.size() > replication_members_max)

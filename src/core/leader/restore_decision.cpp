@@ -254,11 +254,12 @@ std::uint32_t foreign_world_size(const Inventory& inventory, const RecoveryQuest
 std::string mismatch_text(std::uint32_t stored, std::uint32_t world_size) {
   return "the stored checkpoints are of a job of " + std::to_string(stored) + " ranks, and this job has " +
          std::to_string(world_size) +
-         ". Another number of ranks can restore them only if all ranks share one main shard, or if all ranks use a "
-         "Checkpointer. In both cases, it must be known which shards there are. Start " +
+         ". Another number of ranks can restore a checkpoint only if all ranks share one main shard, or if all ranks "
+         "use a Checkpointer. The nodes that answer, or storage, must also show which shards the checkpoint has. "
+         "Start " +
          std::to_string(stored) +
-         " ranks, or load a checkpoint from storage with ckptengine.dcp.Reader, or remove these"
-         " checkpoints ('ckptctl gc', and 'ckptctl rm' on storage)";
+         " ranks. Otherwise load a checkpoint from storage with ckptengine.dcp.Reader, or remove these checkpoints "
+         "('ckptctl gc', and 'ckptctl rm' on storage)";
 }
 
 // The members of the last incarnation that still have the memory they had then.

@@ -1,0 +1,187 @@
+#include "client/layered_copy.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/futex.hpp"
+#include "kernels/digest.hpp"
+
+namespace ckpt::client {
+namespace {
+
+constexpr std::size_t batch_leaves_max = 16;  // as CopyPool: 1 MiB
+constexpr std::size_t chunk_leaves = 4;       // 256 KiB, some 30 us: a bubble that ends is left soon
+constexpr std::uint32_t pause_max = 64;
+constexpr std::uint32_t trusted_after = 16;  // captures in time, after which the next pause is short again
+constexpr std::chrono::microseconds shortest_pause{100};
+constexpr double longest_wait_s = 1;  // only bounds the wait
+
+}  // namespace
+
+void LayeredCopy::began_iteration(Clock::time_point now) {
+  snapshot_at_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+  state_.store((state_.load() & hurrying) + (depth_.load() != 0 ? in_bubble : 0));
+}
+
+bool LayeredCopy::bubble_begin() {
+  if (depth_.fetch_add(1, std::memory_order_relaxed) != 0) return false;
+  const std::uint32_t number = state_.fetch_add(one_bubble + in_bubble) / one_bubble;
+  // Sequentially consistent, as in wait(): either the waiter sees the bubble, or this thread sees the waiter.
+  if (waiters_.load() != 0 && number >= wake_from_.load()) futex_wake_all(state_, FutexScope::process);
+  return true;
+}
+
+std::optional<bool> LayeredCopy::bubble_end() {
+  std::uint32_t depth = depth_.load(std::memory_order_relaxed);
+  do {
+    if (depth == 0) return std::nullopt;
+  } while (!depth_.compare_exchange_weak(depth, depth - 1, std::memory_order_relaxed));
+  if (depth != 1) return false;
+  state_.fetch_sub(in_bubble);
+  return true;
+}
+
+void LayeredCopy::hurry() {
+  state_.fetch_or(hurrying);
+  if (waiters_.load() != 0) futex_wake_all(state_, FutexScope::process);
+}
+
+void LayeredCopy::begin(std::shared_ptr<arena::Control> control) {
+  judge_last();
+  if (control != control_) {
+    log_.reset();
+    profiler_.reset();
+    control_ = std::move(control);
+  }
+  has_begun_ = is_planned_ = is_late_ = is_over_ = false;
+  burst_count_ = 0;
+  state_.fetch_and(~hurrying);
+}
+
+void LayeredCopy::begin_hurried() {
+  judge_last();
+  is_planned_ = is_late_ = is_over_ = false;
+  has_begun_ = true;
+  burst_count_ = 0;
+  state_.fetch_or(hurrying);
+}
+
+void LayeredCopy::end() {
+  is_over_ = true;
+  if (is_late_) late_.fetch_add(1, std::memory_order_relaxed);
+  if (!control_) return;
+  for (std::size_t i = 0; i < burst_count_; ++i)
+    arena::CommWriter(control_->comm()).copied(bursts_[i].begin, bursts_[i].end);
+  burst_count_ = 0;
+}
+
+// What the capture before has shown.
+void LayeredCopy::judge_last() {
+  if (busy_s_ > 0) {
+    const double rate = busy_bytes_ / busy_s_;
+    bytes_per_s_ = bytes_per_s_ == 0 ? rate : 0.75 * bytes_per_s_ + 0.25 * rate;
+  }
+  busy_s_ = busy_bytes_ = 0;
+  if (!is_planned_) {
+    if (pause_ != 0) --pause_;
+  } else if (!is_over_) {
+    return;  // it was given up, which says nothing about its plan
+  } else if (is_late_) {
+    pause_ = std::exchange(next_pause_, std::min(2 * next_pause_, pause_max));
+    in_time_ = 0;
+  } else if (++in_time_ >= trusted_after) {
+    next_pause_ = 1;
+  }
+}
+
+// Reads what training has done since the capture before.
+void LayeredCopy::learn() {
+  if (!log_) {
+    log_.emplace(control_->comm());
+    profiler_.emplace(schedule::ProfilerOptions{.iterations = settings_.profile_iterations});
+    return;
+  }
+  events_.clear();
+  const bool is_whole = log_->read(events_);
+  for (const arena::CommEvent& event : events_)
+    if (const auto mark = arena::device_mark_of(event, Clock::now())) profiler_->observe(*mark);
+  if (!is_whole) profiler_->lost_marks();
+}
+
+LayeredCopy::Turn LayeredCopy::unpaced(std::size_t left, Layer layer) const {
+  return {std::clamp<std::size_t>(left / (4 * settings_.threads), 1, batch_leaves_max), layer};
+}
+
+schedule::DeviceNow LayeredCopy::now(std::uint32_t state) const {
+  const Clock::time_point snapshot_at{Clock::duration(snapshot_at_.load(std::memory_order_relaxed))};
+  return {seconds_of(Clock::now()) - seconds_of(snapshot_at), state / one_bubble, (state & in_bubble) != 0};
+}
+
+// On the first turn of a capture. Without memory for a plan, the capture copies without one.
+void LayeredCopy::plan(std::uint32_t state, std::size_t left) try {
+  if (!settings_.follows_plan) return;
+  learn();
+  is_planned_ = pause_ == 0 && (state & hurrying) == 0 &&
+                pacer_.begin(profiler_->profile(), left * kernels::leaf_size_bytes, bytes_per_s_ * settings_.threads);
+  if (is_planned_) layered_.fetch_add(1, std::memory_order_relaxed);
+} catch (const std::exception&) {
+  is_planned_ = false;
+}
+
+// Returns nothing if the thread shall wait.
+std::optional<LayeredCopy::Turn> LayeredCopy::turn_now(std::uint32_t state, std::size_t left, double& wait_s) try {
+  if ((state & hurrying) != 0) {
+    is_late_ = is_late_ || (is_planned_ && pacer_.has_waited());
+    return unpaced(left, in_update);
+  }
+  const Layer layer = (state & in_bubble) != 0 ? in_bubbles : beside_computation;
+  if (!is_planned_) return unpaced(left, layer);
+  const auto turn = pacer_.turn(now(state), left * kernels::leaf_size_bytes, chunk_leaves * kernels::leaf_size_bytes);
+  if (turn.size_bytes != 0) return Turn{std::min(left, chunk_leaves), layer};
+  wait_s = turn.wait_s;
+  wake_from_.store(pacer_.next_long_bubble(state / one_bubble));
+  return std::nullopt;
+} catch (const std::exception&) {
+  is_planned_ = false;
+  return unpaced(left, beside_computation);
+}
+
+LayeredCopy::Turn LayeredCopy::await_turn(std::size_t left) {
+  for (;;) {
+    const std::uint32_t state = state_.load();
+    double wait_s = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!std::exchange(has_begun_, true)) plan(state, left);
+      if (const auto turn = turn_now(state, left, wait_s)) return *turn;
+    }
+    wait(state, wait_s);
+  }
+}
+
+void LayeredCopy::wait(std::uint32_t seen, double wait_s) {
+  const auto wait_us = static_cast<std::int64_t>(1e6 * std::clamp(wait_s, 0.0, longest_wait_s));
+  waiters_.fetch_add(1);
+  futex_wait(state_, seen, Deadline::in_us(wait_us), FutexScope::process);
+  waiters_.fetch_sub(1);
+}
+
+void LayeredCopy::copied(unsigned layer, std::size_t leaves, Clock::time_point begin, Clock::time_point end) {
+  const std::uint64_t bytes = leaves * kernels::leaf_size_bytes;
+  bytes_[layer].fetch_add(bytes, std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  busy_s_ += seconds_of(end) - seconds_of(begin);
+  busy_bytes_ += static_cast<double>(bytes);
+  if (burst_count_ != 0 && (burst_count_ == bursts_max || begin - bursts_[burst_count_ - 1].end < shortest_pause))
+    bursts_[burst_count_ - 1].end = end;
+  else
+    bursts_[burst_count_++] = {begin, end};
+}
+
+arena::CopiedBytes LayeredCopy::copied_bytes() const {
+  const auto read = [](const std::atomic<std::uint64_t>& count) { return count.load(std::memory_order_relaxed); };
+  return {read(bytes_[in_bubbles]), read(bytes_[beside_computation]), read(bytes_[in_update]), read(layered_),
+          read(late_)};
+}
+
+}  // namespace ckpt::client

@@ -1,0 +1,105 @@
+#include "schedule/device_profile.hpp"
+
+#include <gtest/gtest.h>
+
+namespace ckpt::schedule {
+namespace {
+
+using Kind = DeviceMark::Kind;
+
+constexpr std::uint32_t iterations = 4;
+
+// Training with iterations of 1 s. The device idles from 0.2 to 0.3 and from 0.5 to 0.9, and the update is at 0.95.
+class DeviceProfileTest : public testing::Test {
+ protected:
+  void mark(Kind kind, double at_s) { profiler_.observe({kind, began_s_ + at_s}); }
+  void iterate(double second_bubble_s = 0.4) {
+    mark(Kind::iteration, 0);
+    mark(Kind::bubble_begin, 0.2);
+    mark(Kind::bubble_end, 0.3);
+    mark(Kind::bubble_begin, 0.5);
+    mark(Kind::bubble_end, 0.5 + second_bubble_s);
+    mark(Kind::update, 0.95);
+    began_s_ += 1;
+  }
+  void learn() {
+    for (std::uint32_t i = 0; i < iterations; ++i) iterate();
+  }
+
+  DeviceProfiler profiler_{{.iterations = iterations, .window = 3}};
+  double began_s_ = 100;
+};
+
+TEST_F(DeviceProfileTest, NothingIsKnownBeforeEnoughIterations) {
+  for (std::uint32_t i = 1; i < iterations; ++i) iterate();
+  EXPECT_EQ(profiler_.profile().iterations, 0u);
+  EXPECT_EQ(profiler_.profile().bubbles(), 0u);
+}
+
+TEST_F(DeviceProfileTest, LearnsWhenTheDeviceIdlesBeforeTheUpdate) {
+  learn();
+  const DeviceProfile& profile = profiler_.profile();
+  EXPECT_EQ(profile.iterations, iterations);
+  EXPECT_NEAR(profile.stretch_s, 0.95, 1e-9);
+  EXPECT_NEAR(profile.bubble_s(), 0.5, 1e-9);
+  ASSERT_EQ(profile.bubbles(), 2u);
+  const double lengths_s[] = {0.2, 0.1, 0.2, 0.4, 0.05};
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_NEAR(profile.spans[i].length_s, lengths_s[i], 1e-9) << i;
+    EXPECT_EQ(profile.spans[i].activity, i % 2 == 0 ? DeviceActivity::compute : DeviceActivity::bubble) << i;
+  }
+}
+
+TEST_F(DeviceProfileTest, WhatComesAfterTheUpdateIsNoBubbleForACapture) {
+  for (std::uint32_t i = 0; i < iterations; ++i) {
+    iterate();
+    mark(Kind::bubble_begin, -0.04);  // iterate() has moved on to the next second
+    mark(Kind::bubble_end, -0.01);
+    mark(Kind::update, -0.005);
+  }
+  EXPECT_EQ(profiler_.profile().bubbles(), 2u);
+  EXPECT_NEAR(profiler_.profile().stretch_s, 0.95, 1e-9);
+}
+
+TEST_F(DeviceProfileTest, AnIterationWithLostMarksTeachesNothing) {
+  for (std::uint32_t i = 1; i < iterations; ++i) iterate();
+  mark(Kind::iteration, 0);
+  profiler_.lost_marks();
+  mark(Kind::update, 0.5);
+  EXPECT_EQ(profiler_.profile().iterations, 0u);
+  began_s_ += 1;
+  iterate();
+  EXPECT_NEAR(profiler_.profile().stretch_s, 0.95, 1e-9);
+}
+
+TEST_F(DeviceProfileTest, OtherBubblesAreLearnedAnew) {
+  learn();
+  for (int i = 0; i < 3; ++i) iterate(0.1);
+  EXPECT_EQ(profiler_.relearned(), 1u);
+  for (std::uint32_t i = 0; i < iterations; ++i) iterate(0.1);
+  EXPECT_NEAR(profiler_.profile().bubble_s(), 0.2, 1e-9);
+}
+
+TEST_F(DeviceProfileTest, TrainingWithoutBubblesHasAProfileWithoutBubbles) {
+  for (std::uint32_t i = 0; i < iterations; ++i) {
+    mark(Kind::iteration, 0);
+    mark(Kind::update, 0.5);
+    began_s_ += 1;
+  }
+  EXPECT_EQ(profiler_.profile().iterations, iterations);
+  EXPECT_EQ(profiler_.profile().bubbles(), 0u);
+  EXPECT_NEAR(profiler_.profile().stretch_s, 0.5, 1e-9);
+}
+
+TEST_F(DeviceProfileTest, LoopsThatNeverAnnounceAnUpdateTeachNothing) {
+  for (std::uint32_t i = 0; i < 3 * iterations; ++i) {
+    mark(Kind::iteration, 0);
+    mark(Kind::bubble_begin, 0.1);
+    mark(Kind::bubble_end, 0.2);
+    began_s_ += 1;
+  }
+  EXPECT_EQ(profiler_.profile().iterations, 0u);
+}
+
+}  // namespace
+}  // namespace ckpt::schedule
