@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "python"))
 sys.path.insert(0, str(ROOT / "examples" / "demo"))
 
+from _netns import run_bench
 from ckptengine import load_library
 from cluster import Cluster, tail
 from run import find_programs
@@ -142,7 +143,7 @@ def draw(path: Path, cluster: Cluster, scratch: Path, ctl: Path) -> None:
     print(f"figure: {path}")
 
 
-def main() -> int:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     stages = 4 if os.cpu_count() >= 4 else 2
     parser.add_argument("--stages", type=int, default=stages, help=f"with {REPLICAS} ranks each; a core for each stage")
@@ -155,7 +156,10 @@ def main() -> int:
     parser.add_argument("--profile-iterations", type=int, default=20)
     parser.add_argument("--plot", type=Path, metavar="PATH", help="draws the last iterations, as ckptctl trace does")
     parser.add_argument("--library", type=Path)
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def run(arguments: argparse.Namespace) -> None:
     library = Path(load_library(arguments.library).path)
     programs = find_programs(library)
     with tempfile.TemporaryDirectory(prefix="ckptengine-bubbles-") as folder:
@@ -192,7 +196,11 @@ def main() -> int:
         ratio = statistics.median(own / none for own, none in zip(medians[name], medians["none"], strict=True))
         ours, theirs = statistics.median(medians[name]), statistics.median(medians["none"])
         print(f"ratio: {line} = {ratio:.3f} (ours {ours:.2f}, theirs {theirs:.2f}, ms)")
-    return 0
+
+
+def main() -> int:
+    arguments = parse()
+    return run_bench("bubbles", lambda: run(arguments))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class Case:
         return "xor(4)" if self.stored == "parity" else f"copies({self.nodes})"
 
     def left(self, nodes: list[str]) -> list[str]:
-        """The nodes that keep their memory, spread over all nodes."""
+        """Which nodes keep their memory: `holders` of them, at equal distances in the order of their numbers."""
         return [nodes[number * self.nodes // self.holders] for number in range(self.holders)]
 
     @property

@@ -21,9 +21,9 @@ struct DigestKeys {
   std::uint64_t words[key_words];       // the secret, as words
   std::uint64_t last[lanes_per_leaf];   // words of the secret for a leaf's last stripe
   std::uint64_t merge[lanes_per_leaf];  // words of the secret to merge the accumulators
-  // For a leaf of 129 to 240 bytes: words of the secret for its last 16 bytes, and for its bytes from 128 on.
-  std::uint64_t tail[2];
-  std::uint64_t odd[16];
+  // Words of the secret for a leaf of 129 to 240 bytes.
+  std::uint64_t tail[2];  // for its last 16 bytes
+  std::uint64_t odd[16];  // for its other bytes from 128 on
 };
 
 // The arguments of one launch. The kernel gets them by value.

@@ -33,7 +33,8 @@ class DeviceProfiler {
   // Throws std::invalid_argument if an option is out of range (see Profiler).
   explicit DeviceProfiler(const ProfilerOptions& options = {}) : profiler_(options) {}
 
-  // Call this for every mark, in order. Bubbles must not overlap. What comes after the update is not learned.
+  // Call this for every mark, in order. A bubble must end before the next one begins. Bubbles between the mark `update`
+  // and the next mark `iteration` are left out of the profile.
   void observe(const DeviceMark& mark);
   // Call this if marks were lost. Nothing is learned from this iteration.
   void lost_marks() { is_whole_ = false; }

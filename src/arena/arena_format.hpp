@@ -121,13 +121,13 @@ struct RankControl {
   alignas(64) Word64 answered;  // number of the halt that `freeze` answers; stored before `freeze`
   Word64 freeze;                // core::Freeze << 56 | (the rank's iteration + 1); 0: no answer yet
 
-  // Written by the trainer when a capture is sealed: what this incarnation's captures have copied of main shards in
-  // host memory, and when. In bubbles, beside computation, in before_update().
+  // Written by the trainer when a capture is sealed: what the engine's captures have copied of main shards in host
+  // memory, and when. In bubbles, beside computation, in before_update().
   alignas(64) Word64 bubble_bytes;
   Word64 compute_bytes;
   Word64 update_bytes;
   Word64 layered;       // captures that followed a plan
-  Word64 layered_late;  // of them, those that had not ended when before_update() was called
+  Word64 layered_late;  // of them, those that were late (see CopiedBytes)
 };
 static_assert(sizeof(RankControl) <= page_bytes);
 

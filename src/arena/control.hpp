@@ -28,8 +28,8 @@ struct WriterId {
 
 // Permission for one capture: the slots that the trainer may write, one in each of its segments. First come the slots
 // for the parts of the main shard that the rank stores, in order, and then the slot for its private shard. `spare` is a
-// further slot for the private shard. The trainer may write to either of the two. After the capture it may still write
-// to the one that it has not used.
+// second slot for the private shard. The trainer captures the private shard in one of the two. After the capture, it
+// may still write to the other one.
 struct Grant {
   std::uint64_t sequence = 0;                            // grants are numbered from 1; 0: no grant
   std::array<std::uint8_t, core::captures_max> slots{};  // each below segment_slots_max
@@ -55,8 +55,8 @@ struct FreezeWords {
 };
 
 // When captures have copied bytes of main shards in host memory: how many in bubbles, beside computation, and in
-// before_update(). How many captures followed a plan (schedule/copy_pacer.hpp), and how many of those had not ended
-// when before_update() was called.
+// before_update(). How many captures followed a plan (schedule/copy_pacer.hpp), and how many of those had put bytes off
+// that were not copied yet when before_update() was called, or when a halt or close() ended the capture.
 struct CopiedBytes {
   std::uint64_t in_bubbles = 0;
   std::uint64_t beside_computation = 0;
@@ -138,7 +138,7 @@ class Control {
     if (in_spare) words_->used_spare.store(sequence, std::memory_order_release);
     words_->used_grant.store(sequence, std::memory_order_release);
   }
-  // The sums of this incarnation.
+  // The sums since the engine was created.
   void copied(const CopiedBytes& bytes);
   CopiedBytes copied() const;
   // Only for the thread that watches for a halt.

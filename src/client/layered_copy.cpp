@@ -20,7 +20,10 @@ constexpr double longest_wait_s = 1;  // only bounds the wait
 
 void LayeredCopy::began_iteration(Clock::time_point now) {
   snapshot_at_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
-  state_.store((state_.load() & hurrying) + (depth_.load() != 0 ? in_bubble : 0));
+  const std::uint32_t bubble = depth_.load() != 0 ? in_bubble : 0;
+  std::uint32_t state = state_.load();
+  while (!state_.compare_exchange_weak(state, (state & hurrying) + bubble)) {  // hurry() may come from another thread
+  }
 }
 
 bool LayeredCopy::bubble_begin() {

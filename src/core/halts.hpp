@@ -42,7 +42,7 @@ struct FreezeAnswer {
   bool operator==(const FreezeAnswer&) const = default;
 };
 
-// A rank whose state at the halt's iteration has not been captured so far.
+// A rank of a halted job whose state at the iteration of the halt is not captured yet.
 struct Unfrozen {
   Rank rank = 0;
   NodeId node = no_node;

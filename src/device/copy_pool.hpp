@@ -1,7 +1,8 @@
 // CopyPool owns the threads that copy and digest host memory. All of them work on one piece at a time. Each thread
 // takes the next few leaves of the piece from a shared counter.
 //
-// One thread uses the pool. Starting a job costs one futex wake and allocates nothing. The threads take no lock.
+// One thread uses the pool. Starting a job costs one futex wake and allocates nothing. The threads take no lock of the
+// pool; a CopyPace may take one for each turn.
 #pragma once
 
 #include <atomic>

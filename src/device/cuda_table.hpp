@@ -31,7 +31,8 @@ class CudaTable {
   // memory that it replaces to `retired`. Tensors in device memory of at least `direct_min_bytes` are marked as direct.
   void assign(std::span<const Plan* const> plans, Images images, RetiredMemory& retired,
               std::size_t direct_min_bytes = SIZE_MAX);
-  // Allocates what assign() needs for these plans, and adds the memory that it replaces to `retired`.
+  // Makes the tables large enough for these plans, so that assign() allocates nothing. Memory of tables that became too
+  // small goes to `retired`: the GPU may still read it.
   void reserve(std::span<const Plan* const> plans, RetiredMemory& retired);
   // Copies the tables to the GPU, on this stream.
   void upload(CUstream stream) const;

@@ -92,9 +92,9 @@ class StreamTimestamps {
     std::atomic<std::uint32_t>* word = nullptr;  // null: the GPU writes nothing
     std::uint32_t value = 0;
   };
-  // Called when the GPU has reached a point of `track`, at the time `at`. Calls come from one thread, usually in the
-  // order of `at`. On one track they always do. The call for a point may come after the call for a later point of
-  // another track, because each point waits until the earlier points of its own track are reached. Must not throw.
+  // Called when the GPU has reached a point of `track`, at the time `at`. One thread makes all calls. Calls for one
+  // track come in the order of `at`. Calls for different tracks may not: a call waits for the earlier points of its own
+  // track. Must not throw.
   using Reached = std::function<void(std::uint32_t track, Clock::time_point at)>;
 
   virtual ~StreamTimestamps() = default;

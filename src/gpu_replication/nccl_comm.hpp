@@ -57,9 +57,10 @@ class NcclComm {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  // Returns the lock to hold during each call to NCCL, so that nobody ends the communicator meanwhile. Only exchange()
-  // can hang while it holds the lock, namely in the driver. abort() then waits for it. That harms nobody, because this
-  // exchange() has put nothing on the GPU yet. Throws Failure if abort() was called.
+  // Returns the lock to hold during each call to NCCL, so that nobody ends the communicator meanwhile. If
+  // exchange() hangs in the driver, it holds the lock, and abort() waits for it. Training is not blocked by that,
+  // because such an exchange() has put nothing on the GPU yet. No other call hangs with the lock. Throws Failure if
+  // abort() was called.
   Lock use() const;
 
   const int ranks_, rank_;

@@ -42,7 +42,7 @@ class Communications {
   void complete(Group group, std::uint64_t incarnation, std::int64_t k, std::uint32_t number);
 
   World& world_;
-  // By group, incarnation, iteration and number: how many ranks.
+  // How many ranks have joined a communication: by group, incarnation, iteration, and number within the iteration.
   std::map<std::tuple<Group, std::uint64_t, std::int64_t, std::uint32_t>, Rank> joined_;
   std::optional<Group> hung_;
   Group lately_{1, 0};  // none yet

@@ -123,7 +123,7 @@ TEST_F(Parts, ThatDoNotFillTheFileDoNotMakeItWhole) {
   captured.write(files_);
   disk_->bytes(model_file + ".parts").pop_back();
   EXPECT_THAT(refusal(CKPT_ERR_LOST, [&] { captured.commit(files_); }),
-              HasSubstr("model.1.safetensors.parts with its"));
+              HasSubstr("model.1.safetensors.parts is missing or is not"));
   disk_->erase(model_file + ".parts");
   EXPECT_THAT(refusal(CKPT_ERR_LOST, [&] { captured.commit(files_); }), HasSubstr("model.1.safetensors.parts"));
 }

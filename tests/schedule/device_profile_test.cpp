@@ -5,21 +5,21 @@
 namespace ckpt::schedule {
 namespace {
 
-using Kind = DeviceMark::Kind;
+using MarkKind = DeviceMark::Kind;
 
 constexpr std::uint32_t iterations = 4;
 
 // Training with iterations of 1 s. The device idles from 0.2 to 0.3 and from 0.5 to 0.9, and the update is at 0.95.
 class DeviceProfileTest : public testing::Test {
  protected:
-  void mark(Kind kind, double at_s) { profiler_.observe({kind, began_s_ + at_s}); }
+  void mark(MarkKind kind, double at_s) { profiler_.observe({kind, began_s_ + at_s}); }
   void iterate(double second_bubble_s = 0.4) {
-    mark(Kind::iteration, 0);
-    mark(Kind::bubble_begin, 0.2);
-    mark(Kind::bubble_end, 0.3);
-    mark(Kind::bubble_begin, 0.5);
-    mark(Kind::bubble_end, 0.5 + second_bubble_s);
-    mark(Kind::update, 0.95);
+    mark(MarkKind::iteration, 0);
+    mark(MarkKind::bubble_begin, 0.2);
+    mark(MarkKind::bubble_end, 0.3);
+    mark(MarkKind::bubble_begin, 0.5);
+    mark(MarkKind::bubble_end, 0.5 + second_bubble_s);
+    mark(MarkKind::update, 0.95);
     began_s_ += 1;
   }
   void learn() {
@@ -53,9 +53,9 @@ TEST_F(DeviceProfileTest, LearnsWhenTheDeviceIdlesBeforeTheUpdate) {
 TEST_F(DeviceProfileTest, WhatComesAfterTheUpdateIsNoBubbleForACapture) {
   for (std::uint32_t i = 0; i < iterations; ++i) {
     iterate();
-    mark(Kind::bubble_begin, -0.04);  // iterate() has moved on to the next second
-    mark(Kind::bubble_end, -0.01);
-    mark(Kind::update, -0.005);
+    mark(MarkKind::bubble_begin, -0.04);  // iterate() has moved on to the next second
+    mark(MarkKind::bubble_end, -0.01);
+    mark(MarkKind::update, -0.005);
   }
   EXPECT_EQ(profiler_.profile().bubbles(), 2u);
   EXPECT_NEAR(profiler_.profile().stretch_s, 0.95, 1e-9);
@@ -63,9 +63,9 @@ TEST_F(DeviceProfileTest, WhatComesAfterTheUpdateIsNoBubbleForACapture) {
 
 TEST_F(DeviceProfileTest, AnIterationWithLostMarksTeachesNothing) {
   for (std::uint32_t i = 1; i < iterations; ++i) iterate();
-  mark(Kind::iteration, 0);
+  mark(MarkKind::iteration, 0);
   profiler_.lost_marks();
-  mark(Kind::update, 0.5);
+  mark(MarkKind::update, 0.5);
   EXPECT_EQ(profiler_.profile().iterations, 0u);
   began_s_ += 1;
   iterate();
@@ -82,8 +82,8 @@ TEST_F(DeviceProfileTest, OtherBubblesAreLearnedAnew) {
 
 TEST_F(DeviceProfileTest, TrainingWithoutBubblesHasAProfileWithoutBubbles) {
   for (std::uint32_t i = 0; i < iterations; ++i) {
-    mark(Kind::iteration, 0);
-    mark(Kind::update, 0.5);
+    mark(MarkKind::iteration, 0);
+    mark(MarkKind::update, 0.5);
     began_s_ += 1;
   }
   EXPECT_EQ(profiler_.profile().iterations, iterations);
@@ -93,9 +93,9 @@ TEST_F(DeviceProfileTest, TrainingWithoutBubblesHasAProfileWithoutBubbles) {
 
 TEST_F(DeviceProfileTest, LoopsThatNeverAnnounceAnUpdateTeachNothing) {
   for (std::uint32_t i = 0; i < 3 * iterations; ++i) {
-    mark(Kind::iteration, 0);
-    mark(Kind::bubble_begin, 0.1);
-    mark(Kind::bubble_end, 0.2);
+    mark(MarkKind::iteration, 0);
+    mark(MarkKind::bubble_begin, 0.1);
+    mark(MarkKind::bubble_end, 0.2);
     began_s_ += 1;
   }
   EXPECT_EQ(profiler_.profile().iterations, 0u);

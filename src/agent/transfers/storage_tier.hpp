@@ -64,7 +64,7 @@ class StorageTier {
   std::vector<std::unique_ptr<persist::ReadQueue>> sources_;  // storage first
   std::unique_ptr<Round> round_;                              // the listing under way; null if none is
   bool list_again_ = false;                                   // the core asked again since that listing began
-  std::map<CheckpointId, std::uint64_t> written_bytes_;       // of the newest two checkpoints
+  std::map<CheckpointId, std::uint64_t> written_bytes_;       // to storage, of the two newest checkpoints
   // The source that offers each shard, as last listed.
   std::map<std::pair<CheckpointId, std::string>, std::size_t> offered_by_;
 };

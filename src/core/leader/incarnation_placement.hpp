@@ -59,7 +59,8 @@ class IncarnationPlacement {
   // Where the pieces of `checkpoint` belong. The restored checkpoint may have other places than own(): it may be cut
   // into other parts, or come from another number of ranks.
   const Places& of(CheckpointId checkpoint) const { return layout_of(checkpoint).now(); }
-  // The pieces that the node captures or holds, or that its ranks restore, in order of their names.
+  // The tasks of a node, sorted by the names of the pieces: which pieces it captures, which it holds for others, and
+  // which its ranks restore. own_of(): for checkpoints of this incarnation. of(): for any checkpoint.
   const Tasks& own_of(NodeId node) const { return own_.tasks_of(node); }
   const Tasks& of(NodeId node, CheckpointId checkpoint) const { return layout_of(checkpoint).tasks_of(node); }
 

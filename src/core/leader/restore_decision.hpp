@@ -40,7 +40,8 @@ struct Disagreement {
 };
 std::optional<Disagreement> find_disagreement(const Pieces& pieces);
 std::optional<Disagreement> find_contradicting_parity(const Pieces& pieces);
-// Removes all pieces of each node in `outsiders` that contradicts a node that is not in it. Returns one contradiction.
+// `outsiders` are nodes that took no part in the incarnation. If a piece of an outsider differs from the same piece of
+// another node that is no outsider, removes all pieces of that outsider. Returns one such disagreement, or nothing.
 std::optional<Disagreement> leave_out_contradicting(Pieces& pieces, const std::set<NodeId>& outsiders);
 // Removes the shards that differ between nodes, and parity computed from them. Returns one disagreement.
 std::optional<Disagreement> leave_out_disputed(Pieces& pieces);
