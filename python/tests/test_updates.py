@@ -41,9 +41,9 @@ class Case:
         self.optimizer.zero_grad()
         self.model(torch.ones(5, 4)).square().sum().backward()
 
-    def give(self) -> list[dict]:
+    def give(self, **more) -> list[dict]:
         shown = {found.name: show(found.name, found.tensor, found.capture) for found in self.inventory.gather()}
-        self.updates.give("", self.optimizer, shown, None)
+        self.updates.give("", self.optimizer, shown, None, **more)
         return self.engine.given
 
 
@@ -72,6 +72,36 @@ def test_amsgrad_has_a_third_moment():
 def test_the_step_that_creates_the_moments_is_left_out_without_a_word(caplog):
     assert Case(torch.optim.AdamW, steps=0, fused=True).give() == []
     assert caplog.text == ""
+
+
+def test_factors_that_change_between_updates_are_those_of_the_coming_one():
+    case = Case(torch.optim.AdamW, lr=0.5, weight_decay=0.25, fused=True)
+    case.give()
+    case.optimizer.param_groups[0] |= {"lr": 0.125, "weight_decay": 0.0}
+    case.optimizer.state[case.model[0].weight]["step"].fill_(9)
+    case.engine.given.clear()
+    first = case.give()[0]
+    assert (first["learning_rate"], first["weight_decay"], first["step"]) == (0.125, 0.0, 10.0)
+
+
+def test_a_parameter_without_a_gradient_is_left_out():
+    case = Case(torch.optim.AdamW, fused=True)
+    case.model[0].weight.grad = None
+    assert [gradient["parameter"] for gradient in case.give()] == ["model.0.bias", "model.1.weight", "model.1.bias"]
+
+
+def test_a_step_that_the_scaler_skips_is_left_out_without_a_word(caplog):
+    case = Case(torch.optim.AdamW, fused=True)
+    case.optimizer.found_inf = torch.ones(())
+    assert case.give() == []
+    assert caplog.text == ""
+    case.optimizer.found_inf = torch.zeros(())
+    assert len(case.give()) == 4
+
+
+def test_a_step_with_a_closure_is_told_because_it_computes_its_gradients_itself(caplog):
+    assert Case(torch.optim.AdamW, fused=True).give(has_closure=True) == []
+    assert caplog.text.count("call it without one") == 1
 
 
 def scaled(case: Case) -> None:

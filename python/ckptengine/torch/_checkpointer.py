@@ -381,6 +381,8 @@ class Checkpointer:
             "call before_update() before anything replaces, moves or updates tensors"
         )
 
-    def _before_step(self, key: str, optimizer: Any, *_: Any) -> None:
+    def _before_step(self, key: str, optimizer: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
         self.before_update()
-        self._updates.give(key, optimizer, self._shown, self._identities)
+        closures = [*args[1:], kwargs.get("closure")]  # the first is the optimizer
+        has_closure = any(closure is not None for closure in closures)
+        self._updates.give(key, optimizer, self._shown, self._identities, has_closure=has_closure)

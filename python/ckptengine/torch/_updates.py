@@ -36,16 +36,21 @@ class Updates:
         self._names: dict[str, tuple[dict[Tensor, str], dict[Tensor, str]]] = {}
         self._known: Any = None  # the identities for which `_names` is right
 
-    def give(self, key: str, optimizer: Any, shown: Mapping[str, Shown], identities: Any) -> None:
+    def give(
+        self, key: str, optimizer: Any, shown: Mapping[str, Shown], identities: Any, *, has_closure: bool = False
+    ) -> None:
         """Gives the gradients of the update that `optimizer` is about to make. `key` is its name, `shown` has the
-        registered tensors, and `identities` is another object when they are others."""
-        if not self._engine.wants_gradients():
+        registered tensors, and `identities` is another object when they are others. `has_closure`: step() computes the
+        gradients itself."""
+        if not self._engine.wants_gradients() or _is_skipped(optimizer):
             return
         if identities is None or identities is not self._known:
             self._names, self._known = {}, identities
         if key not in self._names:
             self._names[key] = self._inventory.parameter_names(key), self._inventory.captured_names(key)
         try:
+            if has_closure:
+                raise NotRepeatable("step() has a closure, so gradients are not final before it; call it without one")
             gradients = list(self._gradients(key, optimizer, shown))
             for gradient in gradients:
                 self._engine.add_gradient(**gradient)
@@ -69,7 +74,10 @@ class Updates:
             stepping = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not any(optimizer.state.get(parameter) for parameter in stepping):
                 continue  # this step creates the moments, so there is nothing to repeat it with
-            factors = _factors(group, type(optimizer)) | {"cpu_has_fma": capability != "DEFAULT", "torch_version": torch.__version__}
+            factors = _factors(group, type(optimizer)) | {
+                "cpu_has_fma": capability != "DEFAULT",
+                "torch_version": torch.__version__,
+            }
             for parameter in stepping:
                 yield factors | self._gradient(key, parameter, optimizer.state[parameter], group["amsgrad"], shown)
 
@@ -102,6 +110,12 @@ class Updates:
             "elements": gradient.numel(),
             "step": float(state["step"]) + 1,
         }
+
+
+def _is_skipped(optimizer: Any) -> bool:
+    """Whether the fused step will change nothing, because the gradient scaler found infinities or NaNs."""
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and bool(found.item())
 
 
 def _factors(group: Mapping[str, Any], kind: type) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "agent/transfers/repeated_update.hpp"
@@ -68,7 +69,8 @@ class RecomputeSource::Recomputation : public net::Sink,
   std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) override {
     if (data_bytes > arena::record_bytes_max(request_.order.piece.length_bytes) || !accept(manifest, data_bytes))
       return std::nullopt;
-    record_memory_ = std::make_unique_for_overwrite<std::byte[]>(data_bytes);
+    record_memory_.reset(new (std::nothrow) std::byte[data_bytes]);
+    if (record_memory_ == nullptr) return std::nullopt;
     record_ = {record_memory_.get(), data_bytes};
     return record_;
   }
