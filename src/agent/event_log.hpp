@@ -19,10 +19,6 @@ struct Counters {
   std::uint64_t failed_fetches = 0;  // how many of these fetches failed
   std::uint64_t corrupt = 0;         // damaged pieces, found here or received
   std::uint64_t refused = 0;         // how often a trainer was told that it must not go on
-  // With protection=recompute(m), main shards that came from other nodes:
-  std::uint64_t recomputed = 0;          // by repeating an update
-  std::uint64_t recomputed_in_vain = 0;  // in full, because the repeated update did not give the owner's bytes
-  std::uint64_t not_recomputed = 0;      // in full, because there was nothing to repeat the update with
 };
 
 // One notice, or several similar ones.

@@ -243,6 +243,7 @@ json status_json(const StatusSources& from) {
   for (const NoticeEntry& notice : from.event_log.notices())
     notices.push_back({{"first", notice.first}, {"last", notice.last}, {"times", notice.times}, {"text", notice.text}});
   const Counters& counters = from.event_log.counters;
+  const RecomputeCounters& recomputes = from.transfers.recompute_counters();
   const net::UnauthenticatedPeers unauthenticated_peers = from.transport.unauthenticated_peers();
   return {{"job", from.options.job},
           {"node", from.options.node},
@@ -302,9 +303,9 @@ json status_json(const StatusSources& from) {
             {"failed_fetches", counters.failed_fetches},
             {"corrupt", counters.corrupt},
             {"refused", counters.refused},
-            {"recomputed", counters.recomputed},
-            {"recomputed_in_vain", counters.recomputed_in_vain},
-            {"not_recomputed", counters.not_recomputed},
+            {"recomputed", recomputes.recomputed},
+            {"recomputed_in_vain", recomputes.recomputed_in_vain},
+            {"not_recomputed", recomputes.not_recomputed},
             {"bytes_received", from.transfers.fetches().transfer_counters().received_bytes},
             {"bytes_coded", from.transfers.fetches().transfer_counters().coded_bytes}}}};
 }

@@ -4,7 +4,6 @@
 
 #include "agent/trainers/trainer_manager.hpp"
 #include "agent/transfers/coding_source.hpp"
-#include "agent/transfers/recompute_source.hpp"
 #include "agent/transfers/storage_reader.hpp"
 #include "gpu_replication/gpu_source.hpp"
 
@@ -43,7 +42,7 @@ void TransferOrders::use(net::Transport& transport) {
   auto peer = std::make_unique<PeerSource>(deps_.digests, deps_.queue, transport_, deps_.index, deps_.arriving);
   if (deps_.options.recomputes()) {
     sources.push_back(std::make_unique<RecomputeSource>(RecomputeSource::Dependencies{
-        deps_.digests, deps_.queue, transport_, deps_.index, *peer, deps_.event_log.counters,
+        deps_.digests, deps_.queue, transport_, deps_.index, *peer, recompute_counters_,
         [this](const std::string& text) { deps_.event_log.note(text); }}));
   }
   sources.push_back(std::move(peer));

@@ -158,6 +158,7 @@ void GradientCapture::copy_the_rest(const RankState& state) {
 
 const device::Plan* GradientCapture::record(CheckpointId checkpoint, const RankState& state) {
   const auto base = base_;
+  is_too_long_ = false;
   const bool is_same_layout = layout_hash_ == state.main.layout_hash && is_updated_.size() == entries_.size();
   if (!base || given_.empty() || !is_same_layout || base->incarnation() != checkpoint.incarnation()) return nullptr;
   record_.base = *base;
@@ -182,7 +183,8 @@ const device::Plan* GradientCapture::record(CheckpointId checkpoint, const RankS
   const auto& targets = state.main.plan.targets();
   for (std::size_t i = 0; i < targets.size(); ++i)
     if (!is_updated_[i] && targets[i].size_bytes != 0) regions.push_back({targets[i].data, targets[i].size_bytes});
-  if (at > arena::record_bytes_max(record_.piece_bytes)) return nullptr;
+  is_too_long_ = at > arena::record_bytes_max(record_.piece_bytes);
+  if (is_too_long_) return nullptr;
   description_ = arena::encode(record_);
   regions.front() = {description_.data(), description_.size()};
   plan_ = device::Plan(regions);

@@ -31,6 +31,8 @@ class GradientCapture {
 
   // Returns what to capture as the gradient record of `checkpoint`, or null if the update cannot be repeated.
   const device::Plan* record(CheckpointId checkpoint, const RankState& state);
+  // Whether the last record() would have been so long that it is no use.
+  bool is_too_long() const { return is_too_long_; }
 
  private:
   struct Given {
@@ -56,6 +58,7 @@ class GradientCapture {
   std::size_t staged_bytes_ = 0, staged_capacity_bytes_ = 0;
   std::vector<std::byte> description_;
   device::Plan plan_{{}};
+  bool is_too_long_ = false;
 };
 
 }  // namespace ckpt::client

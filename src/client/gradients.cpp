@@ -42,7 +42,13 @@ void Engine::begin_update() {
 
 const device::Plan* Engine::record_of(std::int64_t iteration, const RankState& state) {
   if (!options_.recomputes() || registry_.has_gpu_tensors()) return nullptr;
-  return gradients_.record(CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state);
+  const device::Plan* const record =
+      gradients_.record(CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state);
+  if (gradients_.is_too_long())
+    warn_not_repeated(
+        "gradients, and the tensors that the update does not compute, take more than half of the state; nodes fetch "
+        "such checkpoints in full");
+  return record;
 }
 
 }  // namespace ckpt::client

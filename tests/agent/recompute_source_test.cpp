@@ -187,7 +187,7 @@ class RecomputeSourceTest : public ::testing::Test {
   const std::shared_ptr<CoreQueue> queue_ = std::make_shared<CoreQueue>(100);
   PieceIndex index_;
   ArrivingPieces arriving_;
-  Counters counters_;
+  RecomputeCounters counters_;
   std::vector<std::string> notices_;
   WorkerPool pool_{2};
   testing::FakeNetwork network_{100'000, false};

@@ -163,6 +163,22 @@ TEST_F(GradientCaptureTest, SaysOnceThatGradientsOfThisTypeAreNotRepeated) {
   EXPECT_EQ(told.find("neither"), told.rfind("neither"));
 }
 
+TEST_F(GradientCaptureTest, ARecordLongerThanHalfOfTheStateIsNotCapturedAndToldOnce) {
+  tensors_.push_back(test_tensor("frozen", CKPT_U8, {3 * elements * 4}));
+  tensors_.back().fill(1);
+  start();
+  WarningLog warnings(*engine_);
+  for (std::int64_t k = 0; k < 3; ++k) {
+    capture(k);
+    ASSERT_EQ(engine_->add_gradient(gradient()).status, CKPT_OK);
+    update();
+    EXPECT_FALSE(record(k));
+  }
+  const std::string told = warnings.take(CKPT_WARNING_RECOMPUTE);
+  EXPECT_THAT(told, HasSubstr("more than half of the state"));
+  EXPECT_EQ(told.find("half"), told.rfind("half"));
+}
+
 TEST_F(GradientCaptureTest, ADeferredCaptureHasTheRecordToo) {
   start();
   ASSERT_EQ(engine_->snapshot(0).status, CKPT_OK);

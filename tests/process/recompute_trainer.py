@@ -63,7 +63,7 @@ class Training:
         if event == "skip":
             weight.grad[0, 0] = float("inf")
         elif event == "freeze":
-            weight.grad = None
+            self.model[3].bias.grad = None
         elif event == "groups":
             self.optimizer.param_groups[0]["weight_decay"] = 0.3
         self.scaler.unscale_(self.optimizer)

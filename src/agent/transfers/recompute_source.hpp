@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "agent/event_log.hpp"
 #include "agent/pieces/core_queue.hpp"
 #include "agent/pieces/piece_index.hpp"
 #include "agent/pieces/worker_pool.hpp"
@@ -30,6 +29,13 @@ std::string record_name(const std::string& shard);
 // no record, or there is none. Any thread.
 std::optional<net::ServedPiece> serve_record(const PieceIndex& index, const net::PieceName& name);
 
+// Main shards that came from other nodes, counted since the agent started.
+struct RecomputeCounters {
+  std::uint64_t recomputed = 0;          // by repeating an update
+  std::uint64_t recomputed_in_vain = 0;  // in full, because the repeated update did not give the owner's bytes
+  std::uint64_t not_recomputed = 0;      // in full, because there was nothing to repeat the update with
+};
+
 class RecomputeSource : public ReplicaSource {
  public:
   // All references outlive the source and the transport. `peer` fetches whole pieces. `notice` takes a sentence for
@@ -40,7 +46,7 @@ class RecomputeSource : public ReplicaSource {
     std::shared_ptr<TransportPort> transport;
     const PieceIndex& index;
     ReplicaSource& peer;
-    Counters& counters;
+    RecomputeCounters& counters;
     std::function<void(const std::string&)> notice;
   };
   explicit RecomputeSource(Dependencies dependencies) : deps_(std::move(dependencies)) {}
