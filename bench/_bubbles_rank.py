@@ -94,6 +94,19 @@ class Training:
         return state
 
 
+def processor_s(pid: int | str = "self") -> dict[str, float]:
+    """Processor time of a process by the names of its threads, so far."""
+    total_s: dict[str, float] = {}
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            name = (thread / "comm").read_text().strip()
+            spent_ns = int((thread / "schedstat").read_text().split()[0])
+        except OSError:  # the thread has ended
+            continue
+        total_s[name] = total_s.get(name, 0.0) + 1e-9 * spent_ns
+    return total_s
+
+
 def make_groups(stages: int, world_size: int, rank: int) -> tuple[Any, Any]:
     """The group of this rank's pipeline, and that of its stage's replicas. Every rank makes all groups."""
     width = world_size // stages
@@ -125,10 +138,12 @@ def main() -> None:
         engine.restore()
     blocks = []
     k = 0
+    agents = {name: settings["agents"][name] for name in settings["engines"]} if rank == 0 else {}
     for name, count in settings["blocks"]:
         listener.engine = engine = engines[name]
         block: dict[str, Any] = {"scheme": name, "ms": [], "pipeline": []}
         dist.barrier()
+        before_s = {"rank": processor_s()} | {f"agent of {of}": processor_s(pid) for of, pid in agents.items()}
         for _ in range(count):
             k += 1
             began = time.perf_counter()
@@ -147,6 +162,12 @@ def main() -> None:
                 engine.before_update()
             training.update()
             block["ms"].append(1e3 * (time.perf_counter() - began))
+        after_s = {"rank": processor_s()} | {f"agent of {of}": processor_s(pid) for of, pid in agents.items()}
+        block["processor_ms"] = {
+            f"{of}, {thread}": 1e3 * (spent_s - before_s[of].get(thread, 0.0)) / count
+            for of, threads in after_s.items()
+            for thread, spent_s in threads.items()
+        }
         blocks.append(block)
     copied = {}
     for name, engine in engines.items():

@@ -57,8 +57,8 @@ void try_input(Input input) {
 
 std::vector<std::string> seeds() {
   return {
-      R"({"type":"hello","protocol":2,"job":"j","rank":3,"world_size":4,"instance":9,"incarnation":2,"shard":"rank3",)"
-      R"("private_shard":"rank3.private","options":{"protection":"xor:4","placement":"auto","claim_timeout_ms":5}})",
+      (R"({"type":"hello","protocol":2,"job":"j","rank":3,"world_size":4,"instance":9,"incarnation":2,"shard":"rank3",)"
+       R"("private_shard":"rank3.private","options":{"protection":"xor:4","placement":"auto","claim_timeout_ms":5}})"),
       R"({"type":"restore","timeout_ms":1000,"replication":true})",
       R"({"type":"restored","no_replication":"too many open files"})",
       R"({"type":"corrupt","shard":"rank3","checkpoint":1099511627777,"timeout_ms":10})",

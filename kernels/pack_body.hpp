@@ -154,7 +154,7 @@ std::uint64_t move_leaf_on_host(const PackJob& job, std::uint64_t index) {
       sums[round][thread % vectors_per_stripe * 2 + 1] += part.odd;
     }
   }
-  alignas(vector_bytes) unsigned char bytes[short_leaf_bytes];
+  alignas(vector_bytes) unsigned char bytes[short_leaf_bytes] = {};
   if (leaf.length_bytes <= short_leaf_bytes) return digest_short_leaf<direction>(leaf, job.keys, bytes);
   std::uint64_t accumulators[lanes_per_leaf];
   for (unsigned lane = 0; lane < lanes_per_leaf; ++lane)

@@ -81,7 +81,7 @@ void parse_term(std::string_view term, std::optional<std::uint32_t>& copies, Pro
 }  // namespace
 
 std::string name(const Protection& protection) {
-  const std::string copies = "copies(" + std::to_string(protection.copies) + ")";
+  std::string copies = "copies(" + std::to_string(protection.copies) + ")";
   if (!protection.has_parity()) return copies;
   const std::string members = std::to_string(protection.members);
   const std::string parity =

@@ -19,7 +19,6 @@ DeviceProfile device_profile_of(const Profile& profile) {
     }
     of.spans.push_back({DeviceActivity::compute, compute.mean_s});
   }
-  of.stretch_s = profile.iteration_s;
   of.iterations = profile.iterations;
   return of;
 }
@@ -57,11 +56,14 @@ void DeviceProfiler::observe(const DeviceMark& mark) {
 }
 
 void DeviceProfiler::stretch_ended(double at_s) {
-  const std::uint32_t relearned = profiler_.relearned();
+  const IterationTimeline stretch = recorder_.end_iteration(at_s);
   const bool was_learning = profiler_.is_learning();
-  profiler_.add(recorder_.end_iteration(at_s));
-  if (profiler_.relearned() != relearned || (was_learning && !profiler_.is_learning()))
-    profile_ = profiler_.is_learning() ? DeviceProfile{} : device_profile_of(profiler_.profile());
+  profiler_.add(stretch);
+  if (was_learning && !profiler_.is_learning()) profile_ = device_profile_of(profiler_.profile());
+  last_s_[stretches_++ % last_s_.size()] = stretch.length_s;
+  if (profile_.iterations == 0) return;
+  const std::size_t known = std::min<std::size_t>(stretches_, last_s_.size());
+  profile_.stretch_s = *std::min_element(last_s_.begin(), last_s_.begin() + static_cast<std::ptrdiff_t>(known));
 }
 
 }  // namespace ckpt::schedule

@@ -4,6 +4,8 @@
 // (section 4.1). No clock: callers pass times in, in seconds of any one clock. Not thread-safe.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -16,8 +18,10 @@ namespace ckpt::schedule {
 // first and the last are computation, and may have the length 0. So bubble i, counted from 0, is span 2 i + 1.
 struct DeviceProfile {
   std::vector<DeviceSpan> spans;  // empty: there is no profile
-  double stretch_s = 0;           // mean time from snapshot() to before_update(), without pauses
-  std::uint32_t iterations = 0;   // how many iterations it was learned from
+  // Time from snapshot() to before_update(), without pauses: the shortest of the last few iterations. The copy of a
+  // capture makes iterations longer, above all while captures copy at once, as they do until a profile is known.
+  double stretch_s = 0;
+  std::uint32_t iterations = 0;  // how many iterations it was learned from
   std::uint32_t bubbles() const { return static_cast<std::uint32_t>(spans.size() / 2); }
   double bubble_s() const;  // mean time of all bubbles of an iteration
 };
@@ -39,8 +43,9 @@ class DeviceProfiler {
   // Call this if marks were lost. Nothing is learned from this iteration.
   void lost_marks() { is_whole_ = false; }
 
+  // When training shows another pattern, this stays the old profile until the new one is learned.
   const DeviceProfile& profile() const { return profile_; }
-  std::uint32_t relearned() const { return profiler_.relearned(); }  // how often a profile was given up
+  std::uint32_t relearned() const { return profiler_.relearned(); }  // how often a profile turned out to be old
 
  private:
   void stretch_ended(double at_s);
@@ -48,9 +53,11 @@ class DeviceProfiler {
   Recorder recorder_;
   Profiler profiler_;  // learns when the device computes: the "idle spans" of what it records are between bubbles
   DeviceProfile profile_;
-  bool is_whole_ = false;  // all marks since the iteration began were seen, and the stretch goes on
-  bool is_open_ = false;   // in a bubble
-  std::size_t begun_ = 0;  // bubbles of this iteration
+  std::array<double, 8> last_s_{};  // the last stretches
+  std::size_t stretches_ = 0;       // so far
+  bool is_whole_ = false;           // all marks since the iteration began were seen, and the stretch goes on
+  bool is_open_ = false;            // in a bubble
+  std::size_t begun_ = 0;           // bubbles of this iteration
 };
 
 }  // namespace ckpt::schedule

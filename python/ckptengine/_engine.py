@@ -523,6 +523,16 @@ class Engine:
         self._check(self._library.ckpt_bubble_end(self._open()))
 
     @contextlib.contextmanager
+    def bubble(self) -> Iterator[None]:
+        """Context in which the training thread waits for other ranks: bubble_begin() and bubble_end()."""
+        self.bubble_begin()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(Error):  # a snapshot() in the context has ended the bubble
+                self.bubble_end()
+
+    @contextlib.contextmanager
     def communication(self, channel: int = 0, stream: int | None = None) -> Iterator[None]:
         """Context for a communication of training: comm_begin() before the block, comm_end() after it, also if it
         raises."""

@@ -113,7 +113,7 @@ class Options:
     show. `immediate`: as soon as there is something to send. Default: idle."""
     profile_iterations: int | None = None
     """Number of iterations from which the agent learns when the network is idle. Until then it sends checkpoints
-    whenever no communication runs. Default: 20."""
+    whenever no communication runs. With `layered_capture`, the engine learns bubbles from as many. Default: 20."""
     chunk_bytes: int | str | None = None
     """Largest size of one transfer between nodes. Default: 2MiB."""
     chunk_ms: int | None = None

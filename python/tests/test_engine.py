@@ -253,6 +253,9 @@ def test_bubbles_are_told_and_of_nested_ones_the_outer(job):
         assert words.device_kinds() == [BUBBLE_BEGIN, BUBBLE_END, UPDATE] and words.kinds() == []
         status, message = status_of(engine.bubble_end)
         assert status is Status.INVALID and "without a bubble_begin()" in message
+        with engine.bubble():
+            assert words.device_kinds()[-1] == BUBBLE_BEGIN
+        assert words.device_kinds()[-1] == BUBBLE_END
 
 
 def test_communication_before_restore_is_not_told_and_not_wrong(job):

@@ -64,7 +64,7 @@ std::string find_token(const Options& options, coord::Store& store, const std::s
   constexpr std::size_t digits = 64;
   constexpr std::string_view hex = "0123456789abcdef";
   if (options.token_file.empty()) return coord::job_token(store, remembered);
-  const std::string token = read_secret_file(options.token_file, "token_file");
+  std::string token = read_secret_file(options.token_file, "token_file");
   if (token.size() != digits || token.find_first_not_of(hex) != std::string::npos)
     throw Failure(CKPT_ERR_INVALID, "the file " + options.token_file +
                                         " (option token_file) does not hold a token of 64 hex digits in lower case; "

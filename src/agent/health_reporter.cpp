@@ -37,7 +37,7 @@ void HealthReporter::tick(bool coordination_fails) {
   log_halt();
   observe(coordination_fails);
   const core::Health health = deps_.core.health(core_now_ms());
-  if (may_be_a_wrong_token(health.cause)) deps_.members.probe_silent();
+  if (may_be_a_wrong_token(health.cause)) deps_.members.probe_silent(Clock::now());
   notify(health);
 }
 

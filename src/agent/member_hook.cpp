@@ -159,7 +159,8 @@ nlohmann::json hook_body(const MemberNews& news) {
           {"reason", news.reason}};
 }
 
-void call_member_hook(const std::string& hook, const MemberNews& news, std::int64_t timeout_ms, std::stop_token stop) {
+void call_member_hook(const std::string& hook, const MemberNews& news, std::int64_t timeout_ms,
+                      const std::stop_token& stop) {
   if (is_url(hook))
     post(hook, news, std::min(timeout_ms, request_timeout_ms));
   else

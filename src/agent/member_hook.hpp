@@ -46,7 +46,8 @@ nlohmann::json hook_body(const MemberNews& news);
 // Calls the hook and waits until the call has ended, at most `timeout_ms`. Throws Failure if a command cannot be run,
 // exits with a status other than 0 or takes longer. Throws Failure if a URL does not answer in that time with an HTTP
 // status from 200 to 299. `stop` ends a command early. A request to a URL is not ended early, but takes at most 10 s.
-void call_member_hook(const std::string& hook, const MemberNews& news, std::int64_t timeout_ms, std::stop_token stop);
+void call_member_hook(const std::string& hook, const MemberNews& news, std::int64_t timeout_ms,
+                      const std::stop_token& stop);
 
 // Calls the hook on a thread of its own, one call at a time, in order. Thread-safe.
 class MemberHook {

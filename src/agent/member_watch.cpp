@@ -87,19 +87,24 @@ std::map<NodeId, net::Reach> MemberWatch::lost(std::uint64_t epoch) const {
 }
 
 // The leader probes nodes that it does not hear. A node that hears no leader probes all.
-void MemberWatch::probe_silent() {
-  if (Clock::now() < probe_again_at_) return;
-  probe_again_at_ = Clock::now() + probe_every;
+void MemberWatch::probe_silent(Clock::time_point now) {
+  if (now < probe_again_at_) return;
+  probe_again_at_ = now + probe_every;
   const core::NodeStatus status = core_.status();
   std::erase_if(distrusted_, [&](NodeId node) { return !peers_.all().contains(node); });
+  const auto& all = peers_.all();
   std::size_t probes = 0;
-  for (const auto& [node, entry] : peers_.all()) {
+  auto next = all.upper_bound(probed_last_);
+  for (std::size_t i = 0; i < all.size(); ++i, ++next) {
+    if (next == all.end()) next = all.begin();
+    const NodeId node = next->first;
     const auto& present = status.nodes_present;
     const bool is_present = status.is_leader && std::find(present.begin(), present.end(), node) != present.end();
     if (is_present) distrusted_.erase(node);
     if (is_present || probes == probes_max) continue;
     ++probes;
-    peers_.probe(node, [this, node = node](net::Reach reach) {
+    probed_last_ = node;
+    peers_.probe(node, [this, node](net::Reach reach) {
       if (reach == net::Reach::wrong_token)
         distrusted_.insert(node);
       else

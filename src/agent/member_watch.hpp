@@ -27,8 +27,8 @@ class MemberWatch {
   void carry_out(const core::MemberChanged& changed);
 
   // Probes the listeners of nodes: on the leader, of those that it does not hear, elsewhere of all. At most 16 nodes,
-  // and at most every 3 s.
-  void probe_silent();
+  // in turn, and at most every 3 s.
+  void probe_silent(Clock::time_point now);
   // Nodes whose listeners refused this agent because of another token.
   const std::set<core::NodeId>& distrusted() const { return distrusted_; }
 
@@ -50,6 +50,7 @@ class MemberWatch {
   // By lost member that is being probed: the changes that are told once the probe has ended.
   std::map<core::NodeId, std::vector<core::MemberChanged>> probing_;
   Clock::time_point probe_again_at_ = {};
+  core::NodeId probed_last_ = 0;
   std::set<core::NodeId> distrusted_;
 };
 

@@ -110,6 +110,7 @@ void Scheduler::listen_to(core::Rank rank, Hooked& hooked) {
   if (!hooked.log.read(events)) {
     hooked.idle_forecast.lost_marks(now_s());
     hooked.device.lost_marks();
+    hooked.copy_began_us.reset();
     hooked.began_us.clear();
     hooked.bubble_began_us.reset();
   }
@@ -146,8 +147,10 @@ void Scheduler::note(core::Rank rank, Hooked& hooked, const arena::CommEvent& ev
       return;
     case arena::CommKind::copy:
       if (event.channel == 0) hooked.copy_began_us = event.at_us;
-      if (event.channel == 1 && hooked.copy_began_us <= event.at_us)
-        trace_.add({TraceEvent::Kind::copy, hooked.copy_began_us, event.at_us, rank, {}, 0, {}, 0});
+      if (event.channel == 1 && hooked.copy_began_us) {
+        trace_.add({TraceEvent::Kind::copy, *hooked.copy_began_us, event.at_us, rank, {}, 0, {}, 0});
+        hooked.copy_began_us.reset();
+      }
       return;
     case arena::CommKind::update:
       return;

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <climits>
 #include <ctime>
 
@@ -15,9 +16,10 @@ int operation(int code, FutexScope scope) { return scope == FutexScope::process 
 }  // namespace
 
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, Deadline deadline, FutexScope scope) {
-  const int left_ms = deadline.remaining_ms();
-  if (left_ms == 0) return;
-  const timespec timeout{left_ms / 1000, (left_ms % 1000) * 1'000'000l};
+  const auto left = deadline.at() - Clock::now();
+  if (left <= left.zero()) return;
+  const auto left_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
+  const timespec timeout{left_ns / 1'000'000'000, left_ns % 1'000'000'000};
   ::syscall(SYS_futex, &word, operation(FUTEX_WAIT, scope), seen, &timeout, nullptr, 0);
 }
 

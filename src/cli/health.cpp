@@ -36,7 +36,7 @@ std::string details(const json& verdict) {
   if (verdict.at("at_risk_ms").is_number())
     add("at risk", verdict.at("at_risk_iterations").dump() + " iterations, " + ms_text(verdict.at("at_risk_ms")) +
                        " of work; a commit is due every " + ms_text(verdict.at("allowed_ms")));
-  if (const json committed = verdict.at("committed"); !committed.is_null())
+  if (const json& committed = verdict.at("committed"); !committed.is_null())
     add("newest commit",
         "iteration " + committed.at("iteration").dump() + " of incarnation " + committed.at("incarnation").dump());
   else
@@ -47,7 +47,7 @@ std::string details(const json& verdict) {
   if (const json slowest = verdict.value("slowest", json(nullptr)); !slowest.is_null())
     add("slowest in that commit", slowest.at("part").get<std::string>() + ", last on node " +
                                       slowest.at("node").get<std::string>() + ", " + ms_text(slowest.at("ms")));
-  if (const json by = verdict.at("held_up_by"); !by.is_null()) add("held up by", held_up_text(by));
+  if (const json& by = verdict.at("held_up_by"); !by.is_null()) add("held up by", held_up_text(by));
   add("what to do", verdict.value("advice", ""));
   return text;
 }

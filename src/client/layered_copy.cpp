@@ -13,22 +13,24 @@ constexpr std::size_t batch_leaves_max = 16;  // as CopyPool: 1 MiB
 constexpr std::size_t chunk_leaves = 4;       // 256 KiB, some 30 us: a bubble that ends is left soon
 constexpr std::uint32_t pause_max = 64;
 constexpr std::uint32_t trusted_after = 16;  // captures in time, after which the next pause is short again
-constexpr std::chrono::microseconds shortest_pause{100};
-constexpr double longest_wait_s = 1;  // only bounds the wait
+constexpr double longest_wait_s = 1;         // only bounds the wait
 
 }  // namespace
 
-void LayeredCopy::began_iteration(Clock::time_point now) {
+bool LayeredCopy::began_iteration(Clock::time_point now) {
   snapshot_at_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
-  const std::uint32_t bubble = depth_.load() != 0 ? in_bubble : 0;
-  std::uint32_t state = state_.load();
-  while (!state_.compare_exchange_weak(state, (state & hurrying) + bubble)) {  // hurry() may come from another thread
-  }
+  const bool was_in_bubble = depth_.exchange(0) != 0;
+  state_.fetch_and(hurrying);
+  return was_in_bubble;
 }
 
 bool LayeredCopy::bubble_begin() {
   if (depth_.fetch_add(1, std::memory_order_relaxed) != 0) return false;
-  const std::uint32_t number = state_.fetch_add(one_bubble + in_bubble) / one_bubble;
+  // Not by addition alone: another thread may be in began_iteration(), and no bit may carry into its neighbour.
+  std::uint32_t state = state_.load();
+  while (!state_.compare_exchange_weak(state, (state + one_bubble) | in_bubble)) {
+  }
+  const std::uint32_t number = state / one_bubble;
   // Sequentially consistent, as in wait(): either the waiter sees the bubble, or this thread sees the waiter.
   if (waiters_.load() != 0 && number >= wake_from_.load()) futex_wake_all(state_, FutexScope::process);
   return true;
@@ -40,7 +42,7 @@ std::optional<bool> LayeredCopy::bubble_end() {
     if (depth == 0) return std::nullopt;
   } while (!depth_.compare_exchange_weak(depth, depth - 1, std::memory_order_relaxed));
   if (depth != 1) return false;
-  state_.fetch_sub(in_bubble);
+  state_.fetch_and(~in_bubble);
   return true;
 }
 
@@ -57,7 +59,7 @@ void LayeredCopy::begin(std::shared_ptr<arena::Control> control) {
     control_ = std::move(control);
   }
   has_begun_ = is_planned_ = is_late_ = is_over_ = false;
-  burst_count_ = 0;
+  forget_bursts();
   state_.fetch_and(~hurrying);
 }
 
@@ -65,7 +67,7 @@ void LayeredCopy::begin_hurried() {
   judge_last();
   is_planned_ = is_late_ = is_over_ = false;
   has_begun_ = true;
-  burst_count_ = 0;
+  forget_bursts();
   state_.fetch_or(hurrying);
 }
 
@@ -75,7 +77,7 @@ void LayeredCopy::end() {
   if (!control_) return;
   for (std::size_t i = 0; i < burst_count_; ++i)
     arena::CommWriter(control_->comm()).copied(bursts_[i].begin, bursts_[i].end);
-  burst_count_ = 0;
+  forget_bursts();
 }
 
 // What the capture before has shown.
@@ -133,10 +135,7 @@ void LayeredCopy::plan(std::uint32_t state, std::size_t left) try {
 
 // Returns nothing if the thread shall wait.
 std::optional<LayeredCopy::Turn> LayeredCopy::turn_now(std::uint32_t state, std::size_t left, double& wait_s) try {
-  if ((state & hurrying) != 0) {
-    is_late_ = is_late_ || (is_planned_ && pacer_.has_waited());
-    return unpaced(left, in_update);
-  }
+  if ((state & hurrying) != 0) return unpaced(left, in_update);
   const Layer layer = (state & in_bubble) != 0 ? in_bubbles : beside_computation;
   if (!is_planned_) return unpaced(left, layer);
   const auto turn = pacer_.turn(now(state), left * kernels::leaf_size_bytes, chunk_leaves * kernels::leaf_size_bytes);
@@ -175,10 +174,33 @@ void LayeredCopy::copied(unsigned layer, std::size_t leaves, Clock::time_point b
   const std::lock_guard lock(mutex_);
   busy_s_ += seconds_of(end) - seconds_of(begin);
   busy_bytes_ += static_cast<double>(bytes);
-  if (burst_count_ != 0 && (burst_count_ == bursts_max || begin - bursts_[burst_count_ - 1].end < shortest_pause))
-    bursts_[burst_count_ - 1].end = end;
+  // Not when a thread gets its turn: while it waited, others may have taken all that was left.
+  is_late_ = is_late_ || (layer == in_update && is_planned_ && pacer_.has_waited());
+  add_burst({begin, end});
+}
+
+// If there is no room left, the shortest pauses are left out, until half of the room is free.
+void LayeredCopy::add_burst(const Burst& burst) {
+  if (burst_count_ == bursts_max) {
+    do {
+      shortest_pause_ *= 2;
+      const std::size_t count = std::exchange(burst_count_, 0);
+      for (std::size_t i = 0; i < count; ++i) append(bursts_[i]);
+    } while (burst_count_ > bursts_max / 2);
+  }
+  append(burst);
+}
+
+void LayeredCopy::append(const Burst& burst) {
+  if (burst_count_ != 0 && burst.begin - bursts_[burst_count_ - 1].end < shortest_pause_)
+    bursts_[burst_count_ - 1].end = std::max(bursts_[burst_count_ - 1].end, burst.end);
   else
-    bursts_[burst_count_++] = {begin, end};
+    bursts_[burst_count_++] = burst;
+}
+
+void LayeredCopy::forget_bursts() {
+  burst_count_ = 0;
+  shortest_pause_ = std::chrono::microseconds(100);
 }
 
 arena::CopiedBytes LayeredCopy::copied_bytes() const {

@@ -36,8 +36,9 @@ class LayeredCopy : public device::CopyPace {
   };
   explicit LayeredCopy(const Settings& settings) : settings_(settings) {}
 
-  // snapshot() was called.
-  void began_iteration(Clock::time_point now);
+  // snapshot() was called. Returns true if this ended a bubble: a forgotten bubble_end() costs one iteration, not all
+  // that follow.
+  bool began_iteration(Clock::time_point now);
   // Bubbles may be nested; the outer one counts. Returns true if a bubble began.
   bool bubble_begin();
   // Returns true if a bubble ended, false if an outer one goes on, and nothing if there was none.
@@ -94,13 +95,17 @@ class LayeredCopy : public device::CopyPace {
   double bytes_per_s_ = 0;     // of one thread; 0: not known
   double busy_s_ = 0;          // of all threads, in this capture
   double busy_bytes_ = 0;      // that they copied meanwhile
-  // When copy threads have copied in this capture, for `ckptctl trace`. Small pauses are left out.
+  // When copy threads have copied in this capture, for `ckptctl trace`.
   struct Burst {
     Clock::time_point begin, end;
   };
+  void add_burst(const Burst& burst);
+  void append(const Burst& burst);
+  void forget_bursts();
   static constexpr std::size_t bursts_max = 64;
   std::array<Burst, bursts_max> bursts_{};
   std::size_t burst_count_ = 0;
+  Clock::duration shortest_pause_{};  // between two bursts; a shorter one is left out
 
   std::array<std::atomic<std::uint64_t>, layers> bytes_{};
   std::atomic<std::uint64_t> layered_{0}, late_{0};

@@ -392,8 +392,8 @@ Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
   if (habit_.began_snapshot(incarnation_.load(std::memory_order_relaxed)) && has_late_captures()) warn_of_habit();
   take_back_own();
   link_.comm().offered(iteration);
+  if (layered_.began_iteration(called_at)) link_.comm().bubble_end();
   mark_iteration(called_at, stream);
-  layered_.began_iteration(called_at);
   if (registry_.has_gpu_tensors() && options_.world_size > 1)
     if (const auto news = interposed_.after_iteration()) warnings_.add(CKPT_WARNING_INTERPOSE, *news);
   snapshot_called_at_ = called_at;

@@ -79,7 +79,7 @@ std::string what_fails_in(const std::string& directory, const RevisionHooks& hoo
   std::string scratch = directory + "/.ckptengine-doctor-XXXXXX";
   if (::mkdtemp(scratch.data()) == nullptr)
     return "cannot make a directory in " + directory + ": " + std::strerror(errno);
-  const std::string failure = outcome(scratch + "/job", hooks);
+  std::string failure = outcome(scratch + "/job", hooks);
   std::error_code ignored;
   std::filesystem::remove_all(scratch, ignored);
   return failure;

@@ -192,7 +192,7 @@ std::string fresh_token() { return random_bytes_hex(32); }
 std::string job_token(Store& store, const std::string& remembered) {
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
     if (const auto entry = store.get("token")) return entry->value;
-    const std::string token = remembered.empty() ? fresh_token() : remembered;
+    std::string token = remembered.empty() ? fresh_token() : remembered;
     if (store.put_if("token", token, 0)) return token;
   }
   throw_never_won("token");

@@ -146,7 +146,7 @@ std::optional<Entry> RevisionFiles::read(const std::string& name, const std::str
       continue;
     }
     const std::string newest = files.revisions.empty() ? name : revision_file(name, files.newest());
-    const auto entry = read_record(fd_.get(), newest, key, path_of(newest));
+    auto entry = read_record(fd_.get(), newest, key, path_of(newest));
     if (!entry) continue;
     if (!files.revisions.empty() && entry->revision != files.newest())
       throw Failure(CKPT_ERR_CORRUPT,

@@ -1,6 +1,12 @@
 #include "device/copy_pool.hpp"
 
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdint>
 
 #include "base/futex.hpp"
 #include "base/thread.hpp"
@@ -9,6 +15,31 @@ namespace ckpt::device {
 namespace {
 
 constexpr std::size_t batch_max_leaves = 16;  // 1 MiB: taking it costs little, and a capture has many
+
+// Training and copy threads may share cores. A thread of training that wants the core of a copy thread then gets it
+// within this time, and a copy thread that wakes up takes no core from training. Kernels before 6.12 know no slices of
+// single threads, and ignore the time.
+constexpr std::uint64_t slice_ns = 100'000;
+
+// linux/sched/types.h has the same struct, but does not go together with sched.h everywhere.
+struct SchedulingAttributes {
+  std::uint32_t size_bytes = 48;
+  std::uint32_t policy = SCHED_BATCH;
+  std::uint64_t flags = 0;
+  std::int32_t nice = 0;
+  std::uint32_t priority = 0;
+  std::uint64_t runtime_ns = slice_ns;
+  std::uint64_t deadline_ns = 0;
+  std::uint64_t period_ns = 0;
+};
+static_assert(sizeof(SchedulingAttributes) == 48);
+
+// If the kernel refuses, threads copy as any other thread does.
+void give_way_to_training() {
+  SchedulingAttributes attributes;
+  attributes.nice = ::getpriority(PRIO_PROCESS, 0);  // stays as it is
+  ::syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
 
 }  // namespace
 
@@ -73,6 +104,7 @@ void CopyPool::work_off() {
 }
 
 void CopyPool::run() {
+  give_way_to_training();
   std::uint32_t seen = 0;
   for (;;) {
     std::uint32_t started = started_.load(std::memory_order_acquire);

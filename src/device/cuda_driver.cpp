@@ -74,7 +74,7 @@ CudaDriver load() {
   check_version(driver);
   if (const CUresult result = driver.cuInit(0); result != CUDA_SUCCESS)
     refuse("the CUDA driver does not start: " + text_of(driver, "cuInit", result));
-  library.release();  // keep it loaded
+  static_cast<void>(library.release());  // keep it loaded
   return driver;
 }
 

@@ -27,6 +27,7 @@ enum {
   own_abort_wait_ms = 10000
 };
 
+/* NOLINTNEXTLINE(readability-identifier-naming): named like structs of C */
 enum state { unused, live, ending, aborting, aborted };
 
 struct communicator {

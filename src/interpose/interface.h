@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* NOLINTBEGIN(modernize-use-using): C reads it, too */
+/* NOLINTBEGIN(modernize-use-using, modernize-redundant-void-arg): C reads it, too */
 
 /* An engine, as libckptinterpose sees it. Any thread may call these functions until ckpt_interpose_detach(). */
 typedef struct ckpt_interposed_engine {
@@ -41,7 +41,7 @@ typedef uint64_t ckpt_interpose_calls_function(void);
 /* The path of a loaded file that has NCCL linked into it, and is not NCCL's own library. Null if there is none. */
 typedef const char* ckpt_interpose_static_nccl_function(void);
 
-/* NOLINTEND(modernize-use-using) */
+/* NOLINTEND(modernize-use-using, modernize-redundant-void-arg) */
 
 #ifdef __cplusplus
 }

@@ -10,16 +10,16 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* Declares `real`, a pointer to NCCL's own function. */
-#define FIND_REAL(name, parameters)                    \
+/* Declares `real`, a pointer to NCCL's own function of that name, of the type that ours has. */
+#define FIND_REAL(name)                                \
   static void* _Atomic found;                          \
-  int(*real) parameters = NULL;                        \
+  __typeof__(name)* real = NULL;                       \
   void* const function = nccl_function(&found, #name); \
   memcpy(&real, &function, sizeof real)
 
 #define COMMUNICATION(name, parameters, arguments)         \
   EXPORT int name parameters {                             \
-    FIND_REAL(name, parameters);                           \
+    FIND_REAL(name);                                       \
     if (real == NULL) return ncclInternalError;            \
     const int refused = communication_begin(comm, stream); \
     if (refused != ncclSuccess) return refused;            \
@@ -31,7 +31,7 @@
 /* A call on a communicator that puts nothing on a stream. */
 #define CALL(name, parameters, arguments)       \
   EXPORT int name parameters {                  \
-    FIND_REAL(name, parameters);                \
+    FIND_REAL(name);                            \
     if (real == NULL) return ncclInternalError; \
     const int refused = communicator_use(comm); \
     if (refused != ncclSuccess) return refused; \
@@ -43,7 +43,7 @@
 /* A call that makes a communicator. `*made` is set before a communicator that does not block is ready. */
 #define MAKE(name, parameters, arguments)                                            \
   EXPORT int name parameters {                                                       \
-    FIND_REAL(name, parameters);                                                     \
+    FIND_REAL(name);                                                                 \
     if (real == NULL) return ncclInternalError;                                      \
     const int result = real arguments;                                               \
     if (result == ncclSuccess || result == ncclInProgress) communicator_made(*comm); \
@@ -53,7 +53,7 @@
 /* The same, from another communicator. */
 #define MAKE_FROM(name, parameters, arguments)                                       \
   EXPORT int name parameters {                                                       \
-    FIND_REAL(name, parameters);                                                     \
+    FIND_REAL(name);                                                                 \
     if (real == NULL) return ncclInternalError;                                      \
     const int refused = communicator_use(comm);                                      \
     if (refused != ncclSuccess) return refused;                                      \
@@ -65,7 +65,7 @@
 
 #define END(name)                                \
   EXPORT int name(ncclComm_t comm) {             \
-    FIND_REAL(name, (ncclComm_t));               \
+    FIND_REAL(name);                             \
     if (real == NULL) return ncclInternalError;  \
     const int known = communicator_ending(comm); \
     if (known != ncclInProgress) return known;   \
@@ -125,7 +125,7 @@ MAKE_FROM(ncclCommShrink, (ncclComm_t comm, int* without, int count, ncclComm_t*
           (comm, without, count, made, config, flags))
 
 EXPORT int ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
-  FIND_REAL(ncclCommInitAll, (ncclComm_t*, int, const int*));
+  FIND_REAL(ncclCommInitAll);
   if (real == NULL) return ncclInternalError;
   const int result = real(comms, count, devices);
   for (int i = 0; result == ncclSuccess && i < count; ++i) communicator_made(comms[i]);
@@ -136,7 +136,7 @@ END(ncclCommDestroy)
 END(ncclCommAbort)
 
 EXPORT int ncclCommGetAsyncError(ncclComm_t comm, int* error) {
-  FIND_REAL(ncclCommGetAsyncError, (ncclComm_t, int*));
+  FIND_REAL(ncclCommGetAsyncError);
   if (real == NULL) return ncclInternalError;
   if (communicator_use(comm) != ncclSuccess) {
     *error = ncclRemoteError;
@@ -151,15 +151,12 @@ EXPORT int ncclCommGetAsyncError(ncclComm_t comm, int* error) {
 EXPORT const char* ncclGetLastError(ncclComm_t comm) {
   const char* const ours = communicator_error(comm);
   if (ours != NULL) return ours;
-  static void* _Atomic found;
-  const char* (*real)(ncclComm_t) = NULL;
-  void* const function = nccl_function(&found, "ncclGetLastError");
-  memcpy(&real, &function, sizeof real);
+  FIND_REAL(ncclGetLastError);
   return real == NULL ? "" : real(comm);
 }
 
 EXPORT int ncclGroupStart(void) {
-  FIND_REAL(ncclGroupStart, (void));
+  FIND_REAL(ncclGroupStart);
   if (real == NULL) return ncclInternalError;
   const int result = real();
   if (result == ncclSuccess) group_start();
@@ -167,7 +164,7 @@ EXPORT int ncclGroupStart(void) {
 }
 
 EXPORT int ncclGroupEnd(void) {
-  FIND_REAL(ncclGroupEnd, (void));
+  FIND_REAL(ncclGroupEnd);
   if (real == NULL) return ncclInternalError;
   group_ending();
   const int result = real();

@@ -445,9 +445,9 @@ const std::array keys = {
         "When checkpoints cross the network. `idle`: while training leaves the network idle, as its communication "
         "hooks show. `immediate`: as soon as there is something to send."),
     entry<&Options::profile_iterations, Count<1, 10'000>>(
-        "profile_iterations", "20", "", agent, 0,
+        "profile_iterations", "20", "", agent | engine, 0,
         "Number of iterations from which the agent learns when the network is idle. Until then it sends checkpoints "
-        "whenever no communication runs."),
+        "whenever no communication runs. With `layered_capture`, the engine learns bubbles from as many."),
     entry<&Options::chunk_bytes, BlockBytes>("chunk_bytes", "2MiB", "", agent, 0,
                                              "Largest size of one transfer between nodes."),
     entry<&Options::chunk_ms, Count<1, 1000>>("chunk_ms", "10", "", agent, 0,
@@ -536,7 +536,7 @@ using Settings = std::map<std::string, Setting>;
 [[noreturn]] void refuse(const std::string& sentence) { throw Failure(CKPT_ERR_INVALID, sentence); }
 
 // Checks the value. Keeps it unless the key is in `settings` already.
-void offer(Settings& settings, const std::string& name, Setting setting, const std::string& where_keys_are) {
+void offer(Settings& settings, const std::string& name, Setting&& setting, const std::string& where_keys_are) {
   const Key* key = find_key(name);
   if (key == nullptr) refuse(setting.from + " is not known; " + where_keys_are);
   try {

@@ -18,7 +18,8 @@ RankWatch::Limits watch_limits(const Settings& settings) {
   RankWatch::Limits limits;
   limits.deadline.floor_s = 1e-3 * static_cast<double>(settings.hang_floor_ms);
   limits.deadline.factor = settings.core.hang_factor;
-  limits.look_every_s = 1e-3 * static_cast<double>(settings.core.report_ms / 2);
+  const TimeMs look_every_ms = settings.core.report_ms / 2;
+  limits.look_every_s = 1e-3 * static_cast<double>(look_every_ms);
   return limits;
 }
 }  // namespace

@@ -28,7 +28,7 @@ void Communications::join(const Trainer& trainer, std::int64_t k, std::uint32_t 
   if (++joined <= group.second - group.first) return;
   joined_.erase({group, incarnation, k, number});
   if (hung_ && hung_->first <= group.first && group.second <= hung_->second) {
-    kept_.push_back([=, this] { complete(group, incarnation, k, number); });
+    kept_.emplace_back([=, this] { complete(group, incarnation, k, number); });
   } else {
     complete(group, incarnation, k, number);
   }

@@ -200,11 +200,11 @@ bool Faults::jump_all_clocks() {
 
 // Prefers pieces that are newer than the newest commit.
 bool Faults::find_damage() {
-  struct SlotRef_ {
+  struct Candidate {
     NodeId node = 0;
     SlotRef ref;
   };
-  std::vector<SlotRef_> whole, uncommitted;
+  std::vector<Candidate> whole, uncommitted;
   for (auto& [id, machine] : world_.machines) {
     if (!machine.agent) continue;
     machine.arena.for_each([&, node = id](const SlotRef& ref, const Slot& slot) {
@@ -214,7 +214,7 @@ bool Faults::find_damage() {
     });
   }
   if (whole.empty()) return false;
-  const SlotRef_& found = world_.random.pick(!uncommitted.empty() && world_.random.chance(700) ? uncommitted : whole);
+  const Candidate& found = world_.random.pick(!uncommitted.empty() && world_.random.chance(700) ? uncommitted : whole);
   Machine& machine = world_.machines.at(found.node);
   Slot& slot = *machine.arena.find(found.ref);
   slot.bytes ^= 2;

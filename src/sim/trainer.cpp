@@ -399,7 +399,7 @@ void Trainer::prepare_own(std::int64_t k) {
   const auto own = words->own_slots();
   const auto free = std::find_if(own.begin(), own.end(), [&](const SlotRef& slot) { return slot != own_slot_; });
   if (free == own.end()) return;
-  const SlotRef slot = *free;
+  const SlotRef& slot = *free;
   empty(slot);
   own_slot_ = slot;
   own_iteration_ = k;

@@ -491,7 +491,7 @@ TEST(Agent, StopIsAnsweredAndLeavesTheArena) {
 // Somebody who offers checkpoints: those in `directory`, or, where that is empty, nothing but a complaint.
 AgentCluster::Change also_from(const std::string& directory) {
   return [directory](AgentSetup& setup) {
-    setup.sources.push_back([directory](std::stop_token) -> std::unique_ptr<persist::CheckpointSource> {
+    setup.sources.emplace_back([directory](const std::stop_token&) -> std::unique_ptr<persist::CheckpointSource> {
       if (directory.empty()) throw Failure(CKPT_ERR_SYSTEM, "all who could have saved it are dead");
       return std::make_unique<persist::StorageSource>(persist::open_file_system(directory, {}), "test");
     });

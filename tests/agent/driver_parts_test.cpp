@@ -123,6 +123,7 @@ class MemberWatchTest : public DriverParts {
  protected:
   MemberWatchTest() { peers_.take({entry("b", 1), entry("c", 2)}); }
 
+  const Clock::time_point now_ = Clock::now();
   core::Node core_{core::Config{}, own_agent_id, core::Recovered{}};
   MemberWatch members_{"job", "", peers_, core_, event_log_, silent_log()};
 };
@@ -143,7 +144,7 @@ TEST_F(MemberWatchTest, ReportsALostMemberAfterProbingItsListenerAndLaterChanges
 }
 
 TEST_F(MemberWatchTest, DistrustsANodeWithAnotherTokenUntilItsListenerAnswersDifferently) {
-  members_.probe_silent();
+  members_.probe_silent(now_);
   ASSERT_THAT(asked_.probes[2], SizeIs(1));
   asked_.probes[1].front()(net::Reach::answers);
   asked_.probes[2].front()(net::Reach::wrong_token);
@@ -155,9 +156,19 @@ TEST_F(MemberWatchTest, DistrustsANodeWithAnotherTokenUntilItsListenerAnswersDif
 }
 
 TEST_F(MemberWatchTest, NodesAreNotProbedAgainAtOnce) {
-  members_.probe_silent();
-  members_.probe_silent();
+  members_.probe_silent(now_);
+  members_.probe_silent(now_ + std::chrono::milliseconds(2900));
   EXPECT_THAT(asked_.probes[1], SizeIs(1));
+  members_.probe_silent(now_ + std::chrono::seconds(3));
+  EXPECT_THAT(asked_.probes[1], SizeIs(2));
+}
+
+TEST_F(MemberWatchTest, ManyNodesAreProbedInTurn) {
+  std::vector<coord::NodeEntry> entries;
+  for (core::NodeId node = 1; node <= 40; ++node) entries.push_back(entry("n" + std::to_string(node), node));
+  peers_.take(entries);
+  for (int round = 0; round < 5; ++round) members_.probe_silent(now_ + round * std::chrono::seconds(3));
+  for (core::NodeId node = 1; node <= 40; ++node) EXPECT_THAT(asked_.probes[node], SizeIs(2)) << node;
 }
 
 class LocalPiecesTest : public DriverParts {
@@ -167,7 +178,7 @@ class LocalPiecesTest : public DriverParts {
 
   // A whole piece of `shard` in slot 0 of rank 0.
   core::SlotRef put(const std::string& shard) {
-    const core::SlotRef slot{0, shard, 0};
+    core::SlotRef slot{0, shard, 0};
     std::optional<Failure> failure;
     bool is_made = false;
     segments_.ensure({{{0, shard}, {length_bytes, 4096}}}, 0, [&](std::optional<Failure> why) {

@@ -20,18 +20,18 @@ class MemberHooks : public ::testing::Test {
  protected:
   std::string said() const {
     std::ostringstream text;
-    text << std::ifstream(directory + "/said").rdbuf();
+    text << std::ifstream(directory_ + "/said").rdbuf();
     return text.str();
   }
-  const test::TemporaryDirectory folder{test::in_memory};
-  const std::string& directory = folder.path();
+  const test::TemporaryDirectory folder_{test::in_memory};
+  const std::string& directory_ = folder_.path();
 };
 
 TEST_F(MemberHooks, TellACommandByItsEnvironment) {
   call_member_hook(
       "echo $CKPTENGINE_MEMBER_JOB $CKPTENGINE_MEMBER_CHANGE $CKPTENGINE_MEMBER_NODE $CKPTENGINE_MEMBER_REPLACEMENT "
       "> " +
-          directory + "/said",
+          directory_ + "/said",
       replaced, 10'000, {});
   EXPECT_EQ(said(), "job7 replaced node2 spare1\n");
 }
@@ -39,7 +39,7 @@ TEST_F(MemberHooks, TellACommandByItsEnvironment) {
 // An agent that the command starts would take them for its own.
 TEST_F(MemberHooks, KeepTheAgentsOptionsToThemselves) {
   ASSERT_EQ(::setenv("CKPTENGINE_NODE", "somebody", 1), 0);
-  call_member_hook("env | grep '^CKPTENGINE_' | grep -vc '^CKPTENGINE_MEMBER_' > " + directory + "/said; true",
+  call_member_hook("env | grep '^CKPTENGINE_' | grep -vc '^CKPTENGINE_MEMBER_' > " + directory_ + "/said; true",
                    replaced, 10'000, {});
   ::unsetenv("CKPTENGINE_NODE");
   EXPECT_EQ(said(), "0\n");
@@ -48,7 +48,7 @@ TEST_F(MemberHooks, KeepTheAgentsOptionsToThemselves) {
 TEST_F(MemberHooks, KeepTheAgentsDescriptorsToThemselves) {
   const int open = ::fcntl(STDERR_FILENO, F_DUPFD, 100);
   ASSERT_GE(open, 100);
-  call_member_hook("ls /proc/$$/fd > " + directory + "/said", replaced, 10'000, {});
+  call_member_hook("ls /proc/$$/fd > " + directory_ + "/said", replaced, 10'000, {});
   ::close(open);
   EXPECT_EQ(said().find(std::to_string(open)), std::string::npos) << said();
 }
@@ -70,7 +70,7 @@ TEST_F(MemberHooks, SayHowACommandFailed) {
 
 // The writer is the command's child: with the command alone it would go on.
 TEST_F(MemberHooks, EndAllThatALateCommandStarted) {
-  const std::string fifo = directory + "/fifo";
+  const std::string fifo = directory_ + "/fifo";
   ASSERT_EQ(::system(("mkfifo " + fifo).c_str()), 0);
   const int reader = ::open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
   ASSERT_GE(reader, 0);
@@ -87,7 +87,7 @@ TEST_F(MemberHooks, NeverMakeWhoTellsThemWait) {
 }  // nor who ends them
 
 TEST_F(MemberHooks, AreToldInOrder) {
-  const std::string command = "echo $CKPTENGINE_MEMBER_NODE >> " + directory + "/said";
+  const std::string command = "echo $CKPTENGINE_MEMBER_NODE >> " + directory_ + "/said";
   {
     MemberHook hook(command, silent_log());
     for (const char* node : {"a", "b", "c"}) hook.notify({"job", "lost", node, "", "ended"});

@@ -200,7 +200,7 @@ TEST_F(NodeNameTest, AgentReplacedWhileStoppedEndsAndSaysSo) {
 
 TEST_F(ProcessTest, DetachReturnsOnceTrainersCanConnect) {
   auto words = testing::agent_words(cluster_, "a");
-  words.push_back("--detach");
+  words.emplace_back("--detach");
   auto started = testing::spawn(words);
   const int status = started.process.wait();
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << testing::read_all(started.errors);
@@ -220,7 +220,7 @@ TEST_F(ProcessTest, WrongOptionsAreOneSentence) {
                                     std::pair("--job", "job"), std::pair("transport=pigeon", "pigeon")}) {
     auto words = testing::agent_words(cluster_, "a");
     if (std::string_view(word) == "--job") std::erase(words, "job=test");
-    words.push_back(word);
+    words.emplace_back(word);
     auto started = testing::spawn(words);
     EXPECT_EQ(WEXITSTATUS(started.process.wait()), 1);
     const std::string said = testing::read_all(started.errors);

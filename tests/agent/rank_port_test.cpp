@@ -24,7 +24,7 @@ class RankPortTest : public ::testing::Test {
     open(std::nullopt);
   }
 
-  void open(std::optional<OpenGrant> outstanding) {
+  void open(const std::optional<OpenGrant>& outstanding) {
     port_.reset();
     if (!control_) control_.emplace(arena::Control::create(arena_.directory(), 0));
     port_ = std::make_unique<RankPort>(hello_, arena::Control::attach(arena_.directory(), 0), outstanding,

@@ -167,7 +167,7 @@ TEST_F(ReplicationManagerTest, NobodyIsHeardButMembersOfThisIncarnationFromTheir
   open();
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
   const core::ReplicationUpdate good{this_incarnation, 0, 1, {}, 1, 2, 3, 4, 5, false};
-  const auto is_accepted = [&](NodeId from, core::ReplicationUpdate update) {
+  const auto is_accepted = [&](NodeId from, const core::ReplicationUpdate& update) {
     manager(1).received(from, update);
     return trainer(1).page().state_of(0) || trainer(1).page().state_of(1) || trainer(1).page().state_of(2);
   };

@@ -19,13 +19,13 @@ class SchedulerTest : public ::testing::Test {
     return parse_options(Reader::agent,
                          {{"job", "job"},
                           {"node", "node"},
-                          {"arena_dir", directory.path()},
+                          {"arena_dir", directory_.path()},
                           {"profile_iterations", std::to_string(profile_iterations)},
                           {"schedule", schedule}},
                          nullptr);
   }
   std::shared_ptr<arena::Control> page(std::uint32_t rank) {
-    return std::make_shared<arena::Control>(arena::Control::create(directory.path(), rank));
+    return std::make_shared<arena::Control>(arena::Control::create(directory_.path(), rank));
   }
   static void iterate(arena::Control& control, int iterations) {
     arena::CommWriter writer(control.comm());
@@ -36,16 +36,16 @@ class SchedulerTest : public ::testing::Test {
     }
   }
   std::ptrdiff_t traced(TraceEvent::Kind kind) const {
-    const auto events = trace.events();
+    const auto events = trace_.events();
     return std::count_if(events.begin(), events.end(), [&](const TraceEvent& event) { return event.kind == kind; });
   }
 
-  test::TemporaryDirectory directory{test::in_memory};
-  TraceBuffer trace;
+  test::TemporaryDirectory directory_{test::in_memory};
+  TraceBuffer trace_;
 };
 
 TEST_F(SchedulerTest, HoldsNothingBackWithoutHooks) {
-  Scheduler scheduler(options(), directory.path(), trace);
+  Scheduler scheduler(options(), directory_.path(), trace_);
   EXPECT_EQ(scheduler.allow(much, 7), 2u << 20) << "without trainers";
   const auto control = page(0);
   scheduler.add(0, control);
@@ -55,7 +55,7 @@ TEST_F(SchedulerTest, HoldsNothingBackWithoutHooks) {
 }
 
 TEST_F(SchedulerTest, LetsNothingGoWhileAnyRankCommunicates) {
-  Scheduler scheduler(options(), directory.path(), trace);
+  Scheduler scheduler(options(), directory_.path(), trace_);
   const auto one = page(0), two = page(1);
   scheduler.add(0, one);
   scheduler.add(1, two);
@@ -68,7 +68,7 @@ TEST_F(SchedulerTest, LetsNothingGoWhileAnyRankCommunicates) {
 }
 
 TEST_F(SchedulerTest, ATrainerThatIsGoneHoldsNothingBack) {
-  Scheduler scheduler(options(), directory.path(), trace);
+  Scheduler scheduler(options(), directory_.path(), trace_);
   const auto control = page(0);
   scheduler.add(0, control);
   arena::CommWriter(control->comm()).begin(0, Clock::now());
@@ -78,7 +78,7 @@ TEST_F(SchedulerTest, ATrainerThatIsGoneHoldsNothingBack) {
 }
 
 TEST_F(SchedulerTest, SendsWhileItLearnsAndNothingWasEverCommitted) {
-  Scheduler scheduler(options(100), directory.path(), trace);
+  Scheduler scheduler(options(100), directory_.path(), trace_);
   const auto control = page(0);
   scheduler.add(0, control);
   iterate(*control, 3);
@@ -88,14 +88,14 @@ TEST_F(SchedulerTest, SendsWhileItLearnsAndNothingWasEverCommitted) {
 
 TEST_F(SchedulerTest, AProfileIsKeptForTheRanksNextIncarnation) {
   {
-    Scheduler scheduler(options(), directory.path(), trace);
+    Scheduler scheduler(options(), directory_.path(), trace_);
     const auto control = page(4);
     scheduler.add(4, control);
     iterate(*control, 3);
     scheduler.listen();
     EXPECT_EQ(scheduler.status().at("ranks").at(0).at("state"), "learned");
   }
-  Scheduler scheduler(options(), directory.path(), trace);
+  Scheduler scheduler(options(), directory_.path(), trace_);
   const auto control = page(4);
   scheduler.add(4, control);
   iterate(*control, 1);
@@ -105,7 +105,7 @@ TEST_F(SchedulerTest, AProfileIsKeptForTheRanksNextIncarnation) {
 }
 
 TEST_F(SchedulerTest, SendsAtOnceWhereItIsToldTo) {
-  Scheduler scheduler(options(2, "immediate"), directory.path(), trace);
+  Scheduler scheduler(options(2, "immediate"), directory_.path(), trace_);
   const auto control = page(0);
   scheduler.add(0, control);
   arena::CommWriter(control->comm()).begin(0, Clock::now());
@@ -113,7 +113,7 @@ TEST_F(SchedulerTest, SendsAtOnceWhereItIsToldTo) {
 }
 
 TEST_F(SchedulerTest, LearnsTheLinkFromChunksThatMetNoCommunication) {
-  Scheduler scheduler(options(), directory.path(), trace);
+  Scheduler scheduler(options(), directory_.path(), trace_);
   const auto control = page(0);
   scheduler.add(0, control);
   iterate(*control, 1);
@@ -133,7 +133,7 @@ TEST_F(SchedulerTest, LearnsTheLinkFromChunksThatMetNoCommunication) {
 }
 
 TEST_F(SchedulerTest, TracesWhatItHears) {
-  Scheduler scheduler(options(), directory.path(), trace);
+  Scheduler scheduler(options(), directory_.path(), trace_);
   const auto control = page(0);
   scheduler.add(0, control);
   iterate(*control, 3);
@@ -146,7 +146,7 @@ TEST_F(SchedulerTest, TracesWhatItHears) {
 }
 
 TEST_F(SchedulerTest, LearnsAndTracesTheBubblesOfARanksDevice) {
-  Scheduler scheduler(options(), directory.path(), trace);
+  Scheduler scheduler(options(), directory_.path(), trace_);
   const auto control = page(0);
   scheduler.add(0, control);
   arena::CommWriter writer(control->comm());
@@ -168,15 +168,15 @@ TEST_F(SchedulerTest, LearnsAndTracesTheBubblesOfARanksDevice) {
   EXPECT_NEAR(device.at("until_update_ms").get<double>(), 800, 1);
   EXPECT_EQ(traced(TraceEvent::Kind::bubble), 3);
   EXPECT_EQ(traced(TraceEvent::Kind::copy), 3);
-  const auto events = trace.events();
+  const auto events = trace_.events();
   const auto copy = std::find_if(events.begin(), events.end(),
                                  [](const TraceEvent& event) { return event.kind == TraceEvent::Kind::copy; });
   EXPECT_EQ(copy->end_us - copy->begin_us, 190'000);
 }
 
 TEST_F(SchedulerTest, TheTraceForgetsTheOldestFirst) {
-  for (int i = 0; i < 10'000; ++i) trace.add({TraceEvent::Kind::commit, i, i, 0, {}, 0, {}, 0});
-  const auto events = trace.events();
+  for (int i = 0; i < 10'000; ++i) trace_.add({TraceEvent::Kind::commit, i, i, 0, {}, 0, {}, 0});
+  const auto events = trace_.events();
   EXPECT_LT(events.size(), 10'000u);
   EXPECT_EQ(events.back().begin_us, 9'999);
   EXPECT_EQ(events.front().begin_us, 10'000 - static_cast<std::int64_t>(events.size()));

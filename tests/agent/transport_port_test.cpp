@@ -50,7 +50,7 @@ TEST(TransportPort, IsClosedWhenTheLastOneHasLeft) {
   std::vector<std::string> seen;
   const auto see = [&](const char* what) {
     const std::lock_guard lock(mutex);
-    seen.push_back(what);
+    seen.emplace_back(what);
   };
   transport.on_fetch = [&](const auto&...) {
     inside.set_value();

@@ -32,8 +32,7 @@ class World {
   void settle() {
     for (int calm = 0; calm < 3; ++calm) {
       for (std::uint32_t from = 0; from < members_.size(); ++from) {
-        for (std::uint32_t to = 0; to < members_.size(); ++to)
-          members_[to].agreement.receive(from, members_[from].agreement.own());
+        for (Member& to : members_) to.agreement.receive(from, members_[from].agreement.own());
       }
       for (std::uint32_t member = 0; member < members_.size(); ++member) {
         while (issue(member)) calm = 0;

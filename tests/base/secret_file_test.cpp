@@ -17,7 +17,7 @@ using testing::HasSubstr;
 class SecretFile : public testing::Test {
  protected:
   std::string write(const std::string& text, mode_t mode) const {
-    const std::string path = directory_.path() + "/secret";
+    std::string path = directory_.path() + "/secret";
     std::filesystem::remove(path);
     std::ofstream(path) << text;
     ::chmod(path.c_str(), mode);

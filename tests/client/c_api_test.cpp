@@ -32,7 +32,7 @@ class CApi : public testing::Test {
     return status;
   }
   std::string script(const std::string& text) {
-    const std::string path = directory_ / "ckptd";
+    std::string path = directory_ / "ckptd";
     std::ofstream(path) << "#!/bin/sh\n" << text;
     ::chmod(path.c_str(), 0700);
     return path;

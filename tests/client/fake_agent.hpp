@@ -247,7 +247,7 @@ class FakeAgent {
 
   std::vector<std::string> shards() const {
     auto all = core::parts_of("rank0", share_.of);
-    all.push_back("rank0.private");
+    all.emplace_back("rank0.private");
     return all;
   }
 

@@ -125,6 +125,27 @@ TEST_F(LayeredCopyTest, ACaptureThatWasGivenUpSaysNothingAboutItsPlan) {
   EXPECT_EQ(copy.copied_bytes().layered_late, 0u);
 }
 
+TEST_F(LayeredCopyTest, OfManyBurstsTheLongestPausesAreKept) {
+  constexpr int bursts = 200, before_the_long_pause = 100;
+  const std::chrono::milliseconds pause(1), long_pause(1000);
+  auto copy = layered();
+  begin(copy);
+  arena::CommReader log(control_->comm());
+  Clock::time_point at = Clock::now();
+  for (int i = 0; i < bursts; ++i) {
+    copy.copied(1, 1, at, at + pause);
+    at += 2 * pause;
+    if (i + 1 == before_the_long_pause) at += long_pause;
+  }
+  copy.end();
+  std::vector<arena::CommEvent> events;
+  ASSERT_TRUE(log.read(events));
+  EXPECT_GE(events.size(), 4u);  // two for each burst
+  EXPECT_LE(events.size(), 128u);
+  for (std::size_t i = 0; i + 1 < events.size(); i += 2)
+    EXPECT_LT(events[i + 1].at_us - events[i].at_us, 1'000'000) << "the long pause is not drawn as a copy";
+}
+
 TEST_F(LayeredCopyTest, WithoutTheOptionCapturesCopyAtOnceAndAreCounted) {
   auto copy = layered(false);
   learn(copy);
@@ -230,6 +251,12 @@ TEST_F(LayeredEngineTest, ClosingWaitsForNoBubble) {
   wait_until_layered();
   engine_.reset();
   EXPECT_EQ(stored("weight", CheckpointId(1, 1)), expected_);
+}
+
+TEST_F(LayeredEngineTest, SnapshotEndsABubbleWhoseEndWasForgotten) {
+  engine_->bubble_begin();
+  snapshot(1);
+  EXPECT_EQ(engine_->bubble_end().status, CKPT_ERR_INVALID);
 }
 
 TEST_F(LayeredEngineTest, AnEndWithoutABeginIsRefused) {

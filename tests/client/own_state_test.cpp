@@ -132,7 +132,7 @@ TEST_F(OwnStateTest, ACaptureUsesTheSlotThatItIsInAndLeavesTheOtherToTheRank) {
     EXPECT_TRUE(is_stored("rank0.private", k)) << k;
     EXPECT_TRUE(is_stored("rank0.private", k + 1)) << "it needs no further grant; " << k;
     agent_->grant_with_spare();
-    weight().fill(static_cast<std::uint64_t>(k + 1));
+    weight().fill(static_cast<std::uint64_t>(k) + 1);
     engine->snapshot(k + 1);
     train_alike(*engine, k + 2, k + 9);
   }

@@ -84,32 +84,32 @@ class ALeaderOfAnAbsentMember : public testing::Test {
   static constexpr NodeId absent = 3;
 
   void pass(TimeMs ms) {
-    for (const TimeMs end = leader.now + ms; leader.now < end;) {
-      leader.now += config.report_ms;
-      for (NodeId node = 0; node < absent; ++node) leader.say(leader.report_of(node));
+    for (const TimeMs end = leader_.now + ms; leader_.now < end;) {
+      leader_.now += config.report_ms;
+      for (NodeId node = 0; node < absent; ++node) leader_.say(leader_.report_of(node));
     }
   }
   std::size_t directives_to(NodeId to) const {
     return static_cast<std::size_t>(
-        std::count_if(leader.effects.begin(), leader.effects.end(), [&](const Effect& effect) {
+        std::count_if(leader_.effects.begin(), leader_.effects.end(), [&](const Effect& effect) {
           const auto* send = std::get_if<Send>(&effect);
           return send != nullptr && send->to == to && std::holds_alternative<Directive>(send->message);
         }));
   }
 
   const Config config{};
-  LoneLeader leader{4, placement::Protection::of_copies(2)};
+  LoneLeader leader_{4, placement::Protection::of_copies(2)};
 };
 
 TEST_F(ALeaderOfAnAbsentMember, CallsItSeveralTimesBeforeItCouldBeCalledLost) {
   pass(config.node_timeout_ms);
   EXPECT_GE(directives_to(absent), 2u);
-  EXPECT_EQ(leader.newest_to<Directive>(absent).leader, lone_leader);
-  EXPECT_EQ(leader.newest_to<Directive>(absent).epoch, leader.status().epoch);
+  EXPECT_EQ(leader_.newest_to<Directive>(absent).leader, lone_leader);
+  EXPECT_EQ(leader_.newest_to<Directive>(absent).epoch, leader_.status().epoch);
 }
 
 TEST_F(ALeaderOfAnAbsentMember, CallsNobodyWhoFollowsIt) {
-  leader.say(leader.report_of(absent));
+  leader_.say(leader_.report_of(absent));
   const std::size_t answers = directives_to(absent);
   pass(4 * config.node_timeout_ms);               // it falls silent, and does not answer what it hears
   EXPECT_LE(directives_to(absent), answers + 4);  // what changed until it was missed

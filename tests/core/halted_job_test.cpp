@@ -477,7 +477,7 @@ TEST(HaltedJob, ADeadRanksOwnStateCountsEvenIfItsAgentHadJustStartedAgain) {
   Job job;
   for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
   const std::vector<SlotRef> granted = job.granted().at(2);
-  const SlotRef slot = granted.back();
+  const SlotRef& slot = granted.back();
   job.restart_agent(2, {{2, granted}});
   job.feed(2, LeftBehind{2, {{slot, piece_of(slot.shard, {1, 43}, ranks)}}});
   job.exit_trainer(2);

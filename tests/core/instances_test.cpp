@@ -13,10 +13,10 @@ constexpr std::uint64_t present = 51;
 
 class TwoTrainersOfARank : public ::testing::Test {
  protected:
-  TwoTrainersOfARank() { node.follow(lone_leader, 5); }
+  TwoTrainersOfARank() { node_.follow(lone_leader, 5); }
 
   void hello(std::uint64_t instance) {
-    node.handle(TrainerHello{rank, instance, 0, 1, main_shard(rank), private_shard(rank)});
+    node_.handle(TrainerHello{rank, instance, 0, 1, main_shard(rank), private_shard(rank)});
   }
   void obey(Directive directive) {
     directive.leader = lone_leader;
@@ -24,7 +24,7 @@ class TwoTrainersOfARank : public ::testing::Test {
     directive.sequence = ++sequence_;
     directive.incarnation = 1;
     directive.decision.verdict = Verdict::fresh;
-    node.receive(lone_leader, directive);
+    node_.receive(lone_leader, directive);
   }
   static Directive admitting(std::uint64_t instance) {
     Directive directive;
@@ -40,16 +40,16 @@ class TwoTrainersOfARank : public ::testing::Test {
   void replace_the_former() {
     hello(former);
     hello(present);
-    node.handle(RestoreAsked{rank});
-    node.handle(SegmentsReady{rank, {main_shard(rank), private_shard(rank)}});
+    node_.handle(RestoreAsked{rank});
+    node_.handle(SegmentsReady{rank, {main_shard(rank), private_shard(rank)}});
   }
   void start_the_present() {
     replace_the_former();
     obey(admitting(present));
-    node.handle(RestoreDone{rank});
+    node_.handle(RestoreDone{rank});
   }
 
-  LoneNode node{Config{}};
+  LoneNode node_{Config{}};
 
  private:
   std::uint64_t sequence_ = 0;
@@ -58,44 +58,44 @@ class TwoTrainersOfARank : public ::testing::Test {
 TEST_F(TwoTrainersOfARank, AdmissionOfAFormerTrainerDoesNotAdmitThePresentOne) {
   replace_the_former();
   obey(admitting(former));
-  EXPECT_TRUE(node.all<RestoreReady>().empty());
-  EXPECT_EQ(node.status().ranks.at(0).incarnation, 0u);
+  EXPECT_TRUE(node_.all<RestoreReady>().empty());
+  EXPECT_EQ(node_.status().ranks.at(0).incarnation, 0u);
   obey(admitting(present));
-  EXPECT_EQ(node.all<RestoreReady>().size(), 1u);
+  EXPECT_EQ(node_.all<RestoreReady>().size(), 1u);
 }
 
 TEST_F(TwoTrainersOfARank, ARefusalOfTheFormerEndsNothingOfThePresentOne) {
   replace_the_former();
   obey(refusing(former));
-  EXPECT_TRUE(node.all<Fence>().empty());
-  EXPECT_TRUE(node.all<RestoreFailed>().empty());
+  EXPECT_TRUE(node_.all<Fence>().empty());
+  EXPECT_TRUE(node_.all<RestoreFailed>().empty());
   obey(refusing(present));
-  EXPECT_EQ(node.all<Fence>().size(), 1u);
-  EXPECT_EQ(node.all<RestoreFailed>().size(), 1u);
+  EXPECT_EQ(node_.all<Fence>().size(), 1u);
+  EXPECT_EQ(node_.all<RestoreFailed>().size(), 1u);
 }
 
 // No slot is granted for the second time before its writer is proven dead.
 TEST_F(TwoTrainersOfARank, TheFormersEndTakesNoGrantFromThePresentOne) {
   start_the_present();
-  ASSERT_EQ(node.all<GrantSlots>().size(), 1u);
-  node.handle(TrainerExited{rank, former});
+  ASSERT_EQ(node_.all<GrantSlots>().size(), 1u);
+  node_.handle(TrainerExited{rank, former});
   hello(present);  // repeated
   obey(admitting(present));
-  EXPECT_EQ(node.all<GrantSlots>().size(), 1u);
-  ASSERT_EQ(node.status().ranks.size(), 1u);
-  node.handle(Captured{
+  EXPECT_EQ(node_.all<GrantSlots>().size(), 1u);
+  ASSERT_EQ(node_.status().ranks.size(), 1u);
+  node_.handle(Captured{
       rank, {piece_of(main_shard(rank), CheckpointId(1, 1), 1), piece_of(private_shard(rank), CheckpointId(1, 1), 1)}});
-  EXPECT_EQ(node.status().pieces.size(), 2u);
+  EXPECT_EQ(node_.status().pieces.size(), 2u);
 }
 
 // It would capture into what it still restores from, or what it has not restored.
 TEST_F(TwoTrainersOfARank, NoneIsGrantedAnythingBeforeItHasRestored) {
   replace_the_former();
   obey(admitting(present));
-  ASSERT_EQ(node.all<RestoreReady>().size(), 1u);
-  EXPECT_TRUE(node.all<GrantSlots>().empty());
-  node.handle(RestoreDone{rank});
-  EXPECT_EQ(node.all<GrantSlots>().size(), 1u);
+  ASSERT_EQ(node_.all<RestoreReady>().size(), 1u);
+  EXPECT_TRUE(node_.all<GrantSlots>().empty());
+  node_.handle(RestoreDone{rank});
+  EXPECT_EQ(node_.all<GrantSlots>().size(), 1u);
 }
 
 }  // namespace

@@ -401,66 +401,66 @@ class Sharers : public ::testing::Test {
  protected:
   static constexpr Rank ranks = 3;
 
-  Sharers() : cluster(0, ranks) {
-    cluster.protection = placement::Protection::of_copies(ranks);
-    cluster.main_of = [](Rank) { return "shared"; };
-    for (NodeId node = 0; node < ranks; ++node) cluster.boot(node);
-    cluster.advance(100);
+  Sharers() : cluster_(0, ranks) {
+    cluster_.protection = placement::Protection::of_copies(ranks);
+    cluster_.main_of = [](Rank) { return "shared"; };
+    for (NodeId node = 0; node < ranks; ++node) cluster_.boot(node);
+    cluster_.advance(100);
     begin();
-    cluster.snapshot_all(1);
+    cluster_.snapshot_all(1);
   }
   void begin() {
-    cluster.ready.clear();
-    cluster.start_incarnation(own_node);
-    cluster.advance(9000);
-    cluster.begin_training();
+    cluster_.ready.clear();
+    cluster_.start_incarnation(own_node);
+    cluster_.advance(9000);
+    cluster_.begin_training();
   }
   void capture(Rank rank, std::int64_t iteration, bool is_wrong) {
-    const CheckpointId checkpoint(cluster.incarnation(), iteration);
+    const CheckpointId checkpoint(cluster_.incarnation(), iteration);
     PieceInfo shared = piece_of("shared", checkpoint, ranks);
     shared.root_digest += is_wrong ? 1 : 0;
-    cluster.feed(rank, Captured{rank, {shared, piece_of(private_shard(rank), checkpoint, ranks)}});
-    cluster.advance(50);
+    cluster_.feed(rank, Captured{rank, {shared, piece_of(private_shard(rank), checkpoint, ranks)}});
+    cluster_.advance(50);
   }
 
-  Cluster cluster;
+  Cluster cluster_;
 };
 
 TEST_F(Sharers, ThatDisagreeAreReportedAndCommitNothing) {
   for (Rank rank = 0; rank < ranks; ++rank) capture(rank, 2, rank == 1);
-  EXPECT_THAT(cluster.status(0).alarm, HasSubstr("shard shared of iteration 2 differs"));
-  EXPECT_THAT(cluster.status(0).alarm, HasSubstr("node 1 does not match node 0"));
-  EXPECT_EQ(cluster.status(0).committed, CheckpointId(1, 1));
+  EXPECT_THAT(cluster_.status(0).alarm, HasSubstr("shard shared of iteration 2 differs"));
+  EXPECT_THAT(cluster_.status(0).alarm, HasSubstr("node 1 does not match node 0"));
+  EXPECT_EQ(cluster_.status(0).committed, CheckpointId(1, 1));
 }
 
 // Else the one that is still to come could be lost with what it has, and the wrong one be taken for the right one.
 TEST_F(Sharers, OfWhichSomeDisagreeDropItWhileAnotherIsSilent) {
-  const NodeId leader = *cluster.current_leader();
+  const NodeId leader = *cluster_.current_leader();
   const NodeId silent = leader == 2 ? 1 : 2, other = 3 - leader - silent;
-  cluster.stop(silent);
-  cluster.advance(3000);  // it counts as missing
+  cluster_.stop(silent);
+  cluster_.advance(3000);  // it counts as missing
   capture(leader, 2, false);
   capture(other, 2, true);
-  EXPECT_THAT(cluster.status(leader).alarm, HasSubstr("shard shared of iteration 2 differs"));
+  EXPECT_THAT(cluster_.status(leader).alarm, HasSubstr("shard shared of iteration 2 differs"));
   for (const NodeId node : {leader, other})
-    EXPECT_EQ(cluster.find_slot(node, piece_of("shared", CheckpointId(1, 2), ranks)), nullptr);
+    EXPECT_EQ(cluster_.find_slot(node, piece_of("shared", CheckpointId(1, 2), ranks)), nullptr);
 }
 
 TEST_F(Sharers, WhoseIncarnationEndsBeforeTheyAreComparedAreReportedInTheNext) {
-  const NodeId leader = *cluster.current_leader();
+  const NodeId leader = *cluster_.current_leader();
   for (NodeId node = 0; node < ranks; ++node) {
-    if (node != leader) cluster.cut.insert({node, leader});
+    if (node != leader) cluster_.cut.insert({node, leader});
   }
   for (Rank rank = 0; rank < ranks; ++rank) capture(rank, 2, rank == 1);
-  EXPECT_EQ(cluster.status(leader).alarm, "");
-  cluster.lose(leader);
-  cluster.boot(leader);
-  cluster.cut.clear();
+  EXPECT_EQ(cluster_.status(leader).alarm, "");
+  cluster_.lose(leader);
+  cluster_.boot(leader);
+  cluster_.cut.clear();
   begin();
-  ASSERT_EQ(cluster.ready.size(), ranks);
-  EXPECT_EQ(cluster.incarnation(), 2u);
-  EXPECT_THAT(cluster.status(0).alarm, HasSubstr("shard shared of iteration 2 differs"));
-  EXPECT_EQ(cluster.ready.at(0).decision.checkpoint, CheckpointId(1, 1));
+  ASSERT_EQ(cluster_.ready.size(), ranks);
+  EXPECT_EQ(cluster_.incarnation(), 2u);
+  EXPECT_THAT(cluster_.status(0).alarm, HasSubstr("shard shared of iteration 2 differs"));
+  EXPECT_EQ(cluster_.ready.at(0).decision.checkpoint, CheckpointId(1, 1));
 }
 
 // Whatever later leaders were told of placement.

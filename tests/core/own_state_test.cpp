@@ -13,15 +13,15 @@ constexpr Rank rank = 0;
 class OwnState : public ::testing::Test {
  protected:
   OwnState() {
-    node.follow(lone_leader, 5);
+    node_.follow(lone_leader, 5);
     begin(50);
   }
   void begin(std::uint64_t instance) {
-    node.handle(TrainerHello{rank, instance, 0, 1, main_shard(rank), private_shard(rank)});
-    node.handle(RestoreAsked{rank});
+    node_.handle(TrainerHello{rank, instance, 0, 1, main_shard(rank), private_shard(rank)});
+    node_.handle(RestoreAsked{rank});
     obey(instance);
-    node.handle(RestoreDone{rank});
-    node.handle(SegmentsReady{rank, {main_shard(rank), private_shard(rank)}, 2, 3});
+    node_.handle(RestoreDone{rank});
+    node_.handle(SegmentsReady{rank, {main_shard(rank), private_shard(rank)}, 2, 3});
   }
   void obey(std::uint64_t instance) {
     Directive directive;
@@ -31,22 +31,22 @@ class OwnState : public ::testing::Test {
     directive.incarnation = 1;
     directive.decision.verdict = Verdict::fresh;
     directive.admitted.push_back({rank, instance, Share{}});
-    node.receive(lone_leader, directive);
+    node_.receive(lone_leader, directive);
   }
-  GrantSlots newest_grant() const { return node.all<GrantSlots>().back(); }
+  GrantSlots newest_grant() const { return node_.all<GrantSlots>().back(); }
   SlotRef own(std::uint8_t slot) const { return {rank, private_shard(rank), slot}; }
   void capture(std::int64_t iteration, bool in_spare) {
     const CheckpointId checkpoint(1, iteration);
-    node.handle(Captured{
+    node_.handle(Captured{
         rank, {piece_of(main_shard(rank), checkpoint, 1), piece_of(private_shard(rank), checkpoint, 1)}, in_spare});
   }
   bool reports(CheckpointId checkpoint, const std::string& shard) const {
-    const auto pieces = node.status().pieces;
+    const auto pieces = node_.status().pieces;
     return std::any_of(pieces.begin(), pieces.end(),
                        [&](const PieceInfo& piece) { return piece.checkpoint == checkpoint && piece.shard == shard; });
   }
 
-  LoneNode node{Config{}};
+  LoneNode node_{Config{}};
 
  private:
   std::uint64_t sequence_ = 0;
@@ -62,14 +62,14 @@ TEST_F(OwnState, KeepsTheSlotThatACaptureHasNotUsed) {
 }
 
 TEST_F(OwnState, LeavesItsOwnStateInBothSlots) {
-  node.handle(LeftBehind{rank,
-                         {{own(0), piece_of(private_shard(rank), {1, 1}, 1)},
-                          {own(1), piece_of(private_shard(rank), {1, 2}, 1)},
-                          {own(2), piece_of(private_shard(rank), {1, 3}, 1)}}});
+  node_.handle(LeftBehind{rank,
+                          {{own(0), piece_of(private_shard(rank), {1, 1}, 1)},
+                           {own(1), piece_of(private_shard(rank), {1, 2}, 1)},
+                           {own(2), piece_of(private_shard(rank), {1, 3}, 1)}}});
   EXPECT_TRUE(reports({1, 1}, private_shard(rank)));
   EXPECT_TRUE(reports({1, 2}, private_shard(rank)));
   EXPECT_FALSE(reports({1, 3}, private_shard(rank))) << "that slot was not its own";
-  EXPECT_EQ(node.newest_to<Report>(lone_leader).newest_seen, CheckpointId(1, 2));
+  EXPECT_EQ(node_.newest_to<Report>(lone_leader).newest_seen, CheckpointId(1, 2));
 }
 
 // Else its third slot would be gone for good, and the next trainer could not capture beside a commit.
@@ -77,7 +77,7 @@ TEST_F(OwnState, GivesBothSlotsBackWhenItEnds) {
   capture(1, false);
   EXPECT_EQ(newest_grant().slots.back(), own(2));
   EXPECT_EQ(newest_grant().spare, own(1));
-  node.handle(TrainerExited{rank, 50});
+  node_.handle(TrainerExited{rank, 50});
   begin(51);
   EXPECT_EQ(newest_grant().slots.back(), own(1)) << "slot 0 has the capture";
   EXPECT_EQ(newest_grant().spare, own(2));
@@ -86,8 +86,8 @@ TEST_F(OwnState, GivesBothSlotsBackWhenItEnds) {
 // Its trainer has used the grant, lives, and has the spare slot.
 class AgentThatStartsAgain : public ::testing::Test {
  protected:
-  AgentThatStartsAgain() : node{Config{}, recovered()} {
-    node.follow(lone_leader, 5);
+  AgentThatStartsAgain() : node_{Config{}, recovered()} {
+    node_.follow(lone_leader, 5);
     Directive directive;
     directive.leader = lone_leader;
     directive.epoch = 5;
@@ -95,7 +95,7 @@ class AgentThatStartsAgain : public ::testing::Test {
     directive.incarnation = 1;
     directive.decision.verdict = Verdict::fresh;
     directive.admitted.push_back({rank, 50, Share{}});
-    node.receive(lone_leader, directive);
+    node_.receive(lone_leader, directive);
   }
   static SlotRef own(std::uint8_t slot) { return {rank, private_shard(rank), slot}; }
   static Recovered recovered() {
@@ -106,37 +106,37 @@ class AgentThatStartsAgain : public ::testing::Test {
     return found;
   }
   void come_back() {
-    node.handle(TrainerHello{rank, 50, 1, 1, main_shard(rank), private_shard(rank)});
-    node.handle(SegmentsReady{rank, {main_shard(rank), private_shard(rank)}, 2, 3});
+    node_.handle(TrainerHello{rank, 50, 1, 1, main_shard(rank), private_shard(rank)});
+    node_.handle(SegmentsReady{rank, {main_shard(rank), private_shard(rank)}, 2, 3});
   }
   bool reports(CheckpointId checkpoint) const {
-    const auto pieces = node.status().pieces;
+    const auto pieces = node_.status().pieces;
     return std::any_of(pieces.begin(), pieces.end(),
                        [&](const PieceInfo& piece) { return piece.checkpoint == checkpoint; });
   }
 
-  LoneNode node;
+  LoneNode node_;
 };
 
 TEST_F(AgentThatStartsAgain, LeavesTheTrainerTheSlotForItsOwnState) {
   come_back();
-  ASSERT_EQ(node.all<GrantSlots>().size(), 1u);
-  EXPECT_EQ(node.all<GrantSlots>()[0].slots.back(), own(1)) << "the trainer may be writing to slot 0";
-  EXPECT_EQ(node.all<GrantSlots>()[0].spare, own(0));
-  node.handle(LeftBehind{rank, {{own(0), piece_of(private_shard(rank), {1, 6}, 1)}}});
+  ASSERT_EQ(node_.all<GrantSlots>().size(), 1u);
+  EXPECT_EQ(node_.all<GrantSlots>()[0].slots.back(), own(1)) << "the trainer may be writing to slot 0";
+  EXPECT_EQ(node_.all<GrantSlots>()[0].spare, own(0));
+  node_.handle(LeftBehind{rank, {{own(0), piece_of(private_shard(rank), {1, 6}, 1)}}});
   EXPECT_TRUE(reports({1, 6}));
 }
 
 TEST_F(AgentThatStartsAgain, CountsWhatATrainerThatDiesBeforeItComesBackHasSealedThere) {
-  node.handle(LeftBehind{rank, {{own(0), piece_of(private_shard(rank), {1, 6}, 1)}}});
+  node_.handle(LeftBehind{rank, {{own(0), piece_of(private_shard(rank), {1, 6}, 1)}}});
   EXPECT_TRUE(reports({1, 6}));
 }
 
 TEST_F(AgentThatStartsAgain, TakesTheSlotBackFromATrainerThatDiesBeforeItComesBack) {
-  node.handle(TrainerExited{rank, 50});
+  node_.handle(TrainerExited{rank, 50});
   come_back();
-  ASSERT_EQ(node.all<GrantSlots>().size(), 1u);
-  EXPECT_EQ(node.all<GrantSlots>()[0].slots.back(), own(0));
+  ASSERT_EQ(node_.all<GrantSlots>().size(), 1u);
+  EXPECT_EQ(node_.all<GrantSlots>()[0].slots.back(), own(0));
 }
 
 constexpr Rank ranks = 4;

@@ -93,43 +93,43 @@ TEST(IncarnationPlacement, AreTheReplacementsWhileItIsThereAndTheMembersAgainAft
 class Replacements : public ::testing::Test {
  protected:
   void start(NodeId spares) {
-    for (NodeId node = 4; node < 4 + spares; ++node) cluster.standbys.insert(node);
-    for (NodeId node = 4; node < 4 + spares; ++node) cluster.boot(node);
-    cluster.start_incarnation(own_node);
-    cluster.begin_training();
-    cluster.snapshot_all(7);
-    ASSERT_EQ(cluster.status(0).committed, CheckpointId(1, 7));
+    for (NodeId node = 4; node < 4 + spares; ++node) cluster_.standbys.insert(node);
+    for (NodeId node = 4; node < 4 + spares; ++node) cluster_.boot(node);
+    cluster_.start_incarnation(own_node);
+    cluster_.begin_training();
+    cluster_.snapshot_all(7);
+    ASSERT_EQ(cluster_.status(0).committed, CheckpointId(1, 7));
   }
   bool holds(NodeId node, const std::string& shard) {
-    const auto status = cluster.status(node);
+    const auto status = cluster_.status(node);
     return std::any_of(status.pieces.begin(), status.pieces.end(),
                        [&](const PieceInfo& piece) { return piece.shard == shard; });
   }
   bool was_notified(Change change, NodeId node, NodeId by = no_node) {
-    return std::any_of(cluster.changes.begin(), cluster.changes.end(), [&](const MemberChanged& notified) {
+    return std::any_of(cluster_.changes.begin(), cluster_.changes.end(), [&](const MemberChanged& notified) {
       return notified.change == change && notified.node == node && notified.by == by;
     });
   }
   void cut_off(NodeId lost) {
     for (NodeId node = 0; node < 6; ++node) {
-      cluster.cut.insert({node, lost});
-      cluster.cut.insert({lost, node});
+      cluster_.cut.insert({node, lost});
+      cluster_.cut.insert({lost, node});
     }
   }
 
-  Cluster cluster{4, 4};
+  Cluster cluster_{4, 4};
 };
 
 TEST_F(Replacements, BringTheCopiesBackBeforeTheJobStartsAgain) {
   start(1);
-  EXPECT_TRUE(cluster.status(4).pieces.empty());
-  cluster.lose(2);
-  cluster.advance(6000);
-  EXPECT_EQ(cluster.incarnation(), 1u);
-  EXPECT_EQ(cluster.status(0).copies_now, 2u);
+  EXPECT_TRUE(cluster_.status(4).pieces.empty());
+  cluster_.lose(2);
+  cluster_.advance(6000);
+  EXPECT_EQ(cluster_.incarnation(), 1u);
+  EXPECT_EQ(cluster_.status(0).copies_now, 2u);
   EXPECT_TRUE(holds(4, main_shard(2)));
   EXPECT_TRUE(holds(4, private_shard(2)));
-  EXPECT_EQ(cluster.status(0).replacements, (std::vector<Replacement>{cluster.incarnation_record().replacements}));
+  EXPECT_EQ(cluster_.status(0).replacements, (std::vector<Replacement>{cluster_.incarnation_record().replacements}));
   EXPECT_TRUE(was_notified(Change::lost, 2));
   EXPECT_TRUE(was_notified(Change::replaced, 2, 4));
 }
@@ -137,43 +137,43 @@ TEST_F(Replacements, BringTheCopiesBackBeforeTheJobStartsAgain) {
 // The next leader has not seen the checkpoint whole, and hears from others that it was committed.
 TEST_F(Replacements, BringTheCopiesBackWhereTheLostNodeLed) {
   start(1);
-  const NodeId lost = *cluster.current_leader();
+  const NodeId lost = *cluster_.current_leader();
   ASSERT_LT(lost, 4u);
-  cluster.lose(lost);
-  cluster.advance(10'000);
-  ASSERT_TRUE(cluster.current_leader());
+  cluster_.lose(lost);
+  cluster_.advance(10'000);
+  ASSERT_TRUE(cluster_.current_leader());
   EXPECT_TRUE(holds(4, main_shard(lost)));
   EXPECT_TRUE(holds(4, private_shard(lost)));
-  EXPECT_EQ(cluster.status(*cluster.current_leader()).copies_now, 2u);
+  EXPECT_EQ(cluster_.status(*cluster_.current_leader()).copies_now, 2u);
 }
 
 // The lease that ran out counts for the silence.
 TEST_F(Replacements, AreCalledForWithin3SecondsWhereTheLostNodeLed) {
   start(1);
-  const NodeId lost = *cluster.current_leader();
-  cluster.lose(lost);
-  cluster.advance(3000);
+  const NodeId lost = *cluster_.current_leader();
+  cluster_.lose(lost);
+  cluster_.advance(3000);
   EXPECT_TRUE(was_notified(Change::lost, lost));
   EXPECT_TRUE(was_notified(Change::replaced, lost, 4));
 }
 
 TEST_F(Replacements, AreNotCalledForWhereTheFormerLeaderLivesAndOnlyItsLeaseRanOut) {
   start(1);
-  cluster.change_leader();
-  cluster.advance(10'000);
-  EXPECT_TRUE(cluster.changes.empty());
+  cluster_.change_leader();
+  cluster_.advance(10'000);
+  EXPECT_TRUE(cluster_.changes.empty());
 }
 
 TEST_F(Replacements, AreNotCalledForEarlyWhereAnotherNodeThanTheFormerLeaderWasNotHeardYet) {
   start(2);
-  const NodeId former = *cluster.current_leader();
+  const NodeId former = *cluster_.current_leader();
   const NodeId other = former == 3 ? 2 : 3;
-  cluster.lose(former);
-  cluster.lose(other);
-  while (!cluster.current_leader() || *cluster.current_leader() == former) cluster.advance(50);
-  cluster.advance(1900);
-  EXPECT_TRUE(cluster.changes.empty());
-  cluster.advance(600);
+  cluster_.lose(former);
+  cluster_.lose(other);
+  while (!cluster_.current_leader() || *cluster_.current_leader() == former) cluster_.advance(50);
+  cluster_.advance(1900);
+  EXPECT_TRUE(cluster_.changes.empty());
+  cluster_.advance(600);
   EXPECT_TRUE(was_notified(Change::lost, former));
   EXPECT_TRUE(was_notified(Change::lost, other));
 }
@@ -181,127 +181,127 @@ TEST_F(Replacements, AreNotCalledForEarlyWhereAnotherNodeThanTheFormerLeaderWasN
 // Nobody was heard before it could tell anybody anything, and that was late.
 TEST_F(Replacements, AreNotCalledForByALeaderThatLeadsLate) {
   start(1);
-  cluster.swapping = false;
-  cluster.lose(*cluster.current_leader());
-  cluster.advance(20'000);
-  cluster.changes.clear();
-  cluster.release_swaps();
-  for (const MemberChanged& notified : cluster.changes) EXPECT_NE(notified.change, Change::lost) << notified.node;
+  cluster_.swapping = false;
+  cluster_.lose(*cluster_.current_leader());
+  cluster_.advance(20'000);
+  cluster_.changes.clear();
+  cluster_.release_swaps();
+  for (const MemberChanged& notified : cluster_.changes) EXPECT_NE(notified.change, Change::lost) << notified.node;
 }
 
 TEST_F(Replacements, LetTheLostNodesRankRestoreFromItsOwnMemory) {
   start(1);
-  cluster.lose(2);
-  cluster.advance(6000);
-  cluster.ready.clear();
-  cluster.start_incarnation([](Rank rank) { return rank == 2 ? 4 : rank; });
-  cluster.advance(8000);
-  ASSERT_EQ(cluster.ready.size(), 4u);
-  for (const auto& [rank, ready] : cluster.ready) {
+  cluster_.lose(2);
+  cluster_.advance(6000);
+  cluster_.ready.clear();
+  cluster_.start_incarnation([](Rank rank) { return rank == 2 ? 4 : rank; });
+  cluster_.advance(8000);
+  ASSERT_EQ(cluster_.ready.size(), 4u);
+  for (const auto& [rank, ready] : cluster_.ready) {
     EXPECT_EQ(ready.decision.checkpoint, CheckpointId(1, 7));
     EXPECT_EQ(ready.main[0].tier, Tier::local) << rank;
     EXPECT_EQ(ready.main[0].slot.shard, main_shard(rank));
   }
-  EXPECT_TRUE(cluster.incarnation_record().replacements.empty());
+  EXPECT_TRUE(cluster_.incarnation_record().replacements.empty());
   EXPECT_TRUE(was_notified(Change::released, 2));
-  cluster.begin_training();
-  cluster.snapshot_all(8);
-  EXPECT_EQ(cluster.status(0).committed, CheckpointId(2, 8));
+  cluster_.begin_training();
+  cluster_.snapshot_all(8);
+  EXPECT_EQ(cluster_.status(0).committed, CheckpointId(2, 8));
 }
 
 TEST_F(Replacements, LeaveWhenTheLostNodeComesBack) {
   start(1);
   cut_off(2);
-  cluster.advance(6000);
-  ASSERT_FALSE(cluster.incarnation_record().replacements.empty());
+  cluster_.advance(6000);
+  ASSERT_FALSE(cluster_.incarnation_record().replacements.empty());
   EXPECT_TRUE(holds(4, main_shard(2)));
-  cluster.cut.clear();
-  cluster.advance(3000);
-  EXPECT_TRUE(cluster.incarnation_record().replacements.empty());
+  cluster_.cut.clear();
+  cluster_.advance(3000);
+  EXPECT_TRUE(cluster_.incarnation_record().replacements.empty());
   EXPECT_TRUE(was_notified(Change::returned, 2));
-  cluster.snapshot_all(8);
-  EXPECT_EQ(cluster.status(0).committed, CheckpointId(1, 8));
+  cluster_.snapshot_all(8);
+  EXPECT_EQ(cluster_.status(0).committed, CheckpointId(1, 8));
   EXPECT_FALSE(holds(4, main_shard(2)));
 }
 
 // Node 2's own copies are behind; it would bear witness against a commit that the replacement has made possible.
 TEST_F(Replacements, HelpToCommitNothingNew) {
   start(1);
-  cluster.fetching = false;
-  cluster.snapshot_all(8);
+  cluster_.fetching = false;
+  cluster_.snapshot_all(8);
   cut_off(2);
-  cluster.advance(4000);
-  cluster.release_fetches();
-  cluster.advance(4000);
-  ASSERT_FALSE(cluster.incarnation_record().replacements.empty());
-  EXPECT_EQ(cluster.status(0).committed, CheckpointId(1, 7));
-  cluster.cut.clear();
-  cluster.advance(3000);
-  EXPECT_EQ(cluster.status(0).committed, CheckpointId(1, 8));
+  cluster_.advance(4000);
+  cluster_.release_fetches();
+  cluster_.advance(4000);
+  ASSERT_FALSE(cluster_.incarnation_record().replacements.empty());
+  EXPECT_EQ(cluster_.status(0).committed, CheckpointId(1, 7));
+  cluster_.cut.clear();
+  cluster_.advance(3000);
+  EXPECT_EQ(cluster_.status(0).committed, CheckpointId(1, 8));
   EXPECT_TRUE(holds(2, main_shard(2)));
-  EXPECT_TRUE(cluster.incarnation_record().replacements.empty());
+  EXPECT_TRUE(cluster_.incarnation_record().replacements.empty());
 }
 
 TEST_F(Replacements, TakeThePlaceOfANodeThatCameBackWithoutItsMemory) {
   start(1);
-  cluster.boot(2);  // at once, under its old name
-  cluster.advance(6000);
-  ASSERT_EQ(cluster.incarnation_record().replacements.size(), 1u);
-  EXPECT_EQ(cluster.incarnation_record().replacements[0].by.node, 4u);
-  EXPECT_EQ(cluster.status(0).copies_now, 2u);
+  cluster_.boot(2);  // at once, under its old name
+  cluster_.advance(6000);
+  ASSERT_EQ(cluster_.incarnation_record().replacements.size(), 1u);
+  EXPECT_EQ(cluster_.incarnation_record().replacements[0].by.node, 4u);
+  EXPECT_EQ(cluster_.status(0).copies_now, 2u);
   EXPECT_FALSE(was_notified(Change::returned, 2));
 }
 
 TEST_F(Replacements, MayBeTheMachineThatCameBackWithoutItsMemory) {
   start(0);
-  cluster.lose(2);
-  cluster.advance(1000);
-  cluster.standbys.insert(2);
-  cluster.boot(2);
-  cluster.advance(6000);
-  ASSERT_EQ(cluster.incarnation_record().replacements.size(), 1u);
-  EXPECT_EQ(cluster.incarnation_record().replacements[0].by.node, 2u);
+  cluster_.lose(2);
+  cluster_.advance(1000);
+  cluster_.standbys.insert(2);
+  cluster_.boot(2);
+  cluster_.advance(6000);
+  ASSERT_EQ(cluster_.incarnation_record().replacements.size(), 1u);
+  EXPECT_EQ(cluster_.incarnation_record().replacements[0].by.node, 2u);
   EXPECT_TRUE(holds(2, main_shard(2)));
 }
 
 TEST_F(Replacements, AreAskedForAfterTheJobHasGoneOnAtOnce) {
   start(0);
-  cluster.lose(2);
-  cluster.start_incarnation([](Rank rank) { return rank == 2 ? 3 : rank; });
-  cluster.advance(12'000);
-  ASSERT_EQ(cluster.incarnation(), 2u);
+  cluster_.lose(2);
+  cluster_.start_incarnation([](Rank rank) { return rank == 2 ? 3 : rank; });
+  cluster_.advance(12'000);
+  ASSERT_EQ(cluster_.incarnation(), 2u);
   EXPECT_TRUE(was_notified(Change::lost, 2));
   EXPECT_TRUE(was_notified(Change::released, 2));
 }
 
 TEST_F(Replacements, LeadTheJobOnlyWhereNobodyElseDoes) {
-  for (NodeId node = 0; node < 4; ++node) cluster.lose(node);
-  cluster.standbys.insert(0);
-  for (NodeId node = 0; node < 4; ++node) cluster.boot(node);
-  cluster.advance(10'000);
-  EXPECT_NE(*cluster.current_leader(), 0u);
+  for (NodeId node = 0; node < 4; ++node) cluster_.lose(node);
+  cluster_.standbys.insert(0);
+  for (NodeId node = 0; node < 4; ++node) cluster_.boot(node);
+  cluster_.advance(10'000);
+  EXPECT_NE(*cluster_.current_leader(), 0u);
 }
 
 TEST_F(Replacements, GiveWayToAnotherWhenTheyAreLostThemselves) {
   start(2);
-  cluster.lose(2);
-  cluster.advance(6000);
-  const NodeId first = cluster.incarnation_record().replacements.at(0).by.node;
-  cluster.lose(first);
-  cluster.advance(6000);
-  ASSERT_EQ(cluster.incarnation_record().replacements.size(), 1u);
-  EXPECT_NE(cluster.incarnation_record().replacements[0].by.node, first);
-  EXPECT_EQ(cluster.status(0).copies_now, 2u);
+  cluster_.lose(2);
+  cluster_.advance(6000);
+  const NodeId first = cluster_.incarnation_record().replacements.at(0).by.node;
+  cluster_.lose(first);
+  cluster_.advance(6000);
+  ASSERT_EQ(cluster_.incarnation_record().replacements.size(), 1u);
+  EXPECT_NE(cluster_.incarnation_record().replacements[0].by.node, first);
+  EXPECT_EQ(cluster_.status(0).copies_now, 2u);
 }
 
 TEST_F(Replacements, SurviveAChangeOfLeader) {
   start(1);
-  cluster.lose(2);
-  cluster.advance(6000);
-  const auto before = cluster.incarnation_record().replacements;
-  cluster.change_leader();
-  cluster.advance(8000);
-  EXPECT_EQ(cluster.incarnation_record().replacements, before);
+  cluster_.lose(2);
+  cluster_.advance(6000);
+  const auto before = cluster_.incarnation_record().replacements;
+  cluster_.change_leader();
+  cluster_.advance(8000);
+  EXPECT_EQ(cluster_.incarnation_record().replacements, before);
   EXPECT_TRUE(holds(4, main_shard(2)));
 }
 
@@ -309,116 +309,116 @@ TEST_F(Replacements, SurviveAChangeOfLeader) {
 // could be restored meanwhile, a rule of its own awaits the replacement: see absent_replacement_test.cpp.
 TEST_F(Replacements, HaveTimeToAnswerBeforeWhatTheyAloneHoldIsLost) {
   start(1);
-  cluster.lose(2);
-  cluster.advance(6000);
+  cluster_.lose(2);
+  cluster_.advance(6000);
   ASSERT_TRUE(holds(4, main_shard(2)));
-  cluster.lose(3);
-  cluster.advance(1000);
-  cluster.stop(4);
-  cluster.advance(60'000);
-  cluster.ready.clear();
-  for (const NodeId node : {2u, 3u}) cluster.boot(node);
-  cluster.start_incarnation(own_node);
-  cluster.advance(4000);
-  EXPECT_TRUE(cluster.ready.empty());
-  EXPECT_TRUE(cluster.failed.empty());
-  cluster.resume(4);
-  cluster.advance(8000);
-  ASSERT_EQ(cluster.ready.size(), 4u);
-  for (const auto& [rank, ready] : cluster.ready) EXPECT_EQ(ready.decision.checkpoint, CheckpointId(1, 7)) << rank;
+  cluster_.lose(3);
+  cluster_.advance(1000);
+  cluster_.stop(4);
+  cluster_.advance(60'000);
+  cluster_.ready.clear();
+  for (const NodeId node : {2u, 3u}) cluster_.boot(node);
+  cluster_.start_incarnation(own_node);
+  cluster_.advance(4000);
+  EXPECT_TRUE(cluster_.ready.empty());
+  EXPECT_TRUE(cluster_.failed.empty());
+  cluster_.resume(4);
+  cluster_.advance(8000);
+  ASSERT_EQ(cluster_.ready.size(), 4u);
+  for (const auto& [rank, ready] : cluster_.ready) EXPECT_EQ(ready.decision.checkpoint, CheckpointId(1, 7)) << rank;
 }
 
 TEST_F(Replacements, AreNotTakenFromNodesThatDoNotStandBy) {
-  cluster.boot(4);
+  cluster_.boot(4);
   start(0);
-  cluster.lose(2);
-  cluster.advance(6000);
-  EXPECT_TRUE(cluster.incarnation_record().replacements.empty());
-  EXPECT_EQ(cluster.status(0).copies_now, 1u);
+  cluster_.lose(2);
+  cluster_.advance(6000);
+  EXPECT_TRUE(cluster_.incarnation_record().replacements.empty());
+  EXPECT_EQ(cluster_.status(0).copies_now, 1u);
   EXPECT_TRUE(was_notified(Change::lost, 2));
 }
 
 // It sees nobody any more, and neither it nor the others have gone.
 TEST_F(Replacements, AreNotCalledForByALeaderThatIsCutOffItself) {
   start(1);
-  const NodeId old = *cluster.current_leader();
+  const NodeId old = *cluster_.current_leader();
   cut_off(old);
-  cluster.advance(20'000);
+  cluster_.advance(20'000);
   for (NodeId node = 0; node < 4; ++node) EXPECT_EQ(was_notified(Change::lost, node), node == old) << node;
 }
 
 TEST_F(Replacements, AreNotCalledForByALeaderThatWasStoppedItself) {
   start(1);
-  const NodeId old = *cluster.current_leader();
-  cluster.stop(old);
-  cluster.advance(10'000);
-  ASSERT_NE(*cluster.current_leader(), old);
-  cluster.changes.clear();
-  cluster.resume(old);
-  cluster.advance(3'000);
-  for (const MemberChanged& notified : cluster.changes) EXPECT_NE(notified.change, Change::lost) << notified.node;
+  const NodeId old = *cluster_.current_leader();
+  cluster_.stop(old);
+  cluster_.advance(10'000);
+  ASSERT_NE(*cluster_.current_leader(), old);
+  cluster_.changes.clear();
+  cluster_.resume(old);
+  cluster_.advance(3'000);
+  for (const MemberChanged& notified : cluster_.changes) EXPECT_NE(notified.change, Change::lost) << notified.node;
 }
 
 // It draws its conclusions a second apart then; that is no pause in which it did not listen.
 TEST_F(Replacements, AreCalledForByALeaderThatHearsOfVeryManyPieces) {
-  cluster.configure = [](Config& config) {
+  cluster_.configure = [](Config& config) {
     config.node_timeout_ms = 1500;
     config.pieces_per_ms = 1;
   };
-  cluster.standbys.insert(4);
-  for (NodeId node = 0; node < 5; ++node) cluster.boot(node);
-  cluster.advance(5000);
-  cluster.start_incarnation(own_node);
-  cluster.advance(1000);
-  cluster.begin_training();
-  cluster.advance(1000);
-  ASSERT_FALSE(cluster.granted().empty());
+  cluster_.standbys.insert(4);
+  for (NodeId node = 0; node < 5; ++node) cluster_.boot(node);
+  cluster_.advance(5000);
+  cluster_.start_incarnation(own_node);
+  cluster_.advance(1000);
+  cluster_.begin_training();
+  cluster_.advance(1000);
+  ASSERT_FALSE(cluster_.granted().empty());
   Report report;
   report.node = 9;
   report.agent_id = report.sequence = 1;
   for (int i = 0; i < 2000; ++i) report.pieces.push_back(piece_of("other" + std::to_string(i), CheckpointId(1, 1), 4));
-  cluster.feed(*cluster.current_leader(), MessageArrived{9, report});
-  cluster.lose(*cluster.current_leader() == 2 ? 3 : 2);
-  cluster.advance(10'000);
-  EXPECT_EQ(cluster.incarnation_record().replacements.size(), 1u);
+  cluster_.feed(*cluster_.current_leader(), MessageArrived{9, report});
+  cluster_.lose(*cluster_.current_leader() == 2 ? 3 : 2);
+  cluster_.advance(10'000);
+  EXPECT_EQ(cluster_.incarnation_record().replacements.size(), 1u);
 }
 
 TEST_F(Replacements, AreCalledForWhenALeaderIsTheLastOneLeft) {
   start(0);
   for (NodeId node = 0; node < 4; ++node) {
-    if (node != *cluster.current_leader()) cluster.lose(node);
+    if (node != *cluster_.current_leader()) cluster_.lose(node);
   }
-  cluster.advance(15'000);
-  EXPECT_EQ(cluster.changes.size(), 3u);
+  cluster_.advance(15'000);
+  EXPECT_EQ(cluster_.changes.size(), 3u);
 }
 
 // What is found out in arranging them is told each time.
 TEST_F(Replacements, ChangeNothingInHowTheIncarnationsPlacesWereArranged) {
   for (NodeId node = 0; node < 4; ++node) {
-    cluster.domains[node] = node == 3 ? "rack2" : "rack1";
-    cluster.boot(node);
+    cluster_.domains[node] = node == 3 ? "rack2" : "rack1";
+    cluster_.boot(node);
   }
   start(2);
   const auto notified = [&] {
-    return std::count_if(cluster.notices.begin(), cluster.notices.end(),
+    return std::count_if(cluster_.notices.begin(), cluster_.notices.end(),
                          [](const auto& notice) { return notice.find("failure domains") != std::string::npos; });
   };
   ASSERT_EQ(notified(), 1);
-  cluster.lose(2);
-  cluster.advance(6000);
-  cluster.lose(cluster.incarnation_record().replacements.at(0).by.node);
-  cluster.advance(6000);
-  EXPECT_EQ(cluster.incarnation_record().replacements.size(), 1u);
+  cluster_.lose(2);
+  cluster_.advance(6000);
+  cluster_.lose(cluster_.incarnation_record().replacements.at(0).by.node);
+  cluster_.advance(6000);
+  EXPECT_EQ(cluster_.incarnation_record().replacements.size(), 1u);
   EXPECT_EQ(notified(), 1);
 }
 
 TEST_F(Replacements, KeepTheParityOfTheLostNode) {
-  cluster.protection = placement::protection_named("xor(4)");
-  for (NodeId node = 0; node < 4; ++node) cluster.boot(node);
+  cluster_.protection = placement::protection_named("xor(4)");
+  for (NodeId node = 0; node < 4; ++node) cluster_.boot(node);
   start(1);
-  cluster.lose(1);
-  cluster.advance(8000);
-  EXPECT_EQ(cluster.status(0).parity_now, 1u);
+  cluster_.lose(1);
+  cluster_.advance(8000);
+  EXPECT_EQ(cluster_.status(0).parity_now, 1u);
   EXPECT_TRUE(holds(4, main_shard(1)));
 }
 

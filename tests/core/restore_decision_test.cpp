@@ -17,14 +17,14 @@ class Recovery : public ::testing::Test {
 
   Recovery() {
     for (NodeId node = 0; node < 3; ++node) {
-      reports[node].node = node;
-      reports[node].arena_id = arena_of(node);
-      question.members.push_back({node, arena_of(node)});
-      for (const auto& shard : {main_shard(node), private_shard(node)}) names.push_back(shard);
+      reports_[node].node = node;
+      reports_[node].arena_id = arena_of(node);
+      question_.members.push_back({node, arena_of(node)});
+      for (const auto& shard : {main_shard(node), private_shard(node)}) names_.push_back(shard);
     }
-    question.shards.assign(names.begin(), names.end());
-    question.members_incarnation = incarnation;
-    question.world_size = 3;
+    question_.shards.assign(names_.begin(), names_.end());
+    question_.members_incarnation = incarnation;
+    question_.world_size = 3;
   }
 
   static std::uint64_t arena_of(NodeId node) { return 100 + node; }
@@ -32,9 +32,9 @@ class Recovery : public ::testing::Test {
   void store(NodeId node, Rank rank, std::int64_t iteration) {
     const CheckpointId checkpoint(incarnation, iteration);
     for (const auto& shard : {main_shard(rank), private_shard(rank)}) {
-      reports[node].pieces.push_back(piece_of(shard, checkpoint, 3));
+      reports_[node].pieces.push_back(piece_of(shard, checkpoint, 3));
     }
-    reports[node].newest_seen = std::max(reports[node].newest_seen, checkpoint);
+    reports_[node].newest_seen = std::max(reports_[node].newest_seen, checkpoint);
   }
   void store_everywhere(std::int64_t iteration) {
     for (Rank rank = 0; rank < 3; ++rank) {
@@ -43,20 +43,20 @@ class Recovery : public ::testing::Test {
     }
   }
   RecoveryAnswer ask(const std::vector<NodeId>& present) {
-    question.reports.clear();
-    question.missing.clear();
+    question_.reports.clear();
+    question_.missing.clear();
     for (NodeId node = 0; node < 3; ++node) {
       if (std::find(present.begin(), present.end(), node) != present.end())
-        question.reports.push_back(&reports[node]);
+        question_.reports.push_back(&reports_[node]);
       else
-        question.missing.push_back(node);
+        question_.missing.push_back(node);
     }
-    return plan_recovery(question);
+    return plan_recovery(question_);
   }
 
-  std::map<NodeId, Report> reports;
-  std::vector<std::string> names;  // of the shards
-  RecoveryQuestion question;
+  std::map<NodeId, Report> reports_;
+  std::vector<std::string> names_;  // of the shards
+  RecoveryQuestion question_;
 };
 
 TEST_F(Recovery, StartsFreshWhereNothingWasEverStored) {
@@ -68,8 +68,8 @@ TEST_F(Recovery, StartsFreshWhereNothingWasEverStored) {
 
 // What goes to storage was committed, whether any node that is left has heard of it or not.
 TEST_F(Recovery, ACommitThatOnlyStorageKnowsOfIsTheBase) {
-  question.first_commit = CheckpointId(incarnation, 2);
-  for (const std::string& name : names) question.stored.push_back(piece_of(name, CheckpointId(incarnation, 4), 3));
+  question_.first_commit = CheckpointId(incarnation, 2);
+  for (const std::string& name : names_) question_.stored.push_back(piece_of(name, CheckpointId(incarnation, 4), 3));
   EXPECT_EQ(ask({0, 1, 2}).decision.checkpoint, CheckpointId(incarnation, 4));
   EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 4));
   store_everywhere(5);
@@ -81,7 +81,7 @@ TEST_F(Recovery, ACommitThatOnlyStorageKnowsOfIsTheBase) {
 TEST_F(Recovery, KeepsACommitThatOnlyTheStoreKnowsOf) {
   store_everywhere(4);
   store_everywhere(5);
-  question.first_commit = CheckpointId(incarnation, 4);
+  question_.first_commit = CheckpointId(incarnation, 4);
   const RecoveryAnswer answer = ask({0, 1, 2});
   EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 5));
   EXPECT_EQ(answer.base, CheckpointId(incarnation, 4));
@@ -116,22 +116,22 @@ TEST_F(Recovery, HolderWithoutANewerCheckpointProvesThatItWasNotCommitted) {
 
 // Rank 0 died within its update. The others may have captured its parts, too, and committed iteration 5 without them.
 TEST_F(Recovery, APartOfADeadRankDoesNotProveThatNothingNewerWasCommitted) {
-  names = {"model", private_shard(0), private_shard(1), private_shard(2)};
-  question.shards.assign(names.begin(), names.end());
-  question.main_shard = "model";
-  question.private_shards = {names[1], names[2], names[3]};
-  question.members_share = true;
+  names_ = {"model", private_shard(0), private_shard(1), private_shard(2)};
+  question_.shards.assign(names_.begin(), names_.end());
+  question_.main_shard = "model";
+  question_.private_shards = {names_[1], names_[2], names_[3]};
+  question_.members_share = true;
   const auto add = [&](NodeId node, const std::string& shard, std::int64_t iteration) {
-    reports[node].pieces.push_back(piece_of(shard, CheckpointId(incarnation, iteration), 3));
+    reports_[node].pieces.push_back(piece_of(shard, CheckpointId(incarnation, iteration), 3));
   };
   for (const auto& part : parts_of("model", 3)) add(0, part, 4);
   for (const Rank rank : {1u, 2u}) add(1, private_shard(rank), 4);
-  reports[1].arena_id += 50;  // what it has came from elsewhere
+  reports_[1].arena_id += 50;  // what it has came from elsewhere
   add(0, private_shard(0), 4);
-  reports[0].newest_seen = CheckpointId(incarnation, 4);
+  reports_[0].newest_seen = CheckpointId(incarnation, 4);
   EXPECT_FALSE(ask({0, 1}).decision.status_unknown);
   add(0, private_shard(0), 5);
-  reports[0].newest_seen = CheckpointId(incarnation, 5);
+  reports_[0].newest_seen = CheckpointId(incarnation, 5);
   const RecoveryAnswer answer = ask({0, 1});
   EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
   EXPECT_TRUE(answer.decision.status_unknown);
@@ -145,7 +145,7 @@ TEST_F(Recovery, ANewerCheckpointThatEveryHolderLeftHasMayHaveBeenCommitted) {
     }
   }
   store(2, 2, 4);
-  reports[2].arena_id += 50;  // what it has came from elsewhere: it was not a member
+  reports_[2].arena_id += 50;  // what it has came from elsewhere: it was not a member
   const RecoveryAnswer answer = ask({0, 1, 2});
   EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
   EXPECT_TRUE(answer.decision.status_unknown);
@@ -154,7 +154,7 @@ TEST_F(Recovery, ANewerCheckpointThatEveryHolderLeftHasMayHaveBeenCommitted) {
 
 TEST_F(Recovery, SaysBehindWhenAKnownCommitIsLost) {
   store_everywhere(4);
-  reports[1].highest_commit = CheckpointId(incarnation, 7);
+  reports_[1].highest_commit = CheckpointId(incarnation, 7);
   const RecoveryAnswer answer = ask({0, 1, 2});
   EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
   EXPECT_TRUE(answer.decision.behind);
@@ -163,15 +163,15 @@ TEST_F(Recovery, SaysBehindWhenAKnownCommitIsLost) {
 
 TEST_F(Recovery, SaysBehindWhenOnlyTheStoreKnowsOfTheCommit) {
   store_everywhere(4);
-  question.first_commit = CheckpointId(incarnation + 1, 1);
+  question_.first_commit = CheckpointId(incarnation + 1, 1);
   EXPECT_TRUE(ask({0, 1, 2}).decision.behind);
 }
 
 // An incarnation that wrote it down as its base and was lost before it told anybody.
 TEST_F(Recovery, SaysBehindWhenWhatTheLastIncarnationWentOnFromWasACommit) {
   store_everywhere(4);
-  question.members_incarnation = incarnation + 1;
-  question.restored = question.base = CheckpointId(incarnation, 5);
+  question_.members_incarnation = incarnation + 1;
+  question_.restored = question_.base = CheckpointId(incarnation, 5);
   const RecoveryAnswer answer = ask({0, 1, 2});
   EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
   EXPECT_TRUE(answer.decision.behind);
@@ -181,9 +181,9 @@ TEST_F(Recovery, SaysBehindWhenWhatTheLastIncarnationWentOnFromWasACommit) {
 // The nodes that may have heard that it was committed were lost before that incarnation, its own know nothing of it.
 TEST_F(Recovery, RestoredCheckpointOfTheLastIncarnationMayHaveBeenACommit) {
   store_everywhere(4);
-  question.members_incarnation = incarnation + 1;
-  question.base = CheckpointId(incarnation, 4);
-  question.restored = CheckpointId(incarnation, 5);
+  question_.members_incarnation = incarnation + 1;
+  question_.base = CheckpointId(incarnation, 4);
+  question_.restored = CheckpointId(incarnation, 5);
   const RecoveryAnswer answer = ask({0, 1, 2});
   EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
   EXPECT_FALSE(answer.decision.behind);
@@ -198,7 +198,7 @@ TEST_F(Recovery, RestoredCheckpointOfTheLastIncarnationMayHaveBeenACommit) {
 TEST_F(Recovery, PassesOverWhatRanksCapturedDifferentlyAndSaysSo) {
   store_everywhere(4);
   store_everywhere(5);
-  for (PieceInfo& piece : reports[1].pieces) {
+  for (PieceInfo& piece : reports_[1].pieces) {
     if (piece.shard == main_shard(0) && piece.checkpoint == CheckpointId(incarnation, 5)) piece.root_digest += 1;
   }
   const RecoveryAnswer answer = ask({0, 1, 2});
@@ -216,12 +216,12 @@ TEST_F(Recovery, ParityTellsWhatElseRanksCaptured) {
     PieceInfo parity = piece_of(parity_name(1, {shard.shard, main_shard(2)}, 1), shard.checkpoint, 3);
     parity.parity_manifest = {
         1, 1, {{shard.shard, shard.length_bytes, shard.layout_bytes, shard.root_digest + change}, {}}};
-    reports[2].pieces.push_back(parity);
+    reports_[2].pieces.push_back(parity);
   };
   add_parity(0);
   EXPECT_EQ(ask({0, 1, 2}).decision.checkpoint, CheckpointId(incarnation, 5));
   EXPECT_EQ(ask({0, 1, 2}).alarm, "");
-  reports[2].pieces.pop_back();
+  reports_[2].pieces.pop_back();
   add_parity(1);
   EXPECT_EQ(ask({0, 1, 2}).decision.checkpoint, CheckpointId(incarnation, 4));
   EXPECT_THAT(ask({0, 1, 2}).alarm, HasSubstr("node 2 does not match node 0"));
@@ -229,7 +229,7 @@ TEST_F(Recovery, ParityTellsWhatElseRanksCaptured) {
 
 TEST_F(Recovery, AReplacedNodeIsNoWitness) {
   store_everywhere(4);
-  for (NodeId node = 0; node < 3; ++node) reports[node].arena_id += 50;  // answer under the old names, know nothing
+  for (NodeId node = 0; node < 3; ++node) reports_[node].arena_id += 50;  // answer under the old names, know nothing
   const RecoveryAnswer answer = ask({0, 1, 2});
   EXPECT_EQ(answer.decision.verdict, Verdict::restore);
   EXPECT_TRUE(answer.decision.status_unknown);
@@ -238,7 +238,7 @@ TEST_F(Recovery, AReplacedNodeIsNoWitness) {
 
 TEST_F(Recovery, WaitsForTheNodesThatMightCompleteWhatIsLost) {
   store(0, 0, 4);
-  reports[0].highest_commit = CheckpointId(incarnation, 4);
+  reports_[0].highest_commit = CheckpointId(incarnation, 4);
   const RecoveryAnswer answer = ask({0});
   EXPECT_EQ(answer.decision.verdict, Verdict::lost);
   EXPECT_FALSE(answer.final);
@@ -248,7 +248,7 @@ TEST_F(Recovery, WaitsForTheNodesThatMightCompleteWhatIsLost) {
 TEST_F(Recovery, KeepsTheLastCommitUntilANewerCheckpointIsSafe) {
   store_everywhere(4);
   store_everywhere(5);
-  reports[2].highest_commit = CheckpointId(incarnation, 4);
+  reports_[2].highest_commit = CheckpointId(incarnation, 4);
   const RecoveryAnswer answer = ask({0, 1, 2});
   EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 5));
   EXPECT_EQ(answer.base, CheckpointId(incarnation, 4));
@@ -257,12 +257,12 @@ TEST_F(Recovery, KeepsTheLastCommitUntilANewerCheckpointIsSafe) {
 // Nobody is known to be missing, and nobody to be all.
 TEST_F(Recovery, WaitsAndSaysThatItCannotTellWhereNobodyKnowsWhoTookPartInTheLastIncarnation) {
   store_everywhere(4);
-  question.members.clear();
+  question_.members.clear();
   EXPECT_FALSE(ask({0, 1, 2}).final);
-  question.members_are_lost = true;
+  question_.members_are_lost = true;
   EXPECT_FALSE(ask({0, 1, 2}).final);
   EXPECT_TRUE(ask({0, 1, 2}).decision.status_unknown);
-  for (auto& [node, report] : reports) report.pieces.clear();
+  for (auto& [node, report] : reports_) report.pieces.clear();
   EXPECT_EQ(ask({0, 1, 2}).decision.verdict, Verdict::fresh);
   EXPECT_FALSE(ask({0, 1, 2}).final);
   EXPECT_TRUE(ask({0, 1, 2}).decision.status_unknown);
@@ -270,9 +270,9 @@ TEST_F(Recovery, WaitsAndSaysThatItCannotTellWhereNobodyKnowsWhoTookPartInTheLas
 
 // The store lost the incarnation's record.
 TEST_F(Recovery, StartsFreshAtOnceOnlyIfNoNodeHasEverHadAPiece) {
-  question.members.clear();
+  question_.members.clear();
   EXPECT_TRUE(ask({0, 1, 2}).final) << "a first start ended before it was decided";
-  reports[1].newest_seen = CheckpointId(incarnation, 4);
+  reports_[1].newest_seen = CheckpointId(incarnation, 4);
   const RecoveryAnswer answer = ask({0, 1, 2});
   EXPECT_EQ(answer.decision.verdict, Verdict::fresh);
   EXPECT_FALSE(answer.final) << "another node may have all of a checkpoint";
@@ -280,13 +280,13 @@ TEST_F(Recovery, StartsFreshAtOnceOnlyIfNoNodeHasEverHadAPiece) {
 
 TEST_F(Recovery, VoidCheckpointStaysVoidAfterAnIncarnationWithoutCaptures) {
   store_everywhere(5);
-  question.members_incarnation = incarnation + 1;
-  question.restored = CheckpointId(incarnation, 5);
-  question.base = CheckpointId(incarnation - 1, 2);
-  reports[2].highest_commit = CheckpointId(incarnation - 1, 4);
+  question_.members_incarnation = incarnation + 1;
+  question_.restored = CheckpointId(incarnation, 5);
+  question_.base = CheckpointId(incarnation - 1, 2);
+  reports_[2].highest_commit = CheckpointId(incarnation - 1, 4);
   EXPECT_EQ(ask({0, 1, 2}).decision.checkpoint, CheckpointId(incarnation, 5));
   EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation - 1, 2));
-  reports[1].highest_commit = CheckpointId(incarnation, 4);
+  reports_[1].highest_commit = CheckpointId(incarnation, 4);
   EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 4));
 }
 
@@ -294,32 +294,32 @@ TEST_F(Recovery, VoidCheckpointStaysVoidAfterAnIncarnationWithoutCaptures) {
 TEST_F(Recovery, KeepsTheOlderCommitUntilAReturnedOneHasItsCopiesAgain) {
   store_everywhere(4);
   store_everywhere(5);
-  for (const NodeId node : {0u, 1u}) reports[node].highest_commit = CheckpointId(incarnation, 5);
+  for (const NodeId node : {0u, 1u}) reports_[node].highest_commit = CheckpointId(incarnation, 5);
   EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 5)) << "no incarnation passed it over";
-  question.members_incarnation = incarnation + 1;
-  question.restored = question.base = CheckpointId(incarnation, 4);
+  question_.members_incarnation = incarnation + 1;
+  question_.restored = question_.base = CheckpointId(incarnation, 4);
   EXPECT_EQ(ask({0, 1, 2}).decision.checkpoint, CheckpointId(incarnation, 5));
   EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 4));
-  question.first_commit = CheckpointId(incarnation, 5);
+  question_.first_commit = CheckpointId(incarnation, 5);
   EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 4));
-  question.members_incarnation = 0;
-  question.restored = question.base = CheckpointId();
+  question_.members_incarnation = 0;
+  question_.restored = question_.base = CheckpointId();
   EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 5)) << "nobody knows of a last incarnation";
 }
 
 // The last incarnation went back to checkpoint 4, which is lost now. What lies beyond is void.
 TEST_F(Recovery, DoesNotAskForAsManyRanksAsCapturedWhatTheJobWentBackFrom) {
   store_everywhere(5);
-  reports[0].highest_commit = CheckpointId(incarnation, 4);
-  question.world_size = 2;
-  question.members_incarnation = incarnation + 1;
-  question.restored = question.base = CheckpointId(incarnation, 4);
+  reports_[0].highest_commit = CheckpointId(incarnation, 4);
+  question_.world_size = 2;
+  question_.members_incarnation = incarnation + 1;
+  question_.restored = question_.base = CheckpointId(incarnation, 4);
   EXPECT_EQ(ask({0, 1, 2}).decision.verdict, Verdict::lost);
 }
 
 TEST_F(Recovery, RefusesWhatIsOfAnotherWorldSize) {
   store_everywhere(4);
-  question.world_size = 2;
+  question_.world_size = 2;
   EXPECT_EQ(ask({0, 1, 2}).decision.verdict, Verdict::mismatch);
 }
 

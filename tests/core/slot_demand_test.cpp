@@ -11,15 +11,17 @@ constexpr Rank rank = 0;
 class OneRank : public ::testing::Test {
  protected:
   OneRank() {
-    node.follow(lone_leader, 5);
-    node.handle(TrainerHello{rank, 50, 0, 1, main_shard(rank), private_shard(rank)});
-    node.handle(RestoreAsked{rank});
+    node_.follow(lone_leader, 5);
+    node_.handle(TrainerHello{rank, 50, 0, 1, main_shard(rank), private_shard(rank)});
+    node_.handle(RestoreAsked{rank});
     obey();
-    node.handle(RestoreDone{rank});
+    node_.handle(RestoreDone{rank});
     reserve(2);
   }
 
-  void reserve(std::uint8_t slots) { node.handle(SegmentsReady{rank, {main_shard(rank), private_shard(rank)}, slots}); }
+  void reserve(std::uint8_t slots) {
+    node_.handle(SegmentsReady{rank, {main_shard(rank), private_shard(rank)}, slots});
+  }
   void obey(CheckpointId committed = {}) {
     Directive directive;
     directive.leader = lone_leader;
@@ -29,24 +31,24 @@ class OneRank : public ::testing::Test {
     directive.decision.verdict = Verdict::fresh;
     directive.admitted.push_back({rank, 50, Share{}});
     directive.committed = committed;
-    node.receive(lone_leader, directive);
+    node_.receive(lone_leader, directive);
   }
-  std::size_t grants() const { return node.all<GrantSlots>().size(); }
+  std::size_t grants() const { return node_.all<GrantSlots>().size(); }
   // The trainer offers an iteration. It takes it if it has a grant, as it then does.
   void offer(std::int64_t iteration) {
-    if (grants() == used_grants_) return node.handle(Progress{rank, iteration, -1});
+    if (grants() == used_grants_) return node_.handle(Progress{rank, iteration, -1});
     ++used_grants_;
     const CheckpointId checkpoint(1, iteration);
-    node.handle(
+    node_.handle(
         Captured{rank, {piece_of(main_shard(rank), checkpoint, 1), piece_of(private_shard(rank), checkpoint, 1)}});
     newest_ = checkpoint;
   }
   // The newest capture is committed, and older pieces' slots are free again.
   void commit() {
-    const std::size_t before = node.all<DropSlot>().size();
+    const std::size_t before = node_.all<DropSlot>().size();
     obey(newest_);
-    const auto drops = node.all<DropSlot>();
-    for (std::size_t i = before; i < drops.size(); ++i) node.handle(SlotReleased{drops[i].slot});
+    const auto drops = node_.all<DropSlot>();
+    for (std::size_t i = before; i < drops.size(); ++i) node_.handle(SlotReleased{drops[i].slot});
   }
   // The iteration after a capture comes before its commit, so it finds no slot.
   void train_while_replication_takes_longer(int captures) {
@@ -62,9 +64,9 @@ class OneRank : public ::testing::Test {
       commit();
     }
   }
-  std::vector<AddSlots> added() const { return node.all<AddSlots>(); }
+  std::vector<AddSlots> added() const { return node_.all<AddSlots>(); }
 
-  LoneNode node{Config{}};
+  LoneNode node_{Config{}};
   std::int64_t iteration_ = 0;
 
  private:
@@ -75,7 +77,7 @@ class OneRank : public ::testing::Test {
 
 TEST_F(OneRank, CapturesEveryIterationIntoTwoSlotsWhereEachIsCommittedBeforeTheNext) {
   train_while_traffic_fits(100);
-  EXPECT_EQ(node.find(main_shard(rank), CheckpointId(1, 100)) != nullptr, true);
+  EXPECT_EQ(node_.find(main_shard(rank), CheckpointId(1, 100)) != nullptr, true);
   EXPECT_TRUE(added().empty());
 }
 
@@ -92,8 +94,8 @@ TEST_F(OneRank, SkipsNothingMoreOnceItHasAThirdSlot) {
   const std::int64_t first = iteration_ + 1;
   offer(++iteration_);
   offer(++iteration_);  // the one before is not committed yet
-  EXPECT_NE(node.find(main_shard(rank), CheckpointId(1, first)), nullptr);
-  EXPECT_NE(node.find(main_shard(rank), CheckpointId(1, first + 1)), nullptr);
+  EXPECT_NE(node_.find(main_shard(rank), CheckpointId(1, first)), nullptr);
+  EXPECT_NE(node_.find(main_shard(rank), CheckpointId(1, first + 1)), nullptr);
 }
 
 TEST_F(OneRank, AsksForNoFourthSlotWithoutStorage) {
@@ -118,7 +120,7 @@ TEST_F(OneRank, AsksForNothingBecauseOfOneLongWait) {
 // It may be full of what is still replicated, and an iteration that all ranks skip needs no slot.
 TEST_F(OneRank, DoesNotCountIterationsThatItSkipsThoughItHasAGrant) {
   for (int i = 0; i < 40; ++i) {
-    node.handle(Progress{rank, ++iteration_, -1});
+    node_.handle(Progress{rank, ++iteration_, -1});
     train_while_traffic_fits(1);
   }
   EXPECT_TRUE(added().empty());

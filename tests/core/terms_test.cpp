@@ -104,29 +104,29 @@ class AFormerLeader : public testing::Test {
     incarnation_record_.epoch = epoch_of(1, former);
     incarnation_record_.decision.verdict = Verdict::fresh;
     incarnation_record_.assignments = name_of(1, assignments_);
-    node.follow(former, incarnation_record_, assignments_);
+    node_.follow(former, incarnation_record_, assignments_);
   }
 
   // The third node reports to the present leader.
   void pass(TimeMs ms, bool former_speaks) {
-    for (const TimeMs end = node.now + ms; node.now < end;) {
-      node.now += 100;
-      if (former_speaks) node.receive(former, order());
-      node.handle(Tick{});
-      if (node.status().is_leader) node.receive(third, report());
+    for (const TimeMs end = node_.now + ms; node_.now < end;) {
+      node_.now += 100;
+      if (former_speaks) node_.receive(former, order());
+      node_.handle(Tick{});
+      if (node_.status().is_leader) node_.receive(third, report());
     }
   }
   void pass_until_elected(bool former_speaks) {
-    while (!node.status().is_leader && node.now < 20'000) pass(100, former_speaks);
-    ASSERT_TRUE(node.status().is_leader);
+    while (!node_.status().is_leader && node_.now < 20'000) pass(100, former_speaks);
+    ASSERT_TRUE(node_.status().is_leader);
   }
   bool is_called_lost() const {
-    const auto changes = node.all<MemberChanged>();
+    const auto changes = node_.all<MemberChanged>();
     return std::any_of(changes.begin(), changes.end(),
                        [](const auto& each) { return each.change == Change::lost && each.node == former; });
   }
 
-  LoneNode node{config_of(here)};
+  LoneNode node_{config_of(here)};
 
  private:
   Directive order() {
@@ -142,8 +142,8 @@ class AFormerLeader : public testing::Test {
     report.arena_id = 100 + third;
     report.agent_id = 1;
     report.sequence = ++sequence_;
-    report.epoch = node.status().epoch;
-    report.directive = node.newest_to<Directive>(third).sequence;
+    report.epoch = node_.status().epoch;
+    report.directive = node_.newest_to<Directive>(third).sequence;
     return report;
   }
 

@@ -66,7 +66,7 @@ class GpuLoopTest : public HeldCudaEngineTest {
  protected:
   // Enqueues the work of an iteration. The copy before it cannot land before `begins` is true.
   void work(std::int64_t iteration, std::function<bool()> begins) {
-    works_.push_back([this, iteration, begins = std::move(begins)] {
+    works_.emplace_back([this, iteration, begins = std::move(begins)] {
       EXPECT_TRUE(eventually(begins));
       buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
       if (iteration > 0) {

@@ -25,8 +25,8 @@ Deadline late() { return Deadline::in_ms(50'000); }
 // One member of a group. All of a test are driven by one thread, in turns.
 class Member {
  public:
-  Member(const nccl::UniqueId& id, std::uint32_t count, std::uint32_t number, std::vector<std::vector<std::byte>> state,
-         const CudaExchange::Settings& settings)
+  Member(const nccl::UniqueId& id, std::uint32_t count, std::uint32_t number,
+         const std::vector<std::vector<std::byte>>& state, const CudaExchange::Settings& settings)
       : piece_(state),
         comm_(std::make_shared<NcclComm>(id, static_cast<int>(count), static_cast<int>(number))),
         exchange_(std::make_unique<CudaExchange>(comm_, settings)) {}

@@ -21,7 +21,6 @@ extern "C" {
 extern const char* echo_name;
 extern std::uint64_t echo_arguments[8];
 extern void* echo_made;
-// NOLINTBEGIN(readability-identifier-naming): names of NCCL
 #define CKPT_SAME(name) int name(const void*, void*, std::size_t, int, int, void*, void*);
 CKPT_SAME(ncclAllReduce)
 CKPT_SAME(ncclReduceScatter)
@@ -55,7 +54,6 @@ int ncclCommInitAll(void**, int, const int*);
 int ncclCommSplit(void*, int, int, void**, void*);
 int ncclCommShrink(void*, int*, int, void**, void*, int);
 const char* ncclGetLastError(void*);
-// NOLINTEND(readability-identifier-naming)
 ckpt_interpose_attach_function ckpt_interpose_attach;
 ckpt_interpose_detach_function ckpt_interpose_detach;
 ckpt_interpose_static_nccl_function ckpt_interpose_static_nccl;
@@ -83,12 +81,12 @@ Parameter value_of(int which) {
 }
 
 // Calls the function with a different value for each parameter.
-template <class... Parameters, std::size_t... Which>
-void expect_forwarded(const char* name, int (*function)(Parameters...), std::index_sequence<Which...>) {
-  const std::tuple<Parameters...> values(value_of<Parameters>(static_cast<int>(Which))...);
-  EXPECT_EQ(function(std::get<Which>(values)...), 4) << name;
+template <class... Parameters, std::size_t... which>
+void expect_forwarded(const char* name, int (*function)(Parameters...), std::index_sequence<which...>) {
+  const std::tuple<Parameters...> values(value_of<Parameters>(static_cast<int>(which))...);
+  EXPECT_EQ(function(std::get<which>(values)...), 4) << name;
   EXPECT_STREQ(echo_name, name);
-  const std::array<std::uint64_t, sizeof...(Which)> expected = {as_number(std::get<Which>(values))...};
+  const std::array<std::uint64_t, sizeof...(which)> expected = {as_number(std::get<which>(values))...};
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(echo_arguments[i], expected[i]) << name << " " << i;
 }
 template <class... Parameters>

@@ -8,7 +8,7 @@
 #include "src/interpose/interface.h"
 
 extern "C" {
-const char* ncclGetLastError(ckpt::device::nccl::Communicator* communicator);  // NOLINT: a name of NCCL
+const char* ncclGetLastError(ckpt::device::nccl::Communicator* communicator);
 ckpt_interpose_attach_function ckpt_interpose_attach;
 ckpt_interpose_detach_function ckpt_interpose_detach;
 ckpt_interpose_abort_function ckpt_interpose_abort;

@@ -10,7 +10,6 @@ namespace ckpt::testing_support {
 
 namespace nccl = device::nccl;
 
-// NOLINTBEGIN(readability-identifier-naming): names of NCCL
 extern "C" {
 nccl::GetVersion ncclGetVersion;
 nccl::GetErrorString ncclGetErrorString;
@@ -23,14 +22,15 @@ nccl::GroupEnd ncclGroupEnd;
 nccl::Send ncclSend;
 nccl::Recv ncclRecv;
 }
-// NOLINTEND(readability-identifier-naming)
 
 // The functions that control the test double. With a real NCCL they are null.
 struct NcclButtons {
+// NOLINTBEGIN(bugprone-macro-parentheses): a declaration
 #define CKPT_BUTTON(name)                                                                     \
   decltype(&ckpt_nccl_double_##name) name = Buttons::find<decltype(ckpt_nccl_double_##name)>( \
       "ckpt_nccl_"                                                                            \
       "double_" #name)
+  // NOLINTEND(bugprone-macro-parentheses)
   CKPT_BUTTON(reset);
   CKPT_BUTTON(hang);
   CKPT_BUTTON(slow);

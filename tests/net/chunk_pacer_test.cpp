@@ -59,11 +59,11 @@ void wait_until(const std::function<bool()>& is_so) {
 class ChunkPacerTest : public ::testing::Test {
  protected:
   explicit ChunkPacerTest(std::int64_t progress_timeout_ms = 3000, std::size_t sub_buffers = 4)
-      : one(with(1, 100, progress_timeout_ms, sub_buffers)),
-        two(with(2, 200, progress_timeout_ms, sub_buffers), &pacer) {
-    one.knows(two);
-    two.knows(one);
-    two.serves(name, data, "manifest");
+      : one_(with(1, 100, progress_timeout_ms, sub_buffers)),
+        two_(with(2, 200, progress_timeout_ms, sub_buffers), &pacer_) {
+    one_.knows(two_);
+    two_.knows(one_);
+    two_.serves(name, data_, "manifest");
   }
   static TransportOptions with(PeerId node, std::uint64_t instance, std::int64_t progress_timeout_ms,
                                std::size_t sub_buffers) {
@@ -75,63 +75,63 @@ class ChunkPacerTest : public ::testing::Test {
   void expect_whole(MemorySink& sink) {
     EXPECT_EQ(sink.end(), FetchEnd::complete);
     EXPECT_TRUE(sink.in_order);
-    EXPECT_EQ(sink.data, data);
+    EXPECT_EQ(sink.data, data_);
   }
 
-  const std::vector<std::byte> data = pattern(5 * (1u << 20) + 777, 3);
-  TestChunkPacer pacer;
-  Node one;
-  Node two;
+  const std::vector<std::byte> data_ = pattern(5 * (1u << 20) + 777, 3);
+  TestChunkPacer pacer_;
+  Node one_;
+  Node two_;
 };
 
 TEST_F(ChunkPacerTest, AChunkIsUnderWayUntilItsReceiverHasIt) {
-  expect_whole(*one.fetch(2, name));
-  const auto sizes = pacer.sizes.wait_for(6);  // of 1 MiB
+  expect_whole(*one_.fetch(2, name));
+  const auto sizes = pacer_.sizes.wait_for(6);  // of 1 MiB
   ASSERT_EQ(sizes.size(), 6u);
-  EXPECT_EQ(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}), data.size());
-  EXPECT_TRUE(pacer.in_order);
-  EXPECT_LE(pacer.most_under_way, 4u);
+  EXPECT_EQ(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}), data_.size());
+  EXPECT_TRUE(pacer_.in_order);
+  EXPECT_LE(pacer_.most_under_way, 4u);
 }
 
 TEST_F(ChunkPacerTest, WhatMustBeAloneIsAlone) {
-  pacer.rule([](std::size_t left_bytes, std::size_t under_way) { return under_way == 0 ? left_bytes : 0; });
-  const auto first = one.fetch(2, name), second = one.fetch(2, name);
+  pacer_.rule([](std::size_t left_bytes, std::size_t under_way) { return under_way == 0 ? left_bytes : 0; });
+  const auto first = one_.fetch(2, name), second = one_.fetch(2, name);
   expect_whole(*first);
   expect_whole(*second);
-  EXPECT_EQ(pacer.most_under_way, 1u) << "of two pieces together";
+  EXPECT_EQ(pacer_.most_under_way, 1u) << "of two pieces together";
 }
 
 TEST_F(ChunkPacerTest, ChunksAreCutToWhatIsAllowedAtMultiplesOfAGrain) {
-  pacer.rule([](std::size_t, std::size_t) { return 3 * grain + 5; });
-  expect_whole(*one.fetch(2, name));
-  const std::size_t whole = data.size() / (3 * grain);
-  const auto sizes = pacer.sizes.wait_for(whole + 1);
+  pacer_.rule([](std::size_t, std::size_t) { return 3 * grain + 5; });
+  expect_whole(*one_.fetch(2, name));
+  const std::size_t whole = data_.size() / (3 * grain);
+  const auto sizes = pacer_.sizes.wait_for(whole + 1);
   ASSERT_EQ(sizes.size(), whole + 1);
   for (std::size_t i = 0; i < whole; ++i) EXPECT_EQ(sizes[i], 3 * grain);
-  EXPECT_EQ(sizes.back(), data.size() % (3 * grain));
+  EXPECT_EQ(sizes.back(), data_.size() % (3 * grain));
 }
 
 TEST_F(ChunkPacerTest, SendsNothingUntilItIsAllowed) {
   std::atomic<std::size_t> allowed{2 * grain};
-  pacer.rule(
+  pacer_.rule(
       [&](std::size_t left_bytes, std::size_t) { return std::min<std::size_t>(left_bytes, allowed.exchange(0)); });
-  const auto sink = one.fetch(2, name);
+  const auto sink = one_.fetch(2, name);
   EXPECT_EQ(sink->receive_buffers.wait_for(1).size(), 1u);
-  const std::size_t refused = pacer.refused;
-  wait_until([&] { return pacer.refused > refused + 20; });
+  const std::size_t refused = pacer_.refused;
+  wait_until([&] { return pacer_.refused > refused + 20; });
   EXPECT_EQ(sink->receive_buffers.count(), 1u);
   EXPECT_EQ(sink->gpu_received_bytes, 2 * grain);
-  pacer.rule([](std::size_t left_bytes, std::size_t) { return left_bytes; });
+  pacer_.rule([](std::size_t left_bytes, std::size_t) { return left_bytes; });
   expect_whole(*sink);
 }
 
 TEST_F(ChunkPacerTest, UrgentFetchWaitsForNobody) {
-  pacer.rule([](std::size_t, std::size_t) { return 0; });
-  const auto patient = one.fetch(2, name);
-  wait_until([&] { return pacer.refused > 0; });
-  expect_whole(*one.fetch(2, name, FetchPart{.urgent = true}));
+  pacer_.rule([](std::size_t, std::size_t) { return 0; });
+  const auto patient = one_.fetch(2, name);
+  wait_until([&] { return pacer_.refused > 0; });
+  expect_whole(*one_.fetch(2, name, FetchPart{.urgent = true}));
   EXPECT_EQ(patient->receive_buffers.count(), 0u);
-  pacer.rule([](std::size_t left_bytes, std::size_t) { return left_bytes; });
+  pacer_.rule([](std::size_t left_bytes, std::size_t) { return left_bytes; });
   expect_whole(*patient);
 }
 
@@ -148,20 +148,20 @@ class FickleSink : public MemorySink {
 
 TEST_F(ChunkPacerTest, WhatIsNotWantedAnyMoreIsNotWaitedFor) {
   std::atomic<std::size_t> allowed{grain};
-  pacer.rule([&](std::size_t, std::size_t) { return allowed.exchange(0); });
+  pacer_.rule([&](std::size_t, std::size_t) { return allowed.exchange(0); });
   const auto sink = std::make_shared<FickleSink>();
-  one.transport->fetch(2, name, sink, 25000);
+  one_.transport->fetch(2, name, sink, 25000);
   EXPECT_EQ(sink->end(), FetchEnd::refused);
   EXPECT_EQ(sink->gpu_received_bytes, grain);
 }
 
 TEST_F(ChunkPacerTest, ManyThatWaitDoNotKeepOutWhatIsUrgent) {
-  pacer.rule([](std::size_t, std::size_t) { return 0; });
+  pacer_.rule([](std::size_t, std::size_t) { return 0; });
   std::vector<std::shared_ptr<MemorySink>> patient;
-  for (int i = 0; i < 20; ++i) patient.push_back(one.fetch(2, name));
-  wait_until([&] { return pacer.refused > 0; });
-  expect_whole(*one.fetch(2, name, FetchPart{.urgent = true}));
-  pacer.rule([](std::size_t left_bytes, std::size_t) { return left_bytes; });
+  for (int i = 0; i < 20; ++i) patient.push_back(one_.fetch(2, name));
+  wait_until([&] { return pacer_.refused > 0; });
+  expect_whole(*one_.fetch(2, name, FetchPart{.urgent = true}));
+  pacer_.rule([](std::size_t left_bytes, std::size_t) { return left_bytes; });
   for (const auto& sink : patient) expect_whole(*sink);
 }
 
@@ -191,16 +191,16 @@ class HurriedChunkPacerTest : public ChunkPacerTest {
 
 TEST_F(ImpatientChunkPacerTest, AnAskerDoesNotGiveUpASourceThatSaysItWaits) {
   const auto opened_at = Clock::now() + std::chrono::milliseconds(2500);
-  pacer.rule([=](std::size_t left_bytes, std::size_t) { return Clock::now() < opened_at ? 0 : left_bytes; });
-  expect_whole(*one.fetch(2, name, 1500));  // in all, and 1000 ms without a sign of life
+  pacer_.rule([=](std::size_t left_bytes, std::size_t) { return Clock::now() < opened_at ? 0 : left_bytes; });
+  expect_whole(*one_.fetch(2, name, 1500));  // in all, and 1000 ms without a sign of life
 }
 
 TEST_F(HurriedChunkPacerTest, HangingAskerDelaysNobody) {
-  pacer.rule([](std::size_t left_bytes, std::size_t under_way) { return under_way == 0 ? left_bytes : 0; });
+  pacer_.rule([](std::size_t left_bytes, std::size_t under_way) { return under_way == 0 ? left_bytes : 0; });
   const auto hanging = std::make_shared<BusySink>();
-  one.transport->fetch(2, name, hanging, 25000);
+  one_.transport->fetch(2, name, hanging, 25000);
   EXPECT_EQ(hanging->receive_buffers.wait_for(4).size(), 4u);
-  expect_whole(*one.fetch(2, name));
+  expect_whole(*one_.fetch(2, name));
   EXPECT_EQ(hanging->ends.count(), 0u);
   EXPECT_EQ(hanging->end(), FetchEnd::timed_out) << "in the end";
   EXPECT_EQ(hanging->receive_buffers.count(), 4u) << "as many as there are buffers";
@@ -212,16 +212,16 @@ class SubBufferTest : public ChunkPacerTest {
 };
 
 TEST_F(SubBufferTest, SendsNoMoreThanTheReceiverHasRoomFor) {
-  pacer.rule([](std::size_t left_bytes, std::size_t under_way) {
+  pacer_.rule([](std::size_t left_bytes, std::size_t under_way) {
     return under_way == 0 ? std::min(left_bytes, 4 * grain) : 0;
   });
   const auto sink = std::make_shared<BusySink>();
-  one.transport->fetch(2, name, sink, 25000);
+  one_.transport->fetch(2, name, sink, 25000);
   EXPECT_EQ(sink->receive_buffers.wait_for(2).size(), 2u);
-  EXPECT_EQ(pacer.sizes.wait_for(2).size(), 2u) << "they are off the wire all the same";
+  EXPECT_EQ(pacer_.sizes.wait_for(2).size(), 2u) << "they are off the wire all the same";
   for (std::size_t done = 1; done <= 5; ++done) {
     sink->done = done;
-    EXPECT_EQ(pacer.sizes.wait_for(done + 2).size(), done + 2);
+    EXPECT_EQ(pacer_.sizes.wait_for(done + 2).size(), done + 2);
     EXPECT_EQ(sink->receive_buffers.wait_for(done + 2).size(), done + 2);
   }
   sink->done = SIZE_MAX / 2;

@@ -201,8 +201,8 @@ class ReadingOneByOne : public ReadingInTheBackground {
       left_.count_down();
     };
   }
-  void read(ReadQueue& queue, const std::string& name, std::stop_token stop = {}) {
-    queue.read("rank0", {1, 1}, {0, 100}, bytes_.data(), ends(name), std::move(stop));
+  void read(ReadQueue& queue, const std::string& name, const std::stop_token& stop = {}) {
+    queue.read("rank0", {1, 1}, {0, 100}, bytes_.data(), ends(name), stop);
   }
   std::vector<std::string> ended() {
     left_.wait();

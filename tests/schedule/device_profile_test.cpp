@@ -76,8 +76,22 @@ TEST_F(DeviceProfileTest, OtherBubblesAreLearnedAnew) {
   learn();
   for (int i = 0; i < 3; ++i) iterate(0.1);
   EXPECT_EQ(profiler_.relearned(), 1u);
+  EXPECT_NEAR(profiler_.profile().bubble_s(), 0.5, 1e-9) << "the old profile serves until the new one is learned";
   for (std::uint32_t i = 0; i < iterations; ++i) iterate(0.1);
   EXPECT_NEAR(profiler_.profile().bubble_s(), 0.2, 1e-9);
+}
+
+TEST_F(DeviceProfileTest, TheStretchIsTheShortestOfTheLastFew) {
+  const auto iterate = [this](double update_s) {
+    mark(MarkKind::iteration, 0);
+    mark(MarkKind::update, update_s);
+    began_s_ += 1;
+  };
+  for (std::uint32_t i = 0; i < iterations; ++i) iterate(0.5);
+  iterate(0.45);
+  EXPECT_NEAR(profiler_.profile().stretch_s, 0.45, 1e-9);
+  for (int i = 0; i < 8; ++i) iterate(0.5);
+  EXPECT_NEAR(profiler_.profile().stretch_s, 0.5, 1e-9);
 }
 
 TEST_F(DeviceProfileTest, TrainingWithoutBubblesHasAProfileWithoutBubbles) {

@@ -113,7 +113,8 @@ class Traced : public FailureSource {
       return failure_;
     }
     failure_ = faults_[at_ % faults_.size()];
-    const double shift_s = period_s_ * static_cast<double>(at_ / faults_.size());
+    const std::size_t periods = at_ / faults_.size();
+    const double shift_s = period_s_ * static_cast<double>(periods);
     failure_.at_s += shift_s;
     failure_.repaired_at_s += shift_s;
     ++at_;

@@ -94,14 +94,14 @@ Review gemini_figure_15() {
       {"1000 instances, Strawman ('can hardly proceed', read as at most 10)", 5, 5, linear_percent(strawman, thousand),
        not_known, "%"},
   };
-  review.remarks = {"The paper adds up losses, so failures during a recovery are not there. The renewal form gives " +
-                        std::to_string(std::lround(ours)) + " % for GEMINI and " +
-                        std::to_string(std::lround(ours_high)) + " % for HighFreq with 1000 instances, which is " +
-                        std::to_string(std::lround(100 * (ours / ours_high - 1))) + " % more.",
-                    "'54 % higher' is read as a ratio, within 5 (t_ckpt is known within 6 %). As a difference it would "
-                    "put HighFreq at "
-                    "37 %, far from its own costs.",
-                    points("GEMINI", gemini), points("HighFreq", high_frequency), points("Strawman", strawman)};
+  review.remarks = {
+      "The paper adds up losses, so failures during a recovery are not there. The renewal form gives " +
+          std::to_string(std::lround(ours)) + " % for GEMINI and " + std::to_string(std::lround(ours_high)) +
+          " % for HighFreq with 1000 instances, which is " + std::to_string(std::lround(100 * (ours / ours_high - 1))) +
+          " % more.",
+      ("'54 % higher' is read as a ratio, within 5 (t_ckpt is known within 6 %). As a difference it would "
+       "put HighFreq at 37 %, far from its own costs."),
+      points("GEMINI", gemini), points("HighFreq", high_frequency), points("Strawman", strawman)};
   return review;
 }
 

@@ -69,8 +69,8 @@ Review reft_figure_8() {
       "3072 devices, each a node of its own, in groups of 6; 1e-4 hardware and 1e-5 software failures per device "
       "and day; P_re = 1, since the snapshot process outlives the trainer",
       {},
-      {"The text calls P_re the probability that a snapshot process fails. As a factor to the power of k it can "
-       "only be that of its survival.",
+      {("The text calls P_re the probability that a snapshot process fails. As a factor to the power of k it can "
+        "only be that of its survival."),
        "The text says that 1 - P_s is the probability of no failure. It is that of a failure.",
        "The caption names equation 3 for the survival rate. It is equation 5.", curve(1.0, "1.0"), curve(1.5, "1.5"),
        curve(2.0, "2.0")}};

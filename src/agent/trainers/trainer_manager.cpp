@@ -39,7 +39,7 @@ std::string control_path(const std::string& directory, Rank rank) {
 }  // namespace
 
 TrainerManager::TrainerManager(Dependencies dependencies, std::map<Rank, OpenGrant> granted)
-    : deps_(std::move(dependencies)), granted_(std::move(granted)), watch_(deps_.limits) {}
+    : deps_(dependencies), granted_(std::move(granted)), watch_(deps_.limits) {}
 
 RankPort* TrainerManager::port_of(Rank rank) {
   const auto found = trainers_.find(rank);
@@ -91,7 +91,7 @@ void TrainerManager::hello(const core::TrainerHello& hello, std::int64_t pid, co
 }
 
 // Its newest private shard, or more. Peers that have the rest of that iteration can restore it.
-void TrainerManager::take_left_behind(Rank rank, LeftPieces pieces) {
+void TrainerManager::take_left_behind(Rank rank, LeftPieces&& pieces) {
   core::LeftBehind left{rank, {}};
   for (auto& [slot, manifest] : pieces) {
     left.pieces.emplace_back(slot, piece_info(manifest));
@@ -388,10 +388,10 @@ Reply TrainerManager::restore_reply(const core::RestoreReady& ready) {
       throw Failure(CKPT_ERR_INTERNAL,
                     "a piece to restore is not in the slot that the core names: this is a bug in ckptengine; report it "
                     "with the agent's log");
-    const json entry = {{"fd", reply.fds.size()},
-                        {"slot", source.slot.slot},
-                        {"tier", static_cast<int>(source.tier)},
-                        {"bytes", piece->manifest().length_bytes}};
+    json entry = {{"fd", reply.fds.size()},
+                  {"slot", source.slot.slot},
+                  {"tier", static_cast<int>(source.tier)},
+                  {"bytes", piece->manifest().length_bytes}};
     reply.fds.push_back(descriptor_for(ready.rank, piece->segment()));
     return entry;
   };

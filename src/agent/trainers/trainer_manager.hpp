@@ -103,7 +103,7 @@ class TrainerManager {
   core::SegmentsReady segments_of(core::Rank rank, const std::vector<std::string>& shards) const;
   bool has_spare(core::Rank rank, const std::string& shard) const;
   void look(Asker asker);
-  void take_left_behind(core::Rank rank, LeftPieces pieces);
+  void take_left_behind(core::Rank rank, LeftPieces&& pieces);
   void watch_ranks();
   void trace_capture(core::Rank rank, const RankPort::ControlChanges& changes);
   void await_restore(core::Rank rank, std::int64_t timeout_ms, const Respond& respond);

@@ -49,8 +49,9 @@ std::vector<std::string> things_to_do(const Inputs& in, const Candidate& row) {
                                     : "Call snapshot() every " + rounded(std::round(iterations), 0) + " iterations.");
   if (writes_to_storage(row)) things.emplace_back("Set storage to a directory that all nodes see, or to nfs://...");
   if (in.failures.domain_nodes > 0) {
-    things.push_back(in.failures.domains_named ? "Set domain on each node: this plan counts on it."
-                                               : "Set domain on each node: without it, a domain may take both copies.");
+    things.emplace_back(in.failures.domains_named
+                            ? "Set domain on each node: this plan counts on it."
+                            : "Set domain on each node: without it, a domain may take both copies.");
   }
   if (in.cluster.standby_nodes > 0) {
     const std::uint32_t needed = planner::standby_nodes_needed(in);

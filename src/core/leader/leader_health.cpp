@@ -214,7 +214,7 @@ Leader::Obstacle Leader::lesser_trouble(TimeMs now) const {
       return {Cause::other_protection, report->node, no_rank,
               placement::name(report->protection) + ", the job has " + placement::name(view_.record->protection)};
   }
-  if (const Obstacle other = other_options(); other.cause != Cause::none) return other;
+  if (Obstacle other = other_options(); other.cause != Cause::none) return other;
   if (view_.config.capture == CaptureMode::jit && view_.places.is_arranged() && !view_.places.is_replicated())
     return {Cause::no_replica, view_.places.lone_node(), no_rank, "main shard " + view_.places.lone_shard()};
   for (const Report* report : view_.present) {

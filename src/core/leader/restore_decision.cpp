@@ -113,12 +113,12 @@ bool is_replicated(const Pieces& pieces, CheckpointId checkpoint, const Recovery
 // shards than are known: the pieces that nodes report do not tell which other shards there were.
 std::vector<std::string_view> all_shards_of(const Pieces& pieces, CheckpointId checkpoint,
                                             const RecoveryQuestion& question) {
+  const bool is_of_members = checkpoint.incarnation() == question.members_incarnation;
+  const bool is_restored = checkpoint == question.restored;
   std::set<std::string_view> shards;
-  if (checkpoint.incarnation() == question.members_incarnation) {
-    shards.insert(question.member_shards.begin(), question.member_shards.end());
-  } else if (checkpoint == question.restored && !question.taken_shards.empty()) {
+  if (!is_of_members && is_restored && !question.taken_shards.empty()) {
     shards.insert(question.taken_shards.begin(), question.taken_shards.end());
-  } else if (checkpoint == question.restored && question.members_are_as_many == world_size_of(pieces)) {
+  } else if (is_of_members || (is_restored && question.members_are_as_many == world_size_of(pieces))) {
     shards.insert(question.member_shards.begin(), question.member_shards.end());
   } else if (std::any_of(pieces.begin(), pieces.end(),
                          [](const auto& entry) { return entry.second.back().node == storage_node; })) {

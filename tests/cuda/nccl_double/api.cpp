@@ -79,7 +79,6 @@ nccl::Result add(const void* data, std::size_t size_bytes, nccl::DataType type, 
 
 }  // namespace
 
-// NOLINTBEGIN(readability-identifier-naming): names of NCCL
 EXPORT nccl::Result ncclGetVersion(int* version) {
   *version = faults().version != 0 ? faults().version.load() : real_version;
   return nccl::success;
@@ -163,8 +162,6 @@ EXPORT nccl::Result ncclRecv(void* data, std::size_t count, nccl::DataType type,
   add(data, count, type, false, peer, comm, stream);
   return ncclGroupEnd();
 }
-
-// NOLINTEND(readability-identifier-naming)
 
 // ---- What tests can do ----
 
