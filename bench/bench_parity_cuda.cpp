@@ -1,6 +1,7 @@
 // Checks and measures parity and digests on a GPU. First it compares their bytes with the CPU's. Then it compares their
 // rates with copies: XOR and Reed-Solomon with a copy within the device, by bytes read and written; encoding with a
-// copy of its sources to pinned host memory; digests with a copy, in launches of a sub-buffer's size and in large ones.
+// copy of its sources to pinned host memory; digests, and digests with a copy as packing makes it, with a copy, in
+// launches of a sub-buffer's size and in large ones.
 //
 // If there is no GPU that this build can use, the bench says so and ends with status 3.
 #include <cuda_runtime_api.h>
@@ -177,13 +178,20 @@ void check_digests(std::size_t length_bytes, std::size_t shift, cudaStream_t str
   std::vector<std::uint64_t> expected(leaf_count(length_bytes)), found(expected.size());
   digest_leaves(source.bytes.data(), length_bytes, expected.data());
   const std::size_t digests_bytes = expected.size() * sizeof(expected[0]);
-  const DeviceMemory digests = device_memory(digests_bytes);
-  check(device::digest_leaves(source.data, length_bytes, reinterpret_cast<std::uint64_t*>(digests.get()), stream),
-        "digest_leaves");
-  copy(found.data(), digests.get(), digests_bytes, cudaMemcpyDeviceToHost, stream);
+  const DeviceMemory digests = device_memory(digests_bytes), copied = device_memory(length_bytes);
+  for (std::byte* const to : {static_cast<std::byte*>(nullptr), copied.get()}) {
+    check(device::digest_leaves(source.data, length_bytes, reinterpret_cast<std::uint64_t*>(digests.get()), stream, to),
+          "digest_leaves");
+    copy(found.data(), digests.get(), digests_bytes, cudaMemcpyDeviceToHost, stream);
+    check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    if (found != expected)
+      throw std::runtime_error("digests of " + std::to_string(length_bytes) + " bytes differ from the CPU's");
+  }
+  std::vector<std::byte> packed(length_bytes);
+  copy(packed.data(), copied.get(), length_bytes, cudaMemcpyDeviceToHost, stream);
   check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-  if (found != expected)
-    throw std::runtime_error("digests of " + std::to_string(length_bytes) + " bytes differ from the CPU's");
+  if (packed != source.bytes)
+    throw std::runtime_error("the copy of " + std::to_string(length_bytes) + " bytes differs from them");
 }
 
 void check_all_digests(cudaStream_t stream) {
@@ -227,8 +235,8 @@ DeviceMemory random_piece(std::size_t number, cudaStream_t stream) {
   return piece;
 }
 
-// Digests a piece in launches of `launch_bytes`.
-void measure_digests(const std::string& name, std::size_t launch_bytes, cudaStream_t stream) {
+// Digests a piece in launches of `launch_bytes`. With `packs`, copies it, too.
+void measure_digests(const std::string& name, std::size_t launch_bytes, bool packs, cudaStream_t stream) {
   const DeviceMemory piece = random_piece(0, stream), copied = device_memory(piece_bytes);
   const DeviceMemory digests = device_memory(leaf_count(piece_bytes) * sizeof(std::uint64_t));
   const auto in_turn = [launch_bytes](const std::function<void(std::size_t)>& launch) {
@@ -239,12 +247,13 @@ void measure_digests(const std::string& name, std::size_t launch_bytes, cudaStre
   };
   const auto digest = [&](std::size_t at) {
     auto* const to = reinterpret_cast<std::uint64_t*>(digests.get()) + at / leaf_size_bytes;
-    check(device::digest_leaves(piece.get() + at, launch_bytes, to, stream), "digest_leaves");
+    void* const copy_to = packs ? copied.get() + at : nullptr;
+    check(device::digest_leaves(piece.get() + at, launch_bytes, to, stream, copy_to), "digest_leaves");
   };
   const auto copy_within = [&](std::size_t at) {
     copy(copied.get() + at, piece.get() + at, launch_bytes, cudaMemcpyDeviceToDevice, stream);
   };
-  compare(name, stream, launch_bytes, in_turn(digest), 2 * launch_bytes, in_turn(copy_within));
+  compare(name, stream, (packs ? 2 : 1) * launch_bytes, in_turn(digest), 2 * launch_bytes, in_turn(copy_within));
 }
 
 bool has_room(const std::string& name, std::size_t needed_bytes) {
@@ -317,8 +326,12 @@ void measure(ckpt::bench::Parts& parts, cudaStream_t stream) {
     parts.run("XOR of " + std::to_string(data), [&] { measure_encoding(data, 1, stream); });
   for (const std::size_t parity : {2, 4})
     parts.run("Reed-Solomon with " + std::to_string(parity) + " rows", [&] { measure_encoding(6, parity, stream); });
-  parts.run("digests of pieces", [&] { measure_digests("digest_gpu", piece_bytes, stream); });
-  parts.run("digests of sub-buffers", [&] { measure_digests("digest_gpu_sub_buffer", sub_buffer_bytes, stream); });
+  for (const bool packs : {false, true}) {
+    const std::string name = packs ? "pack_gpu" : "digest_gpu", what = packs ? "packing" : "digests";
+    parts.run(what + " of pieces", [&] { measure_digests(name, piece_bytes, packs, stream); });
+    parts.run(what + " of sub-buffers",
+              [&] { measure_digests(name + "_sub_buffer", sub_buffer_bytes, packs, stream); });
+  }
 }
 
 int run(bool is_check_only) {

@@ -5,9 +5,9 @@
 using namespace ckpt::kernels::device;
 
 extern "C" __global__ void __launch_bounds__(pack_threads_per_block) ckpt_pack(const __grid_constant__ PackJob job) {
-  move_leaf<Direction::pack>(job);
+  move_leaf<Direction::pack>(job.range, job.digests, job.keys);
 }
 
 extern "C" __global__ void __launch_bounds__(pack_threads_per_block) ckpt_unpack(const __grid_constant__ PackJob job) {
-  move_leaf<Direction::unpack>(job);
+  move_leaf<Direction::unpack>(job.range, job.digests, job.keys);
 }

@@ -1,10 +1,9 @@
-// What one GPU thread does to digest leaves (kernels/digest.hpp). The code also compiles for the host, so tests need no
-// GPU. The kernels of kernels/digest_cuda.hpp and kernels/capture_kernels.hpp run it. Internal to kernels/.
+// The steps by which GPU threads digest leaves (kernels/digest.hpp). kernels/pack_body.hpp uses them. The code also
+// compiles for the host, so tests need no GPU. Internal to kernels/.
 //
-// Eight threads share a leaf. Each computes one of XXH3's eight accumulators, and the number of that accumulator is the
-// thread's lane. A stripe, here 64 bytes, is eight 8-byte words, one for each lane. Of every stripe, a thread reads its
-// own word and its neighbour's with one 16-byte access. At the end, one of the threads merges all eight accumulators.
-// For leaves of at most 240 bytes, XXH3 has other formulas. One thread computes these alone.
+// A stripe, here 64 bytes, is eight 8-byte words. The number of such a word in its stripe is its lane. XXH3 has one
+// accumulator for each lane, and merges all eight at the end. For leaves of at most 240 bytes, XXH3 has other formulas.
+// One thread computes these alone.
 #pragma once
 
 #include "kernels/digest.hpp"
@@ -26,19 +25,7 @@ struct DigestKeys {
   std::uint64_t odd[16];  // for its other bytes from 128 on
 };
 
-// The arguments of one launch. The kernel gets them by value.
-struct DigestJob {
-  const unsigned char* data;
-  std::uint64_t length_bytes;
-  std::uint64_t leaves;
-  std::uint64_t* digests;
-  DigestKeys keys;
-};
-
 DigestKeys make_digest_keys();
-
-// Makes the arguments of a launch. `data` and `digests` are memory of the GPU. Runs on the host.
-DigestJob make_digest_job(const void* data, std::uint64_t length_bytes, std::uint64_t* digests);
 
 inline constexpr std::uint64_t xxh_prime32_1 = 0x9E3779B1U, xxh_prime32_2 = 0x85EBCA77U, xxh_prime32_3 = 0xC2B2AE3DU;
 inline constexpr std::uint64_t xxh_prime64_1 = 0x9E3779B185EBCA87U, xxh_prime64_2 = 0xC2B2AE3D27D4EB4FU,
@@ -97,56 +84,6 @@ CKPT_ON_DEVICE std::uint64_t accumulated(std::uint64_t sum, const Vector& pair, 
 
 CKPT_ON_DEVICE std::uint64_t scrambled(std::uint64_t sum, std::uint64_t key) {
   return (sum ^ sum >> 47 ^ key) * xxh_prime32_1;
-}
-
-struct DeviceLeaf {
-  const unsigned char* data;
-  std::uint64_t size_bytes;
-};
-CKPT_ON_DEVICE DeviceLeaf leaf_of(const DigestJob& job, std::uint64_t leaf) {
-  const std::uint64_t begin = leaf * leaf_size_bytes, rest = job.length_bytes - begin;
-  return {job.data + begin, rest < leaf_size_bytes ? rest : leaf_size_bytes};
-}
-
-// Adds the first `count` stripes of a block of 16 to the accumulator `sum`, and returns the new value. `at`: the offset
-// in the leaf, in bytes, of the two words of the first stripe that the lane reads.
-template <bool aligned>
-CKPT_ON_DEVICE std::uint64_t accumulate_block(std::uint64_t sum, const std::uint64_t* words, const DeviceLeaf& leaf,
-                                              std::int64_t at, unsigned lane, unsigned count) {
-  CKPT_UNROLL
-  for (unsigned i = 0; i < stripes_per_block; ++i) {
-    if (i == count) break;
-    const std::int64_t from = at + 64 * static_cast<std::int64_t>(i);
-    const Vector pair =
-        aligned ? vector_at(leaf.data + from) : load(leaf.data, static_cast<std::int64_t>(leaf.size_bytes), from);
-    sum = accumulated(sum, pair, lane, words[i + lane]);
-  }
-  return sum;
-}
-
-template <bool aligned>
-CKPT_ON_DEVICE std::uint64_t accumulate_stripes(const std::uint64_t* words, const DeviceLeaf& leaf, unsigned lane) {
-  const std::uint64_t stripes = (leaf.size_bytes - 1) / 64, in_blocks = stripes / stripes_per_block * stripes_per_block;
-  const std::int64_t of_lane = 16 * static_cast<std::int64_t>(lane / 2);
-  std::uint64_t sum = first_accumulator(lane);
-  for (std::uint64_t stripe = 0; stripe < in_blocks; stripe += stripes_per_block) {
-    const std::int64_t at = static_cast<std::int64_t>(64 * stripe) + of_lane;
-    sum = accumulate_block<aligned>(sum, words, leaf, at, lane, stripes_per_block);
-    sum = scrambled(sum, words[16 + lane]);
-  }
-  const std::int64_t at = static_cast<std::int64_t>(64 * in_blocks) + of_lane;
-  return accumulate_block<aligned>(sum, words, leaf, at, lane, static_cast<unsigned>(stripes - in_blocks));
-}
-
-// Computes the accumulator of one lane over a leaf of more than 240 bytes. `words`: the job's keys.words, or a copy in
-// faster memory.
-CKPT_ON_DEVICE std::uint64_t accumulate_lane(const DigestJob& job, const std::uint64_t* words, const DeviceLeaf& leaf,
-                                             unsigned lane) {
-  const std::uint64_t sum = misalignment(leaf.data) == 0 ? accumulate_stripes<true>(words, leaf, lane)
-                                                         : accumulate_stripes<false>(words, leaf, lane);
-  const auto size = static_cast<std::int64_t>(leaf.size_bytes);
-  const Vector last = load(leaf.data, size, size - 64 + 16 * static_cast<std::int64_t>(lane / 2));
-  return accumulated(sum, last, lane, job.keys.last[lane]);
 }
 
 CKPT_ON_DEVICE std::uint64_t merge_lanes(const DigestKeys& keys, const std::uint64_t* sums, std::uint64_t size_bytes) {
@@ -228,11 +165,5 @@ struct ShortLeaf {
     return size <= 128 ? up_to_128() : up_to_240();
   }
 };
-
-CKPT_ON_DEVICE bool is_short(const DeviceLeaf& leaf) { return leaf.size_bytes <= 240; }
-
-CKPT_ON_DEVICE std::uint64_t digest_short(const DigestKeys& keys, const DeviceLeaf& leaf) {
-  return ShortLeaf{keys, leaf.data, static_cast<std::int64_t>(leaf.size_bytes)}.digest();
-}
 
 }  // namespace ckpt::kernels::device

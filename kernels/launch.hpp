@@ -4,10 +4,10 @@
 
 namespace ckpt::kernels::device {
 
-inline constexpr unsigned digest_threads_per_block = 128;
-inline constexpr unsigned digest_leaves_per_block = 16;
-
-// A block packs or unpacks one leaf.
+// A block packs or unpacks one leaf, or digests it.
 inline constexpr unsigned pack_threads_per_block = 256;
+
+// Few, because a kernel with many registers gets whole blocks of them or none.
+inline constexpr unsigned parity_threads_per_block = 128;
 
 }  // namespace ckpt::kernels::device

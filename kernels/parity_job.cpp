@@ -1,10 +1,30 @@
 #include "kernels/parity_job.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace ckpt::kernels::device {
+namespace {
+
+bool is_aligned(const Source& source, const Output& first) {
+  return misalignment(source.data) == misalignment(first.data);
+}
+
+// The numbers of the sources in the order that ParityJob wants.
+std::vector<std::size_t> order_of(std::span<const Source> sources, const Output& first) {
+  std::vector<std::size_t> order(sources.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const bool a_first = is_aligned(sources[a], first), b_first = is_aligned(sources[b], first);
+    return a_first != b_first ? a_first : sources[a].size_bytes > sources[b].size_bytes;
+  });
+  return order;
+}
+
+}  // namespace
 
 ParityJob make_parity_job(const Matrix& matrix, std::span<const Source> sources, std::span<const Output> outputs,
                           std::size_t length_bytes, bool to_sum) {
@@ -21,10 +41,13 @@ ParityJob make_parity_job(const Matrix& matrix, std::span<const Source> sources,
         "afterwards");
   }
   ParityJob job{};
-  for (std::size_t column = 0; column < sources.size(); ++column) {
-    job.sources[column] = {reinterpret_cast<const unsigned char*>(sources[column].data),
-                           std::min(sources[column].size_bytes, length_bytes)};
-    for (std::size_t row = 0; row < matrix.rows; ++row) job.coefficients[row][column] = matrix.at(row, column);
+  const std::vector<std::size_t> order = order_of(sources, outputs[0]);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const Source& source = sources[order[i]];
+    job.sources[i] = {reinterpret_cast<const unsigned char*>(source.data),
+                      std::min<std::uint64_t>(source.size_bytes, length_bytes)};
+    for (std::size_t row = 0; row < matrix.rows; ++row) job.coefficients[row][i] = matrix.at(row, order[i]);
+    if (is_aligned(source, outputs[0])) ++job.aligned_count;
   }
   for (std::size_t row = 0; row < outputs.size(); ++row) {
     job.outputs[row] = reinterpret_cast<unsigned char*>(outputs[row].data);
@@ -35,9 +58,9 @@ ParityJob make_parity_job(const Matrix& matrix, std::span<const Source> sources,
   return job;
 }
 
-bool is_xor(const ParityJob& job, std::size_t rows) {
-  return rows == 1 && std::all_of(job.coefficients[0], job.coefficients[0] + job.source_count,
-                                  [](std::uint8_t coefficient) { return coefficient == 1; });
+bool is_first_plain(const ParityJob& job) {
+  return std::all_of(job.coefficients[0], job.coefficients[0] + job.source_count,
+                     [](std::uint8_t coefficient) { return coefficient == 1; });
 }
 
 }  // namespace ckpt::kernels::device

@@ -15,7 +15,34 @@ namespace ckpt::kernels::device {
 ParityJob make_parity_job(const Matrix& matrix, std::span<const Source> sources, std::span<const Output> outputs,
                           std::size_t length_bytes, bool to_sum);
 
-// True if the job has one row, in which all coefficients are 1. Then the faster xor_vector() can do the job.
-bool is_xor(const ParityJob& job, std::size_t rows);
+// True if all coefficients of the job's first row are 1. Then the faster Outputs with `is_first_plain` can do the job.
+bool is_first_plain(const ParityJob& job);
+
+// Calls `launch` with the Outputs that the job makes, as an object.
+template <class Launch>
+auto with_outputs(const ParityJob& job, std::size_t rows, Launch launch) {
+  if (is_first_plain(job)) {
+    switch (rows) {
+      case 1:
+        return launch(Outputs<1, true>{});
+      case 2:
+        return launch(Outputs<2, true>{});
+      case 3:
+        return launch(Outputs<3, true>{});
+      default:
+        return launch(Outputs<4, true>{});
+    }
+  }
+  switch (rows) {
+    case 1:
+      return launch(Outputs<1, false>{});
+    case 2:
+      return launch(Outputs<2, false>{});
+    case 3:
+      return launch(Outputs<3, false>{});
+    default:
+      return launch(Outputs<4, false>{});
+  }
+}
 
 }  // namespace ckpt::kernels::device

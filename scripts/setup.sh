@@ -54,6 +54,14 @@ ensure_integrations() {
   is_installed requirements_integrations || install_python requirements_integrations "PyPI; half a minute, and 0.3 GB of disk"
 }
 
+# ensure_cuda_tools: the disassembler of GPU kernels, where these are compiled. Not all toolkits have one.
+ensure_cuda_tools() {
+  local nvcc
+  nvcc=$(compgen -G '/usr/local/cuda*/bin/nvcc' | head -n 1) || nvcc=$(command -v nvcc) || return 0
+  [[ -x "$(dirname "$nvcc")/nvdisasm" ]] || command -v nvdisasm >/dev/null || is_installed requirements_cuda ||
+    install_python requirements_cuda "PyPI; 6 MB of disk"
+}
+
 wanted_of() { (cat "scripts/$1.txt" && pwd) | sha256sum | cut -d ' ' -f 1; }
 
 # is_installed FILE: whether the virtual environment has what scripts/FILE.txt asks for.

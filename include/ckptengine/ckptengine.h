@@ -507,8 +507,8 @@ CKPT_API ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t channel, void* 
  *
  * For the training thread, if it computes on the CPU. Pairs may be nested: then the outer one counts. Before
  * ckpt_restore() nothing is recorded. ckpt_snapshot() ends a bubble that still goes on. These calls never block. They
- * make no system call, except one futex wake if a copy waits for the bubble. CKPT_ERR_INVALID: ckpt_bubble_end() has no ckpt_bubble_begin() before it. Nothing changes
- * then. */
+ * make no system call, except one futex wake if a copy waits for the bubble. CKPT_ERR_INVALID: ckpt_bubble_end() has no
+ * ckpt_bubble_begin() before it. Nothing changes then. */
 CKPT_API ckpt_status ckpt_bubble_begin(ckpt_engine* engine);
 CKPT_API ckpt_status ckpt_bubble_end(ckpt_engine* engine);
 

@@ -23,6 +23,7 @@ inline constexpr int oldest_driver_version = 12020;
   X(cuGetErrorName)                    \
   X(cuGetErrorString)                  \
   X(cuDeviceGet)                       \
+  X(cuDeviceGetAttribute)              \
   X(cuDevicePrimaryCtxRetain)          \
   X(cuDevicePrimaryCtxRelease_v2)      \
   X(cuCtxPushCurrent_v2)               \

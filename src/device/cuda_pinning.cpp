@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/thread.hpp"
 #include "device/cuda_copy.hpp"
+#include "device/numa_node.hpp"
 #include "device/pin_failure.hpp"
 
 namespace ckpt::device {
@@ -28,7 +29,8 @@ bool is_same(const Range& a, const Range& b) { return a.data == b.data && a.size
 
 }  // namespace
 
-CudaPinning::CudaPinning(const Context& context, const Retries& retries) : context_(context), retries_(retries) {
+CudaPinning::CudaPinning(const Context& context, const Retries& retries)
+    : context_(context), retries_(retries), numa_node_(closest_numa_node(context.device())) {
   thread_ = start_thread("ckpt-pin", [this] { run(); });
 }
 
@@ -156,6 +158,7 @@ void CudaPinning::pin_piece(Lock& lock) {
   std::byte* const data = range.data + next.size_bytes;
   const std::size_t size_bytes = first_part_bytes(data, range.size_bytes - next.size_bytes);
   lock.unlock();
+  const std::string why_elsewhere = numa_node_ < 0 ? "" : move_to_numa_node({data, size_bytes}, numa_node_);
   std::optional<Registration> made;
   std::string why;
   {
@@ -167,6 +170,7 @@ void CudaPinning::pin_piece(Lock& lock) {
     }
   }
   lock.lock();
+  if (!why_elsewhere.empty()) could_not_move(why_elsewhere);
   if (!made) return refused(lock, round, why);
   pinned(range, owner, std::move(*made), size_bytes);
   if (unfinished() != nullptr) changed_.wait_for(lock, piece_pause, [this] { return stop_; });
@@ -206,6 +210,13 @@ void CudaPinning::refused(Lock& lock, std::uint64_t round, const std::string& wh
   changed_.notify_all();
 }
 
+void CudaPinning::could_not_move(const std::string& why) {
+  if (std::exchange(has_numa_notice_, true)) return;
+  numa_news_ = "the kernel refused to move the memory for checkpoints to NUMA node " + std::to_string(numa_node_) +
+               ", which is the closest to the GPU (" + why +
+               "): copies from the GPU may be slower. In a container, allow the system call mbind";
+}
+
 bool CudaPinning::wait(Deadline deadline) const {
   Lock lock(mutex_);
   return changed_.wait_until(lock, deadline.at(), [this] { return unfinished() == nullptr || !refusal_.empty(); });
@@ -238,7 +249,7 @@ std::string CudaPinning::failure() const {
 
 std::optional<std::string> CudaPinning::take_news() {
   const Lock lock(mutex_);
-  return std::exchange(news_, std::nullopt);
+  return std::exchange(news_ ? news_ : numa_news_, std::nullopt);
 }
 
 }  // namespace ckpt::device

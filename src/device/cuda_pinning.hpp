@@ -3,7 +3,8 @@
 //
 // Pinning takes seconds for a large slot, and unpinning and freeing wait for the GPU. So a thread of this object does
 // all three. It pins at most pin_max_bytes at a time, with a pause after each time, because the driver may hold its
-// lock meanwhile. If the driver refuses to pin, the thread tries again, with growing pauses.
+// lock meanwhile. If the driver refuses to pin, the thread tries again, with growing pauses. Before it pins memory, it
+// moves it to the NUMA node that is closest to the GPU.
 //
 // Thread-safe. No function waits for the driver. Only the destructor does: for the memory that is being pinned, and for
 // the GPU.
@@ -56,7 +57,8 @@ class CudaPinning {
   bool covers(const Range& part) const;
   // Why the driver has refused to pin a range. Empty if it has refused none.
   std::string failure() const;
-  // Returns a sentence when all ranges are pinned after the driver had refused one, and only once.
+  // Returns a sentence when all ranges are pinned after the driver had refused one, and one when the kernel refuses to
+  // move memory to the GPU's NUMA node. Each only once.
   std::optional<std::string> take_news();
 
  private:
@@ -81,9 +83,11 @@ class CudaPinning {
   void pin_piece(Lock& lock);
   void pinned(const Range& range, const Owner& owner, Registration piece, std::size_t size_bytes);
   void refused(Lock& lock, std::uint64_t round, const std::string& why);
+  void could_not_move(const std::string& why);
 
   const Context& context_;
   const Retries retries_;
+  const int numa_node_;  // closest to the GPU; -1: any
 
   mutable std::mutex mutex_;  // for all below
   mutable std::condition_variable changed_;
@@ -97,7 +101,8 @@ class CudaPinning {
   std::int64_t pause_ms_ = 0;
   std::optional<Deadline> next_try_;  // nothing: at once
   bool was_refused_ = false;          // and nobody was told yet that all is pinned
-  std::optional<std::string> news_;
+  std::optional<std::string> news_, numa_news_;
+  bool has_numa_notice_ = false;
   std::thread thread_;
 };
 

@@ -1,5 +1,11 @@
 // What the device pins, and when it lets it go: who keeps the memory mapped, on which thread, and what follows if the
 // driver refuses.
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+
 #include "cuda_device_fixture.hpp"
 #include "device/cuda_copy.hpp"
 
@@ -39,6 +45,49 @@ class LargeSlot {
   const std::size_t size_bytes_;
   void* const memory_;
 };
+
+// The kernel's policy for a page: from which nodes it takes the page.
+struct Policy {
+  int mode = -1;
+  unsigned long nodes = 0;
+  bool operator==(const Policy&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Policy& policy) {
+  return out << "mode " << policy.mode << ", nodes " << policy.nodes;
+}
+
+Policy policy_of(const void* page) {
+  Policy policy;
+  std::array<unsigned long, 16> nodes{};
+  EXPECT_EQ(::syscall(SYS_get_mempolicy, &policy.mode, nodes.data(), 8 * sizeof(nodes), page, MPOL_F_ADDR), 0);
+  policy.nodes = nodes[0];
+  return policy;
+}
+
+TEST_F(CudaPinningTest, SlotsMoveToTheNumaNodeThatIsClosestToTheGpu) {
+  for (const int node : {-1, 0}) {
+    buttons().numa_node(node);
+    const Slot slot(overlapped_->plan());
+    CudaDevice device(0, small_staging);
+    attach(device, {slot.range()});
+    EXPECT_EQ(policy_of(slot.data()), node == 0 ? (Policy{MPOL_PREFERRED, 1}) : (Policy{MPOL_DEFAULT, 0}));
+    EXPECT_EQ(device.take_news(), std::nullopt);
+  }
+}
+
+// No machine has a node of this number.
+TEST_F(CudaPinningTest, ANumaNodeThatTheKernelRefusesIsToldOnceAndTheSlotsArePinnedAllTheSame) {
+  buttons().numa_node(900);
+  const auto before = buttons().registrations();
+  CudaDevice device(0, small_staging);
+  attach(device, {slot_->range(), private_slot_->range()});
+  EXPECT_EQ(buttons().registrations(), before + 2);
+  EXPECT_FALSE(device.broken());
+  EXPECT_THAT(device.take_news().value_or(""), HasSubstr("NUMA node 900"));
+  const Slot another(overlapped_->plan());
+  attach(device, {another.range()});
+  EXPECT_EQ(device.take_news(), std::nullopt);
+}
 
 TEST_F(CudaPinningTest, PinsItsRangesAndLetsThemGo) {
   const auto before = buttons().registrations();

@@ -51,6 +51,7 @@ struct Buttons {
   CKPT_BUTTON(queue_depth);
   CKPT_BUTTON(queue_full);
   CKPT_BUTTON(driver_version);
+  CKPT_BUTTON(numa_node);
 #undef CKPT_BUTTON
 };
 inline const Buttons& buttons() {

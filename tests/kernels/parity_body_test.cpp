@@ -19,22 +19,13 @@ namespace {
 void run(const Matrix& matrix, const std::vector<Source>& sources, const std::vector<Output>& outputs,
          std::size_t length_bytes, bool to_sum) {
   const ParityJob job = make_parity_job(matrix, sources, outputs, length_bytes, to_sum);
-  std::vector<std::uint64_t> threads(vector_count(job));
-  std::iota(threads.begin(), threads.end(), 0);
-  std::shuffle(threads.begin(), threads.end(), std::mt19937_64(length_bytes));
-  for (const std::uint64_t thread : threads) {
-    if (is_xor(job, matrix.rows)) {
-      xor_vector(job, thread);
-    } else if (matrix.rows == 1) {
-      multiply_vector<1>(job, thread);
-    } else if (matrix.rows == 2) {
-      multiply_vector<2>(job, thread);
-    } else if (matrix.rows == 3) {
-      multiply_vector<3>(job, thread);
-    } else {
-      multiply_vector<4>(job, thread);
-    }
-  }
+  with_outputs(job, matrix.rows, [&]<class Made>(Made) {
+    std::vector<std::uint64_t> threads(block_count(job) * parity_threads_per_block);
+    std::iota(threads.begin(), threads.end(), 0);
+    std::shuffle(threads.begin(), threads.end(), std::mt19937_64(length_bytes));
+    for (const std::uint64_t thread : threads)
+      encode_vector<Made>(job, thread / parity_threads_per_block, thread % parity_threads_per_block);
+  });
 }
 
 // Begins `shift` bytes past a 16-byte boundary and ends where memory does.
@@ -47,6 +38,10 @@ class Shifted {
   std::byte* data() const { return memory_.data(); }
   Source source() const { return {memory_.data(), size_bytes_}; }
   Bytes bytes() const { return {memory_.data(), memory_.data() + size_bytes_}; }
+  // So that whoever reads there gets other sums.
+  void spoil_padding() {
+    std::fill_n(memory_.data() + size_bytes_, memory_.bytes().size() - size_bytes_, std::byte{0x5A});
+  }
   std::byte before() const { return *(memory_.data() - 1); }
   bool padding_is_zero() const {
     const Bytes all = memory_.bytes();
@@ -68,7 +63,10 @@ void expect_same(const Matrix& matrix, const std::vector<Bytes>& pieces, const s
   std::vector<Source> sources;
   std::vector<Output> outputs;
   for (std::size_t i = 0; i < pieces.size(); ++i) from.emplace_back(pieces[i], shifts[i]);
-  for (const Shifted& piece : from) sources.push_back(piece.source());
+  for (Shifted& piece : from) {
+    piece.spoil_padding();
+    sources.push_back(piece.source());
+  }
   std::vector<Bytes> before;
   for (std::size_t row = 0; row < matrix.rows; ++row) {
     before.push_back(random_bytes(1000 + row, length));
@@ -111,6 +109,46 @@ TEST(ParityBody, EveryPairOfAlignments) {
   }
 }
 
+constexpr std::size_t block_bytes = parity_block_bytes;
+
+// Several blocks, most of which have all bytes of most sources. So groups of every size are read at once.
+TEST(ParityBody, BlocksWithWholeSourcesEqualTheReference) {
+  std::mt19937_64 random(24);
+  for (std::size_t data = 1; data <= 13; ++data) {
+    for (const std::size_t parity : {1, 2, 3, 4}) {
+      SCOPED_TRACE(testing::Message() << data << " sources, " << parity << " rows");
+      const std::size_t aligned = random() % 16, length = 3 * block_bytes + 16 * (random() % 3) + random() % 2;
+      const std::size_t block_end = 2 * block_bytes - aligned;
+      std::vector<Bytes> pieces;
+      for (std::size_t source = 0; source < data; ++source) {
+        const std::size_t shorter[] = {block_end, block_end - 1, block_bytes / 2 * 3, 0};
+        pieces.push_back(random_bytes(random(), random() % 4 == 0 ? shorter[random() % std::size(shorter)] : length));
+      }
+      std::vector<std::size_t> shifts(data + parity, aligned);
+      if (data > 3) shifts[random() % data] = (aligned + 1 + random() % 15) % 16;  // one is not aligned
+      // Ones everywhere, ones in the first row, and no ones.
+      ASSERT_NO_FATAL_FAILURE(
+          expect_same(ErasureCode(data, parity).encoder(), pieces, shifts, length, random() % 2 == 0));
+      Matrix without_ones = ErasureCode(data, parity).encoder();
+      for (std::size_t column = 0; column < data; ++column)
+        without_ones.at(0, column) = static_cast<std::uint8_t>(2 + column);
+      ASSERT_NO_FATAL_FAILURE(expect_same(without_ones, pieces, shifts, length, false));
+    }
+  }
+}
+
+// The reads that no check precedes. The longest sources come first, because a block stops at the first that it lacks.
+TEST(ParityBody, AlignedSourcesComeFirstAndTheLongestOfThemFirst) {
+  alignas(16) std::byte memory[64];
+  const std::vector<Source> sources = {{memory + 1, 30}, {memory, 10}, {memory + 16, 20}, {memory + 2, 40}};
+  const Matrix matrix{.rows = 1, .columns = 4, .coefficients = {1, 2, 3, 4}};
+  const ParityJob job = make_parity_job(matrix, sources, std::vector<Output>{{memory + 48, nullptr}}, 16, false);
+  EXPECT_EQ(job.aligned_count, 2U);
+  std::vector<unsigned> order(job.coefficients[0], job.coefficients[0] + 4);
+  EXPECT_EQ(order, (std::vector<unsigned>{3, 2, 4, 1}));
+  EXPECT_EQ(job.sources[0].size_bytes, 16U);
+}
+
 TEST(ParityBody, SourcesOfAllLengthsAndNumbersEqualTheReference) {
   std::mt19937_64 random(23);
   for (int i = 0; i < 150; ++i) {
@@ -136,7 +174,8 @@ TEST(ParityBody, NothingBesideSourcesAndOutputsIsTouched) {
   const Matrix matrix = ErasureCode(2, 1).encoder();
   constexpr std::size_t forbidden = 8;
   for (std::size_t shift = 0; shift < 16; ++shift) {
-    for (std::size_t length = 1; length <= 100; ++length) {
+    for (std::size_t length = 1; length <= 101; ++length) {
+      if (length == 101) length = 2 * block_bytes + 5;
       const std::vector<Bytes> pieces = {random_bytes(length, length), random_bytes(7, length / 2 + 1)};
       std::vector<std::unique_ptr<std::byte[]>> memory;
       std::vector<Source> sources;

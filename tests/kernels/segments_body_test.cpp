@@ -125,6 +125,22 @@ TEST(SegmentsBody, EveryLeafOfAPieceHasItsOwnDigest) {
   }
 }
 
+TEST(SegmentsBody, WholeLeavesArePackedAndUnpackedBesideOthers) {
+  for (const std::vector<std::size_t>& sizes :
+       {std::vector{2 * leaf_size_bytes}, {2 * leaf_size_bytes + 16, 48}, {leaf_size_bytes, leaf_size_bytes, 3}}) {
+    Tensors tensors(sizes);
+    Bytes packed(tensors.all().size() + 32, std::byte{0x5A});
+    std::byte* const aligned = packed.data() + (16 - misalignment(packed.data())) % 16;
+    const SegmentsJob job = tensors.job(0, tensors.all().size(), aligned);
+    EXPECT_EQ(move<Direction::pack>(job), digests_of(tensors.all()));
+    EXPECT_EQ(std::memcmp(aligned, tensors.all().data(), tensors.all().size()), 0);
+    EXPECT_EQ(aligned[tensors.all().size()], std::byte{0x5A});
+    tensors.clear();
+    EXPECT_EQ(move<Direction::unpack>(job), digests_of(tensors.all()));
+    EXPECT_EQ(tensors.read(), tensors.all());
+  }
+}
+
 TEST(SegmentsBody, LeavesOfADirectTensorAreDigestedAndNotPacked) {
   Tensors tensors({100, 3 * leaf_size_bytes, 100});
   tensors.make_direct(1);

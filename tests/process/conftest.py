@@ -16,7 +16,7 @@ import pytest
 # For the nightly run alone: the first three need scripts/requirements_training_systems.txt, the others take minutes.
 if os.environ.get("CKPTENGINE_TEST_SYSTEMS") != "1":
     collect_ignore = ["test_deepspeed.py", "test_megatron.py", "test_torchtitan.py", "test_jit_long.py",
-                      "test_jit_demo_long.py"]
+                      "test_jit_demo_long.py", "test_resize_long.py"]
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("CKPTENGINE_BUILD_DIR", ROOT / "build" / "release"))
@@ -24,6 +24,8 @@ sys.path[:0] = [str(ROOT / "tests" / "chaos"), str(ROOT / "scripts")]
 
 from ckptengine import Engine, Error, Status  # noqa: E402
 from processes import agent_pids, build_file, kill_process  # noqa: E402
+
+pytest.register_assert_rewrite("resized_jobs")
 
 
 def build_file_of(name: str) -> Path:

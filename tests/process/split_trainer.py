@@ -84,7 +84,12 @@ def run(settings: dict) -> None:
     def tell(**event) -> None:
         log.write(json.dumps(event) + "\n")
 
-    training = Training(settings["width"], settings["is_larger"])
+    if settings["parallel"] is None:
+        training = Training(settings["width"], settings["is_larger"])
+    else:
+        import parallel_trainings
+
+        training = parallel_trainings.Training(**settings["parallel"])
     checkpointer, first = None, settings["first"]
     if settings["engine"] is not None:
         checkpointer = training.checkpointer(settings["engine"])

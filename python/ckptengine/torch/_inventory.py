@@ -230,8 +230,13 @@ class Inventory:
                 for state_key, value in optimizer.state.get(parameter, {}).items() if is_dtensor(parameter) else ():
                     if _is_own_tensor(state_key, value) and not is_dtensor(value):
                         split = stored.get(self.state_name(key, state_key, name))
-                        if split is not None:
-                            optimizer.state[parameter][state_key] = joined(value, split, meshes)
+                        if split is None:
+                            continue
+                        here = split_of(name, parameter)
+                        if split.mesh not in meshes and here is not None:
+                            # Another number of ranks stored it, with another mesh, if all of them have all of it.
+                            split = here if (split.shape, split.at) == (here.shape, here.at) else split
+                        optimizer.state[parameter][state_key] = joined(value, split, meshes)
 
     def parameter_names(self, key: str) -> dict[Tensor, str]:
         """Maps the parameters of an optimizer to the names that the models give them, or else to their positions."""

@@ -97,14 +97,6 @@ class PythonState:
 
     def put_taken(self, state: dict[str, Any], *, adopted: bool) -> None:
         """Gives the objects a state that another number of ranks stored. `adopted`: see put()."""
-        for key, states in state["optimizer"].items():
-            missing = states.keys() - set(self._inventory.parameter_names(key).values())
-            if missing:
-                raise Error(
-                    Status.MISMATCH,
-                    f"the optimizer has state for parameter '{min(missing)}' in the checkpoint, but this rank does not "
-                    "have it; start as many ranks as stored it",
-                )
         self._put(state, adopted)
 
     def read(self) -> bytes:
@@ -262,7 +254,7 @@ class _Groups:
             return self._encoded
         plain = [{k: v for k, v in group.items() if k != "params"} for group in groups]
         if self._is_sorted:
-            plain = _sorted(plain)
+            plain = sorted_by_key(plain)
         self._encoded = _codec.encode(plain, "training state['groups']", on_gpu)
         self._seen = found if all(_is_immutable(v) for group in plain for v in group.values()) else None
         return self._encoded
@@ -297,14 +289,14 @@ def _read_stateful(item: Any) -> Any:
 
 
 def _read_sorted(item: Any) -> Any:
-    return _sorted(_read_stateful(item))
+    return sorted_by_key(_read_stateful(item))
 
 
-def _sorted(value: Any) -> Any:
+def sorted_by_key(value: Any) -> Any:
     """Sorts dicts by key. So equal state is equal bytes on all ranks, even if attributes were set in another order."""
     if type(value) is dict and all(type(key) is str for key in value):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(item) for item in value] if type(value) is list else value
+        return {key: sorted_by_key(value[key]) for key in sorted(value)}
+    return [sorted_by_key(item) for item in value] if type(value) is list else value
 
 
 def _read_extra(item: Any) -> Any:

@@ -8,9 +8,10 @@ after every rank has found all that it needs.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ from ._inventory import Inventory
 from ._memory import plain
 from ._python_state import COMMON_STATE, COMMON_STATE_ON_GPU, PythonState
 from ._replicas import is_distributed, this_rank
+from ._resize_options import Chosen, Moved, Options, State, choose, moved, read, refuse_unwanted
 from ._split import RECORD, local
 
 _PART_BYTES = 64 << 20  # how much is read at a time, before it is copied to the tensors
@@ -44,8 +46,9 @@ def take_over(engine: Engine, inventory: Inventory, python_state: PythonState, s
     targets: list[Target] = []
     names = _agreed_all(lambda: _find(targets, inventory, versions, len(ranks)))
     _refuse_unwanted(versions, set(itertools.chain.from_iterable(names)))
+    chosen, states = _choose(taken, inventory, own, ranks)
     _agreed(lambda: taken.load(_parts(targets, versions)))
-    _agreed(lambda: _put_python_state(python_state, own))
+    _agreed(lambda: _put_python_state(python_state, own, chosen, states))
 
 
 # ---- the old shards ----
@@ -59,22 +62,30 @@ class Taken(Memory):
         self._layouts = layouts
         self._buffers: dict[str, Tensor] = {}
         self.private = next(iter(layouts))  # the private shard that this rank takes as its own
+        self.options: dict[int, Options] = {}  # by the rank that stored them
+        self._options_in: dict[int, str] = {}  # likewise: the shard that has them
+        self._states: dict[str, State] = {}  # of optimizers, by shard
         self.world_size = dist.get_world_size() if is_distributed() else 1
 
     def look(self) -> list[RankState]:
         """Loads the shards that this rank has taken over. Returns what each rank stored, in the order of ranks."""
         told = _agreed_all(self._load)
-        layouts, small, mains = {}, {}, {}
+        layouts, small, mains, options = {}, {}, {}, {}
         for rank, found in enumerate(told):
-            for shard, layout, of_shard, main in found:
+            for shard, layout, of_shard, main, of_optimizers in found:
                 if shard not in layouts:
                     layouts[shard], small[shard], self._owners[shard] = layout, of_shard, rank
+                    options[shard] = of_optimizers
                 if (private := _PRIVATE.fullmatch(shard)) is not None:
                     mains[int(private[1])] = main or f"rank{private[1]}"
         self._owners |= dict.fromkeys(self._layouts, this_rank())
         missing = [main for main in mains.values() if main not in layouts]
         if missing:
             raise Error(Status.MISMATCH, f"no rank got the stored shard '{missing[0]}'; load from storage instead")
+        for rank, main in mains.items():
+            for shard in (f"rank{rank}.private", main):
+                if options[shard] is not None:
+                    self.options[rank], self._options_in[rank] = options[shard], shard
         return [self._state(rank, main, layouts, small) for rank, main in sorted(mains.items())]
 
     def _state(self, rank: int, main: str, layouts: dict[str, Any], small: dict[str, dict[str, bytes]]) -> RankState:
@@ -88,15 +99,22 @@ class Taken(Memory):
 
         return RankState(rank, main, private, {main: layouts[main], private: layouts[private]}, read)
 
-    def _load(self) -> list[tuple[str, dict, dict[str, bytes], str | None]]:
+    def _load(self) -> list[tuple[str, dict, dict[str, bytes], str | None, Options | None]]:
         found = []
         for shard, layout in self._layouts.items():
             size = max((entry["data_offsets"][1] for entry in layout.values()), default=0)
             self._buffers[shard] = torch.empty(size, dtype=torch.uint8)
             self._engine.load_taken(shard, self._buffers[shard].data_ptr(), size)
             small = {name: self._small(shard, name) for name in layout if name.startswith(_SMALL)}
-            found.append((shard, layout, small, main_of(layout, lambda name, shard=shard: self._small(shard, name))))
+            small_of = functools.partial(self._small, shard)
+            options, self._states[shard] = read(layout, small_of) or (None, {})
+            found.append((shard, layout, small, main_of(layout, small_of), options))
         return found
+
+    def states(self, wanted: Iterable[Moved]) -> dict[Moved, dict]:
+        """Returns the state that was wanted, and that this rank has taken over."""
+        found = ((one, self._states.get(self._options_in[one.rank], {})) for one in wanted)
+        return {one: state[one.optimizer][one.parameter] for one, state in found if one.optimizer in state}
 
     def _small(self, shard: str, name: str) -> bytes:
         return bytes(self._read(shard)(*self._layouts[shard][name]["data_offsets"]))
@@ -223,10 +241,25 @@ def _raw(tensor: Tensor) -> Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _put_python_state(python_state: PythonState, own: RankState) -> None:
-    state = own.python_state()
-    if state is None:
-        raise Error(Status.MISMATCH, "the checkpoint is not of a Checkpointer; load it with ckptengine.dcp.Reader")
+# ---- Python state ----
+
+
+def _choose(
+    taken: Taken, inventory: Inventory, own: RankState, ranks: list[RankState]
+) -> tuple[Chosen, dict[Moved, dict]]:
+    """Returns what this rank's optimizers get, and the part of it that other ranks have taken over."""
+    everyone = _agreed_all(lambda: choose(inventory, own, ranks, taken.options))
+    refuse_unwanted(taken.options, everyone)
+    states: dict[Moved, dict] = {}
+    if wanted := moved(everyone):
+        for found in _agreed_all(lambda: taken.states(wanted)):
+            states |= found
+    return everyone[this_rank()], states
+
+
+def _put_python_state(python_state: PythonState, own: RankState, chosen: Chosen, states: dict[Moved, dict]) -> None:
+    state = own.python_state() or {}
+    state |= chosen.common | {"optimizer": chosen.states(state.get("optimizer", {}), states)}
     python_state.put_taken(state, adopted=own.rank != this_rank())
 
 

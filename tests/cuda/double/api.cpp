@@ -62,6 +62,7 @@ struct Driver {
   std::atomic<int> retained{0};
   std::atomic<std::uint64_t> bandwidth_bytes_per_s{0};
   std::atomic<int> version{0};
+  std::atomic<int> numa_node{-1};
   std::atomic<int> stream_write_refusal{0};
   std::atomic<std::uint64_t> pageable_copies{0};  // to the device
   std::atomic<std::uint64_t> event_queries{0};
@@ -199,6 +200,14 @@ EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   if (!driver().initialized) return CUDA_ERROR_NOT_INITIALIZED;
   if (ordinal != 0) return CUDA_ERROR_INVALID_DEVICE;
   *device = 0;
+  return CUDA_SUCCESS;
+}
+
+// Of all attributes, the double knows the closest NUMA node (CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID), and only if it is new.
+EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  if (!driver().initialized) return CUDA_ERROR_NOT_INITIALIZED;
+  if (attribute != 134 || CKPT_DOUBLE_VERSION < 13000) return CUDA_ERROR_INVALID_VALUE;
+  *value = driver().numa_node;
   return CUDA_SUCCESS;
 }
 
@@ -609,6 +618,7 @@ EXPORT void ckpt_double_reset(void) {
   driver().streams.reset();
   driver().bandwidth_bytes_per_s = 0;
   driver().version = 0;
+  driver().numa_node = -1;
   driver().stream_write_refusal = 0;
   driver().captures.forget_all();
   driver().memory.refuse_registration(CUDA_SUCCESS);
@@ -640,6 +650,7 @@ EXPORT std::uint64_t ckpt_double_freed_here(void) { return freed_here; }
 EXPORT std::uint64_t ckpt_double_allocations(void) { return driver().memory.allocations(); }
 EXPORT void ckpt_double_queue_depth(std::uint64_t operations) { driver().streams.queue_depth(operations); }
 EXPORT std::uint64_t ckpt_double_queue_full(void) { return driver().streams.queue_full(); }
+EXPORT void ckpt_double_numa_node(int node) { driver().numa_node = node; }
 EXPORT void ckpt_double_driver_version(int version) { driver().version = version; }
 EXPORT void ckpt_double_refuse_stream_writes(int result) { driver().stream_write_refusal = result; }
 EXPORT int ckpt_double_traffic_at(std::uint64_t index, ckpt_double_traffic* sums) {

@@ -89,6 +89,8 @@ int ckpt_double_traffic_at(uint64_t index, ckpt_double_traffic* sums);
 /* How much a stream's queue takes before enqueueing waits, and how often one was full. */
 void ckpt_double_queue_depth(uint64_t operations);
 uint64_t ckpt_double_queue_full(void);
+/* The NUMA node that is closest to the GPU; -1, as at start: the driver says that there is only one. */
+void ckpt_double_numa_node(int node);
 /* What cuDriverGetVersion() says; 0: the truth. */
 void ckpt_double_driver_version(int version);
 

@@ -25,8 +25,4 @@ DigestKeys make_digest_keys() {
   return keys;
 }
 
-DigestJob make_digest_job(const void* data, std::uint64_t length_bytes, std::uint64_t* digests) {
-  return {static_cast<const unsigned char*>(data), length_bytes, leaf_count(length_bytes), digests, make_digest_keys()};
-}
-
 }  // namespace ckpt::kernels::device
