@@ -3,7 +3,9 @@
 // One thread's processor time, the same memory, larger than the caches. Rates count the bytes of the piece: 12 for each
 // parameter.
 //
-// recompute_cpu is ours / theirs in time: above 1 if repeating the step takes longer.
+// recompute_step is ours / theirs in time: above 1 if repeating the step takes longer. A node with a copy repeats the
+// step into other memory (recompute_step_other_memory), because it keeps the previous checkpoint. bench/recompute.py
+// runs this, too.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -128,7 +130,7 @@ int main(int argc, char** argv) {
                             side("bfloat16 gradient", [&] { shard.recompute(true, shard.halves()); }),
                             side("into other memory", [&] { shard.recompute(false, shard.gradient()); })},
                            rounds);
-  const char* const names[] = {"", "recompute_cpu", "recompute_cpu_bfloat16", "recompute_cpu_other_memory"};
+  const char* const names[] = {"", "recompute_step", "recompute_step_bfloat16", "recompute_step_other_memory"};
   for (std::size_t i = 1; i < measured.size(); ++i) {
     ckpt::bench::print_ratio({names[i], measured[i].seconds / measured[0].seconds, 1e3 * measured[i].seconds,
                               1e3 * measured[0].seconds, "ms", "verify"});

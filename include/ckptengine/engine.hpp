@@ -228,6 +228,20 @@ class Engine {
     return Result(status);
   }
 
+  // With the option protection=recompute(n): whether gradients of the coming update are of use, and one of them. Call
+  // the second for each parameter, between before_update() and the update. CKPT_SKIPPED: the update cannot be repeated
+  // on other nodes. Throws Error for wrong use. See ckpt_wants_gradients() and ckpt_add_gradient().
+  bool wants_gradients() {
+    int32_t wants = 0;
+    detail::check(ckpt_wants_gradients(engine_, &wants));
+    return wants != 0;
+  }
+  Result add_gradient(const ckpt_gradient_t& gradient) {
+    const ckpt_status status = ckpt_add_gradient(engine_, &gradient);
+    if (ckpt_is_error(status) != 0) throw Error(status, ckpt_last_error());
+    return Result(status);
+  }
+
   // Discards the pending capture. Call it if tensors changed before before_update() finished their capture. Does
   // nothing if no capture is pending. Throws Error.
   void discard() { detail::check(ckpt_discard(engine_)); }

@@ -232,6 +232,29 @@ class CHalt(_Growing):
     ]
 
 
+class CGradient(_Growing):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("parameter", c_char_p),
+        ("first_moment", c_char_p),
+        ("second_moment", c_char_p),
+        ("largest_second_moment", c_char_p),
+        ("data", c_void_p),
+        ("elements", c_uint64),
+        ("dtype", c_int),
+        ("decoupled_weight_decay", c_int32),
+        ("maximize", c_int32),
+        ("cpu_has_fma", c_int32),
+        ("step", c_double),
+        ("learning_rate", c_double),
+        ("beta1", c_double),
+        ("beta2", c_double),
+        ("epsilon", c_double),
+        ("weight_decay", c_double),
+        ("torch_version", c_char_p),
+    ]
+
+
 HealthCallback = CFUNCTYPE(None, POINTER(CHealth), c_void_p)
 WarningCallback = CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 
@@ -249,6 +272,7 @@ _CALLS: dict[str, list] = {
     "ckpt_restore": [c_void_p, c_void_p, POINTER(CRestored)],
     "ckpt_snapshot": [c_void_p, c_int64, c_void_p],
     "ckpt_before_update": [c_void_p, POINTER(c_void_p), c_size_t],
+    "ckpt_add_gradient": [c_void_p, POINTER(CGradient)],
     "ckpt_discard": [c_void_p],
     "ckpt_wait_halt": [c_void_p, c_int64, POINTER(CHalt)],
     "ckpt_report_trouble": [c_void_p, c_char_p],
@@ -270,6 +294,7 @@ _INSTANT_CALLS: dict[str, list] = {
     "ckpt_resume": [c_void_p],
     "ckpt_capture_next": [c_void_p],
     "ckpt_own_not_ready": [c_void_p],
+    "ckpt_wants_gradients": [c_void_p, POINTER(c_int32)],
 }
 
 

@@ -430,6 +430,26 @@ class Engine:
             ticket._failed(status, message)
         return False
 
+    def wants_gradients(self) -> bool:
+        """Whether gradients of the coming update are of use, see ckpt_wants_gradients() in ckptengine.h."""
+        wants = ctypes.c_int32()
+        self._check(self._library.ckpt_wants_gradients(self._open(), byref(wants)))
+        return bool(wants.value)
+
+    def add_gradient(
+        self, *, data: int, elements: int, dtype: DType = DType.F32, **more: str | float | bool | None
+    ) -> bool:
+        """Gives the gradient of one parameter for the coming update, so that other nodes can repeat that update. `data`
+        is the address of `elements` numbers in host memory, which are copied. `more` has the other members of
+        ckpt_gradient_t in ckptengine.h, which says when to call this. Returns False if the update cannot be repeated;
+        the engine warns once. Raises Error (INVALID) for wrong use."""
+        given = {key: _c_text(value) if isinstance(value, str) else value for key, value in more.items()}
+        gradient = _abi.CGradient(data=data or None, elements=elements, dtype=dtype, **given)
+        status = Status(self._library.ckpt_add_gradient(self._open(), byref(gradient)))
+        if status.is_error:
+            raise _error_of(status, self._library.last_error())
+        return status is Status.OK
+
     def own_not_ready(self) -> None:
         """Tells the engine that the synchronous tensors do not hold the coming iteration's state yet, so the next
         before_update() does not copy them. Without on_suspicion=halt, it never does (docs/jit.md)."""

@@ -51,8 +51,9 @@ class Options:
     """How many nodes hold each shard, its own node included. Short for `protection=copies(m)`. Default: 2."""
     protection: str | os.PathLike[str] | None = None
     """How shards survive the loss of nodes: `copies(m)`; `xor(n)`, parity in groups of n nodes, which survives one
-    lost node per group; `rs(n,p)`, which survives p; or copies and parity, as in `copies(2)+xor(8)`. Overrides
-    `copies`. Default: copies(<copies>)."""
+    lost node per group; `rs(n,p)`, which survives p; or copies and parity, as in `copies(2)+xor(8)`.
+    `recompute(m)` is `copies(m)`, but nodes repeat updates where they can, instead of fetching their results
+    (docs/recompute.md). Overrides `copies`. Default: copies(<copies>)."""
     placement: Literal["auto", "group", "ring", "mixed", "cover", "sharded", "sharded+copy"] | None = None
     """Which nodes hold which pieces (docs/placement.md). `auto`: the nodes of a group hold each other's copies; a
     shard that several ranks name is cut into parts. Or `group`, `ring`, `mixed`, `cover`, `sharded`,

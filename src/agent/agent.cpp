@@ -14,6 +14,7 @@
 #include "agent/driver.hpp"
 #include "agent/store_poller.hpp"
 #include "agent/trainers/trainer_server.hpp"
+#include "agent/transfers/recompute_source.hpp"
 #include "base/error.hpp"
 #include "base/private_files.hpp"
 #include "base/thread.hpp"
@@ -79,6 +80,7 @@ std::string machine_name() {
 
 std::optional<net::ServedPiece> serve(const PieceIndex& index, const ArrivingPieces& arriving,
                                       const net::PieceName& name, net::PeerId asker) {
+  if (auto record = serve_record(index, name)) return record;
   const auto find = [&] { return index.find(name.shard, CheckpointId::from_word(name.checkpoint)); };
   Pin piece = find();
   if (piece == nullptr) {

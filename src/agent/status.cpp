@@ -243,6 +243,7 @@ json status_json(const StatusSources& from) {
   for (const NoticeEntry& notice : from.event_log.notices())
     notices.push_back({{"first", notice.first}, {"last", notice.last}, {"times", notice.times}, {"text", notice.text}});
   const Counters& counters = from.event_log.counters;
+  const RecomputeCounters& recomputes = from.transfers.recompute_counters();
   const net::UnauthenticatedPeers unauthenticated_peers = from.transport.unauthenticated_peers();
   return {{"job", from.options.job},
           {"node", from.options.node},
@@ -264,7 +265,7 @@ json status_json(const StatusSources& from) {
           {"commit_age_ms",
            from.committed_at ? json(milliseconds_between(*from.committed_at, Clock::now())) : json(nullptr)},
           {"resume_at", status.resume_at},
-          {"protection", placement::name(protection)},
+          {"protection", from.options.protection_name()},
           {"copies", protection.copies},
           {"copies_now", status.copies_now},
           {"parity", protection.rows},
@@ -302,6 +303,9 @@ json status_json(const StatusSources& from) {
             {"failed_fetches", counters.failed_fetches},
             {"corrupt", counters.corrupt},
             {"refused", counters.refused},
+            {"recomputed", recomputes.recomputed},
+            {"recomputed_in_vain", recomputes.recomputed_in_vain},
+            {"not_recomputed", recomputes.not_recomputed},
             {"bytes_received", from.transfers.fetches().transfer_counters().received_bytes},
             {"bytes_coded", from.transfers.fetches().transfer_counters().coded_bytes}}}};
 }

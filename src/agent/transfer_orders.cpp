@@ -29,7 +29,8 @@ TransferOrders::TransferOrders(const Dependencies& deps)
       [this](const std::string& text) { deps_.event_log.note(text); });
 }
 
-// A further source joins this list. GPU replication saves the transfer from a peer, so it comes before that.
+// A further source joins this list. GPU replication and repeated updates save the transfer from a peer, so they come
+// before that.
 void TransferOrders::use(net::Transport& transport) {
   transport_ = std::make_shared<TransportPort>(transport);
   std::vector<std::unique_ptr<ReplicaSource>> sources;
@@ -38,7 +39,13 @@ void TransferOrders::use(net::Transport& transport) {
       CodingJob::Dependencies{deps_.peers.own_node(), deps_.index, deps_.digests, deps_.buffers, transport_},
       deps_.queue));
   sources.push_back(std::make_unique<GpuSource>(replications_, deps_.digests, deps_.queue, transport_));
-  sources.push_back(std::make_unique<PeerSource>(deps_.digests, deps_.queue, transport_, deps_.index, deps_.arriving));
+  auto peer = std::make_unique<PeerSource>(deps_.digests, deps_.queue, transport_, deps_.index, deps_.arriving);
+  if (deps_.options.recomputes()) {
+    sources.push_back(std::make_unique<RecomputeSource>(
+        RecomputeSource::Dependencies{deps_.digests, deps_.queue, transport_, deps_.index, *peer, recompute_counters_,
+                                      [this](const std::string& text) { deps_.event_log.note(text); }}));
+  }
+  sources.push_back(std::move(peer));
   fetches_.use(std::move(sources));
 }
 

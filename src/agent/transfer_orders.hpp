@@ -14,6 +14,7 @@
 #include "agent/space_forecast.hpp"
 #include "agent/transfers/fetches.hpp"
 #include "agent/transfers/peer_source.hpp"
+#include "agent/transfers/recompute_source.hpp"
 #include "agent/transfers/storage_tier.hpp"
 #include "agent/transfers/transport_port.hpp"
 #include "core/node.hpp"
@@ -69,6 +70,7 @@ class TransferOrders {
   ReplicationManager& replications() { return replications_; }
   const ReplicationManager& replications() const { return replications_; }
   const Fetches& fetches() const { return fetches_; }
+  const RecomputeCounters& recompute_counters() const { return recompute_counters_; }
   const StorageTier* storage() const { return storage_ ? &*storage_ : nullptr; }  // null if there is none
 
  private:
@@ -78,6 +80,7 @@ class TransferOrders {
   std::shared_ptr<TransportPort> transport_;
   std::optional<StorageTier> storage_;
   ReplicationManager replications_;
+  RecomputeCounters recompute_counters_;
   Fetches fetches_;
 };
 

@@ -252,6 +252,10 @@ struct SlotHeader {
 
   // Written by the agent.
   alignas(64) Word64 dropped;  // the checkpoint that the agent dropped; readers ignore a piece of this checkpoint
+
+  // Written by the slot's writer: the gradient record behind the piece's data (gradient_record.hpp).
+  alignas(64) Word64 record_seal;  // of the piece's checkpoint and length and the record's digests; 0: no record
+  std::uint64_t record_bytes;
 };
 static_assert(sizeof(SlotHeader) <= page_bytes);
 

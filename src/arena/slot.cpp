@@ -78,6 +78,7 @@ std::optional<Manifest> Slot::read() const {
 void WritableSlot::begin() {
   // The exchange is a full barrier. A plain store would not do, because later non-temporal stores may overtake it.
   header_->seal.exchange(0, std::memory_order_seq_cst);
+  header_->record_seal.store(0, std::memory_order_relaxed);
   begun_ = true;
 }
 

@@ -34,6 +34,17 @@ struct SealedFields {
 };
 std::uint64_t seal_of(const SealedFields& fields);
 
+// A gradient record (gradient_record.hpp) in a slot, with the digests of its leaves.
+struct SlotRecord {
+  std::span<const std::byte> data;
+  std::span<const std::uint64_t> digests;
+};
+// Where to write a gradient record and the digests of its leaves. Both are aligned to 64 bytes.
+struct RecordPlace {
+  std::byte* data = nullptr;
+  std::uint64_t* digests = nullptr;
+};
+
 class Slot {
  public:
   Slot(SlotHeader* header, const SlotBounds& bounds);
@@ -45,6 +56,9 @@ class Slot {
   // Returns the checkpoint of the piece, or an empty id if there is no piece. Checks only the seal. So read() may find
   // the same piece malformed, and return nothing.
   CheckpointId checkpoint() const;
+  // Returns the gradient record of the piece in the slot. Nothing if there is no piece, or none with a record. Checks
+  // that the record belongs to the piece, but does not read its data.
+  std::optional<SlotRecord> record() const;
 
   const std::byte* data() const { return data_; }
   std::uint64_t data_capacity_bytes() const { return bounds_.data_capacity_bytes; }
@@ -78,6 +92,11 @@ class WritableSlot : public Slot {
   }
   // Writes the layout text to its place after the digests of a piece of `length_bytes`.
   void write_layout(std::uint64_t length_bytes, std::string_view text);
+  // Returns where to write the gradient record of a piece of `piece_bytes`. Nothing if the slot has no room for it.
+  std::optional<RecordPlace> record_place(std::uint64_t piece_bytes, std::uint64_t record_bytes);
+  // Publishes a gradient record whose data and digests are written. Call it between begin() and the seal() of the piece
+  // that it belongs to.
+  void seal_record(CheckpointId checkpoint, std::uint64_t piece_bytes, std::uint64_t record_bytes);
   // Publishes a piece whose data, digests and layout text are written. Computes `fields.root_digest` itself. Throws
   // Failure if the slot is not empty (see begin()), or if the piece does not fit().
   void seal(SealedFields fields);

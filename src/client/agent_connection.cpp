@@ -25,8 +25,8 @@ nlohmann::json asked_for(const Options& options) {
                           {"capture", static_cast<int>(options.capture)},
                           {"capture_every", options.capture_every},
                           {"halts", options.on_suspicion == OnSuspicion::halt}};
-  if (options.chosen_protection() != placement::Protection())
-    asked["protection"] = placement::name(options.chosen_protection());
+  if (options.recomputes() || options.chosen_protection() != placement::Protection())
+    asked["protection"] = options.protection_name();
   if (options.placement) asked["placement"] = placement::name(*options.placement);
   return asked;
 }

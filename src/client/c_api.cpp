@@ -131,25 +131,35 @@ void hand_over(const Struct& from, Struct* to, std::size_t first_bytes, const ch
 
 // Sizes in the first release: a caller's struct has at least these. They stay when structs grow.
 constexpr std::size_t tensor_bytes_first = 48, restored_bytes_first = 88, stats_bytes_first = 96,
-                      health_bytes_first = 1032, halt_bytes_first = 544;
+                      health_bytes_first = 1032, halt_bytes_first = 544, gradient_bytes_first = 128;
 static_assert(sizeof(ckpt_tensor) >= tensor_bytes_first && sizeof(ckpt_restored) >= restored_bytes_first &&
               sizeof(ckpt_stats_t) >= stats_bytes_first && sizeof(ckpt_health_t) >= health_bytes_first &&
-              sizeof(ckpt_halt_t) >= halt_bytes_first);
+              sizeof(ckpt_halt_t) >= halt_bytes_first && sizeof(ckpt_gradient_t) >= gradient_bytes_first);
 
-// Copies the caller's tensor to the struct that this library knows. Further members of a newer struct must be zero.
-ckpt_tensor tensor_of(const ckpt_tensor& given) {
-  ckpt_tensor tensor = CKPT_TENSOR_INIT;
-  if (given.struct_size < tensor_bytes_first)
-    throw Failure(CKPT_ERR_INVALID, "ckpt_tensor's struct_size is " + std::to_string(given.struct_size) +
-                                        ", less than " + std::to_string(tensor_bytes_first) +
-                                        "; initialize the struct with CKPT_TENSOR_INIT");
+// Copies the caller's struct to the one that this library knows. Further members of a newer struct must be zero.
+// `known` comes initialized; `name` and `macro` are for people.
+template <class Struct>
+Struct taken(const Struct& given, Struct known, std::size_t first_bytes, const char* name, const char* macro) {
+  if (given.struct_size < first_bytes)
+    throw Failure(CKPT_ERR_INVALID, std::string(name) + "'s struct_size is " + std::to_string(given.struct_size) +
+                                        ", less than " + std::to_string(first_bytes) + "; initialize the struct with " +
+                                        macro);
   const auto* const bytes = reinterpret_cast<const char*>(&given);
-  const std::size_t known_bytes = std::min(given.struct_size, sizeof tensor);
+  const std::size_t known_bytes = std::min(given.struct_size, sizeof known);
   if (std::any_of(bytes + known_bytes, bytes + given.struct_size, [](char byte) { return byte != 0; }))
-    throw Failure(CKPT_ERR_INVALID, "ckpt_tensor has members that this library, version " CKPT_VERSION
-                                    ", does not know; use the library and the header of one version");
-  std::memcpy(&tensor, &given, known_bytes);
-  return tensor;
+    throw Failure(CKPT_ERR_INVALID, std::string(name) +
+                                        " has members that this library, version " CKPT_VERSION
+                                        ", does not know; use the library and the header of one version");
+  std::memcpy(&known, &given, known_bytes);
+  return known;
+}
+
+ckpt_tensor tensor_of(const ckpt_tensor& given) {
+  return taken<ckpt_tensor>(given, CKPT_TENSOR_INIT, tensor_bytes_first, "ckpt_tensor", "CKPT_TENSOR_INIT");
+}
+ckpt_gradient_t gradient_of(const ckpt_gradient_t& given) {
+  return taken<ckpt_gradient_t>(given, CKPT_GRADIENT_INIT, gradient_bytes_first, "ckpt_gradient_t",
+                                "CKPT_GRADIENT_INIT");
 }
 
 // CKPT_NO_STREAM is for state in host memory, where streams mean nothing.
@@ -298,6 +308,21 @@ ckpt_status ckpt_before_update(ckpt_engine* engine, void* const* streams, size_t
       return self.before_update();
     }
     return self.before_update(named);
+  });
+}
+
+ckpt_status ckpt_wants_gradients(ckpt_engine* engine, int32_t* wants) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    need(wants != nullptr, "the place for the answer");
+    *wants = self.wants_gradients() ? 1 : 0;
+    return {};
+  });
+}
+
+ckpt_status ckpt_add_gradient(ckpt_engine* engine, const ckpt_gradient_t* gradient) {
+  return on_engine(engine, [&](auto& self) {
+    need(gradient != nullptr, "the gradient");
+    return self.add_gradient(gradient_of(*gradient));
   });
 }
 

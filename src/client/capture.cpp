@@ -1,5 +1,8 @@
 #include "client/capture.hpp"
 
+#include <utility>
+
+#include "arena/gradient_record.hpp"
 #include "base/check.hpp"
 #include "base/error.hpp"
 #include "options/options.hpp"
@@ -9,9 +12,12 @@ namespace {
 
 constexpr std::int64_t private_timeout_ms = 60'000;  // far longer than any copy of a private shard
 
-std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot, const PieceState& piece) {
+std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot, const PieceState& piece,
+                                     bool has_record) {
   const ShardState& shard = *piece.shard;
-  if (slot.fits(piece.length_bytes(), shard.layout_text.size())) return std::nullopt;
+  const std::uint64_t bytes = has_record ? arena::bytes_with_record(piece.length_bytes()) : piece.length_bytes();
+  if (slot.fits(piece.length_bytes(), shard.layout_text.size()) && bytes <= slot.data_capacity_bytes())
+    return std::nullopt;
   const bool is_part = piece.length_bytes() != shard.length_bytes();
   return std::string("the ") + which + " shard has grown to " + size_text(shard.length_bytes()) + " in " +
          std::to_string(shard.layout.entries.size()) + " tensors, but the slots for " +
@@ -84,7 +90,9 @@ std::optional<std::string> Capture::misfit(const RankState& state) const {
   const Slots& slots = *session_.slots;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const char* which = i + 1 == slots.size() ? "private" : "main";
-    if (auto sentence = misfit_of(which, slots[i].slot(0), state.captured[i])) return sentence;
+    const bool is_all = state.captured[i].length_bytes() == state.captured[i].shard->length_bytes();
+    const bool has_record = has_records_ && slots.size() == 2 && i == 0 && is_all;
+    if (auto sentence = misfit_of(which, slots[i].slot(0), state.captured[i], has_record)) return sentence;
   }
   return std::nullopt;
 }
@@ -98,25 +106,41 @@ void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const Ra
   const std::size_t parts = slots.size() - 1;  // and the private shard
   const bool is_own_kept =
       seals_own_early_ && device_.can_start_late() && keep_own(checkpoint, state, stream, private_plan);
-  std::array<device::Device::Copy, core::captures_max> copies;
-  for (std::size_t i = 0; i < slots.size() - (is_own_kept ? 1 : 0); ++i) {
+  std::array<device::Device::Copy, core::captures_max + 1> copies;
+  for (std::size_t i = 0; i < parts; ++i) {
     auto slot = slots[i].writable_slot(grant.slots[i]);
     slot.begin();
     copies[i] = {&state.captured[i].plan, {slot.data(), slot.digests()}};
   }
-  if (is_own_kept)
-    copies[parts] = {&nothing_, {}};
-  else if (private_plan != nullptr)
-    copies[parts].plan = private_plan;
+  const auto record = record_copy(grant, state);
+  if (record) copies[parts] = *record;
+  device::Device::Copy own{&nothing_, {}};
+  if (!is_own_kept) {
+    auto slot = slots[parts].writable_slot(grant.slots[parts]);
+    slot.begin();
+    own = {private_plan != nullptr ? private_plan : &state.captured[parts].plan, {slot.data(), slot.digests()}};
+  }
   // Store in this order: an iteration that was attempted and is not being captured has been captured or never will be.
   session_.control->capturing(checkpoint);
   session_.control->attempted(checkpoint.iteration());
-  active_ = {grant, checkpoint, &state, is_own_kept ? own_->slot : grant.slots[parts], is_own_kept};
+  active_ = {grant,       checkpoint,
+             &state,      is_own_kept ? own_->slot : grant.slots[parts],
+             is_own_kept, record ? record->plan->length_bytes() : 0};
   if (!is_own_kept) own_.reset();
-  device_.start(std::span(copies).first(parts), copies[parts], stream);
+  device_.start(std::span(copies).first(parts + (record ? 1 : 0)), own, stream);
   // A GPU copies the private shard with the rest.
   if (!is_own_kept && seals_own_early_ && device_.captures_late() && device_.wait_for_synchronous(private_timeout_ms))
     seal_active_own();
+}
+
+// A record belongs to a main shard that is one piece.
+std::optional<device::Device::Copy> Capture::record_copy(const arena::Grant& grant, const RankState& state) {
+  const device::Plan* const record = std::exchange(record_, nullptr);
+  if (record == nullptr || session_.slots->size() != 2) return std::nullopt;
+  auto slot = session_.slots->front().writable_slot(grant.slots[0]);
+  const auto place = slot.record_place(state.captured.front().length_bytes(), record->length_bytes());
+  if (!place) return std::nullopt;
+  return device::Device::Copy{record, {place->data, place->digests}};
 }
 
 void Capture::seal_active_own() {
@@ -274,6 +298,10 @@ void Capture::over(bool whole) {
 bool Capture::seal() try {
   const arena::Grant grant = active_->grant;
   const std::size_t last = session_.slots->size() - 1;
+  if (active_->record_bytes != 0)
+    session_.slots->front()
+        .writable_slot(grant.slots[0])
+        .seal_record(active_->checkpoint, active_->state->captured.front().length_bytes(), active_->record_bytes);
   for (std::size_t i = 0; i < last; ++i) publish(i, grant.slots[i], active_->checkpoint, active_->state->captured[i]);
   if (!active_->is_own_sealed) publish(last, active_->own_slot, active_->checkpoint, active_->state->captured[last]);
   session_.control->used_grant(grant.sequence, active_->own_slot != grant.slots[last]);

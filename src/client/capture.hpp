@@ -33,8 +33,9 @@ std::vector<device::Range> ranges_of(const Slots& slots);
 class Capture {
  public:
   // `seals_own_early`: begin() seals the private shard at once, so that it outlives a process that is killed later.
-  Capture(device::Device& device, std::uint32_t world_size, bool seals_own_early = false)
-      : device_(device), world_size_(world_size), seals_own_early_(seals_own_early) {}
+  // `has_records`: gradient records are captured, so slots need room for them.
+  Capture(device::Device& device, std::uint32_t world_size, bool seals_own_early = false, bool has_records = false)
+      : device_(device), world_size_(world_size), seals_own_early_(seals_own_early), has_records_(has_records) {}
   ~Capture() { cancel(); }
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
@@ -61,6 +62,10 @@ class Capture {
   // private shard are. If it is null, they are in the private tensors.
   void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
              const device::Plan* private_plan = nullptr);
+
+  // The next begin() also captures this gradient record, unless its slot has no room for it. Null: none. Stays in place
+  // until the capture is over.
+  void with_record(const device::Plan* record) { record_ = record; }
 
   // Makes sure that the private shard of `checkpoint` is sealed in a slot of this rank. Keeps the piece that
   // prepare_own() wrote, if the tensors have not changed since. Waits for the copy, on a GPU after the work that was
@@ -112,6 +117,7 @@ class Capture {
     const RankState* state;
     std::uint8_t own_slot;  // of the private shard
     bool is_own_sealed = false;
+    std::uint64_t record_bytes = 0;  // of the gradient record that is captured, too
   };
   struct Late {
     CheckpointId checkpoint;
@@ -144,6 +150,7 @@ class Capture {
                  const device::Plan* private_plan, bool is_to_be_sealed);
   void seal_own(const RankState& state);
   void seal_active_own();
+  std::optional<device::Device::Copy> record_copy(const arena::Grant& grant, const RankState& state);
   void over(bool whole);
   bool seal();
   void publish(std::size_t segment, std::uint8_t slot, CheckpointId checkpoint, const PieceState& piece);
@@ -151,11 +158,13 @@ class Capture {
   device::Device& device_;
   const std::uint32_t world_size_;
   const bool seals_own_early_;
+  const bool has_records_;
   std::atomic<bool> is_torn_{false};
   const device::Plan nothing_{{}};
   AgentSession session_;
   std::shared_ptr<Slots> attached_;  // the slots last given to Device::attach()
   std::optional<Active> active_;
+  const device::Plan* record_ = nullptr;  // for the next begin()
   std::optional<Late> late_;
   std::optional<Own> own_;
   bool own_is_steady_ = false;  // the last update did not change the private shard

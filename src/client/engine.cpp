@@ -16,7 +16,7 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device, c
       layered_({options.copy_threads, options.layered_capture, options.profile_iterations}),
       device_(std::move(device)),
       registry_(options.shard, options.private_shard()),
-      capture_(*device_, options.world_size, options.on_suspicion == OnSuspicion::halt),
+      capture_(*device_, options.world_size, options.on_suspicion == OnSuspicion::halt, options.recomputes()),
       link_(options, [this](const arena::Control& control) { return on_words(control); }),
       health_({options.unprotected_after_ms, options.heartbeat_ms, options.node},
               {[this] { return link_.control(); }, [this] { return link_.connected(); },

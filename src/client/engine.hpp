@@ -18,6 +18,7 @@
 #include "client/capture.hpp"
 #include "client/deferred_capture.hpp"
 #include "client/gpu_comm.hpp"
+#include "client/gradient_capture.hpp"
 #include "client/halt_watch.hpp"
 #include "client/health_watch.hpp"
 #include "client/interposed.hpp"
@@ -76,6 +77,10 @@ class Engine {
   Outcome snapshot(std::int64_t iteration, device::Stream stream = nullptr);
   Outcome before_update(std::span<const device::Stream> streams = {});
   void discard();
+  // True if gradients of the coming update are of use: its result can be repeated on other nodes. add_gradient() keeps
+  // one, between before_update() and the update. Returns CKPT_SKIPPED if the update cannot be repeated.
+  bool wants_gradients();
+  Outcome add_gradient(const ckpt_gradient_t& gradient);
   // Call this if the private tensors will not hold the coming iteration's state at the next before_update().
   void own_not_ready() { own_is_ready_ = false; }
   // The next snapshot captures the main shard, whatever the option capture_every says.
@@ -167,6 +172,11 @@ class Engine {
   void sealed(bool whole);
   void check_no_capture(const char* call) const;
 
+  // gradients.cpp
+  void warn_not_repeated(const std::string& why);
+  void begin_update();
+  const device::Plan* record_of(std::int64_t iteration, const RankState& state);
+
   // own_state.cpp
   static constexpr auto not_due =
       "only the private shard of this iteration is kept, as the option capture_every says; training is not affected";
@@ -216,6 +226,8 @@ class Engine {
   TensorRegistry registry_;
   Tickets tickets_;
   Capture capture_;
+  GradientCapture gradients_;
+  bool has_warned_not_repeated_ = false;
   DeferredCapture deferred_;  // while it waits for its slot, only its try_begin() uses capture_
   // The capture that is being sealed.
   struct Released {

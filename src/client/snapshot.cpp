@@ -38,6 +38,12 @@ constexpr auto waits_for_copies =
 // Private state is blobs that vary a little in size, so this leaves room to grow.
 std::uint64_t with_headroom(std::uint64_t bytes) { return 2 * bytes + (64u << 10); }
 
+// Whether gradient records are captured beside the main shard.
+bool has_records(const RankState& state, const Options& options) {
+  return options.recomputes() && state.captured.size() == 2 &&
+         state.captured.front().length_bytes() == state.main.length_bytes();
+}
+
 SlotSizes slot_sizes(const RankState& state, const Options& options) {
   const std::uint64_t main_bytes = std::max(state.main.length_bytes(), options.slot_bytes);
   // State that will grow also has a growing layout.
@@ -45,11 +51,13 @@ SlotSizes slot_sizes(const RankState& state, const Options& options) {
   SlotSizes sizes;
   for (const PieceState& piece : state.captured) {
     const std::uint64_t layout_bytes = with_headroom(piece.shard->layout_text.size());
-    if (piece.shard == &state.private_)
+    if (piece.shard == &state.private_) {
       sizes.push_back({piece.name, with_headroom(piece.length_bytes()), layout_bytes});
-    else
-      sizes.push_back({piece.name, arena::range_of(core::parse_part(piece.name), main_bytes).size_bytes,
-                       std::min<std::uint64_t>(growth, 16) * layout_bytes});
+      continue;
+    }
+    const std::uint64_t bytes = arena::range_of(core::parse_part(piece.name), main_bytes).size_bytes;
+    sizes.push_back({piece.name, has_records(state, options) ? arena::bytes_with_record(bytes) : bytes,
+                     std::min<std::uint64_t>(growth, 16) * layout_bytes});
   }
   return sizes;
 }
@@ -214,6 +222,7 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   if (iteration < capture_.session().control->resume_at()) return {CKPT_SKIPPED, waits_for_copies};
   if (!is_due(iteration)) return snapshot_own(iteration, called_at, state, stream);
   captures_next_ = false;
+  capture_.with_record(record_of(iteration, state));
   auto grant = unused_grant();
   if (!grant && device_->can_start_late() && DeferredCapture::fits(state)) {
     keep_own(CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, nullptr);
@@ -392,11 +401,13 @@ Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
   try {
     outcome = try_snapshot(iteration, called_at, stream);
   } catch (const Failure& failure) {
+    gradients_.updated();
     not_taken(iteration, failure.status());
     rest(iteration, false);
     throw;
   }
   if (outcome.status != CKPT_OK) not_taken(iteration, outcome.status);
+  gradients_.updated();
   rest(iteration, outcome.status == CKPT_OK);
   snapshot_stall_ms_ = milliseconds_between(called_at, Clock::now());
   tickets_.stalled(snapshot_stall_ms_);
@@ -437,7 +448,9 @@ Outcome Engine::before_update(std::span<const device::Stream> streams) {
   if (!pass_gate()) return halted();
   habit_.asked();
   take_back_own();
+  const bool was_captured = open_capture();
   const Outcome outcome = end_capture(streams);
+  if (was_captured) begin_update();
   if (was_at_rest) prepare_own();
   return outcome;
 }

@@ -199,18 +199,28 @@ struct Placement {
 
 struct Protection {
   static std::string type() { return "text"; }
-  static void parse(std::optional<placement::Protection>& to, std::string_view text) {
+  static void parse(std::optional<ProtectionChoice>& to, std::string_view text) {
     to.reset();
     if (text.empty()) return;
+    const bool recomputes = text.starts_with(recompute);
+    std::string named(text);
+    if (recomputes) named.replace(0, recompute.size(), copies);
     try {
-      to = placement::protection_named(text);
+      to = ProtectionChoice{placement::protection_named(named), recomputes};
     } catch (const std::invalid_argument& what) {
       throw BadValue{what.what()};
     }
+    if (recomputes && to->stored.copies < 2) throw BadValue{"must have at least 2 copies, as in recompute(2)"};
   }
-  static std::string text(const std::optional<placement::Protection>& from) {
-    return from ? placement::name(*from) : "";
+  static std::string text(const std::optional<ProtectionChoice>& from) {
+    if (!from) return "";
+    std::string name = placement::name(from->stored);
+    if (from->recomputes) name.replace(0, copies.size(), recompute);
+    return name;
   }
+
+ private:
+  static constexpr std::string_view copies = "copies(", recompute = "recompute(";
 };
 
 // A failure domain: its levels, the outermost first, as in "row2/rack7"; "" if nothing is known.
@@ -360,8 +370,9 @@ const std::array keys = {
     entry<&Options::protection, Protection>(
         "protection", "", "`copies(<copies>)`", agent | engine, 0,
         "How shards survive the loss of nodes: `copies(m)`; `xor(n)`, parity in groups of n nodes, which survives one "
-        "lost node per group; `rs(n,p)`, which survives p; or copies and parity, as in `copies(2)+xor(8)`. Overrides "
-        "`copies`."),
+        "lost node per group; `rs(n,p)`, which survives p; or copies and parity, as in `copies(2)+xor(8)`. "
+        "`recompute(m)` is `copies(m)`, but nodes repeat updates where they can, instead of fetching their results "
+        "([recompute](recompute.md)). Overrides `copies`."),
     entry<&Options::placement, Placement>(
         "placement", "auto", "", agent | engine, 0,
         "Which nodes hold which pieces ([placement](placement.md)). `auto`: the nodes of a group hold each other's "
@@ -635,6 +646,10 @@ std::string table(unsigned readers) {
 }
 
 }  // namespace
+
+std::string Options::protection_name() const {
+  return Protection::text(protection ? protection : ProtectionChoice{chosen_protection(), false});
+}
 
 Options parse_options(Reader reader, const OptionPairs& caller, const char* const* environment) {
   Settings settings;

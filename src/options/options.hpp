@@ -27,6 +27,12 @@ enum class ReplicationMode { host, device };
 enum class OnSuspicion { report, halt };
 enum class CaptureMode { every, jit, automatic };
 
+// How shards survive the loss of nodes, as the option `protection` says it.
+struct ProtectionChoice {
+  placement::Protection stored;
+  bool recomputes = false;  // copies are made by repeating updates, if possible (docs/recompute.md)
+};
+
 struct Options {
   std::string job;
   std::uint32_t rank;
@@ -44,8 +50,8 @@ struct Options {
   std::string etcd_cert_file;
   std::string etcd_key_file;
   std::uint32_t copies;
-  std::optional<placement::Protection> protection;  // if set, `copies` is ignored
-  std::optional<placement::Strategy> placement;     // not set: chosen from what the ranks hold
+  std::optional<ProtectionChoice> protection;    // if set, `copies` is ignored
+  std::optional<placement::Strategy> placement;  // not set: chosen from what the ranks hold
   std::string domain;
   bool standby;
   std::string member_hook;
@@ -94,8 +100,11 @@ struct Options {
 
   std::string private_shard() const { return "rank" + std::to_string(rank) + ".private"; }
   placement::Protection chosen_protection() const {
-    return protection ? *protection : placement::Protection::of_copies(copies);
+    return protection ? protection->stored : placement::Protection::of_copies(copies);
   }
+  bool recomputes() const { return protection && protection->recomputes; }
+  // The name that people write: "copies(2)", "recompute(2)".
+  std::string protection_name() const;
   std::string node_dir() const { return arena_dir + "/" + job + "/" + node; }
 };
 

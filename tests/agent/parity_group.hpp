@@ -8,6 +8,7 @@
 #include <set>
 
 #include "agent/transfers/coding_job.hpp"
+#include "agent/transfers/recompute_source.hpp"
 #include "kernels/gf256.hpp"
 #include "support.hpp"
 #include "tests/support/fake_transport.hpp"
@@ -98,15 +99,25 @@ class FakeNetwork {
       thread_.submit(std::move(fetch));
   }
 
+  std::optional<net::ServedPiece> find(core::NodeId from, const net::PieceName& name) {
+    if (auto record = serve_record(index(from), name)) return record;
+    const Pin pin = index(from).find(name.shard, CheckpointId::from_word(name.checkpoint));
+    if (pin == nullptr) return std::nullopt;
+    return net::ServedPiece{
+        pin->encoded_manifest(), {pin->data(), pin->manifest().length_bytes}, std::const_pointer_cast<HeldPiece>(pin)};
+  }
+
   void serve(core::NodeId from, const net::PieceName& name, const net::FetchPart& part, net::Sink& sink,
              const Fate& fate) {
-    const Pin pin = index(from).find(name.shard, CheckpointId::from_word(name.checkpoint));
-    if (pin == nullptr) return sink.ended(net::FetchEnd::not_there);
-    const std::uint64_t length_bytes = pin->manifest().length_bytes;
+    const auto served = find(from, name);
+    if (!served) return sink.ended(net::FetchEnd::not_there);
+    const std::uint64_t length_bytes = served->data.size();
     const std::uint64_t first = std::min(part.first_byte, length_bytes);
     const std::size_t size = std::min(part.size_bytes, length_bytes - first);
-    auto manifest = part.manifest ? pin->encoded_manifest() : std::vector<std::byte>();
-    std::vector<std::byte> data(pin->data() + first, pin->data() + first + size);
+    std::vector<std::byte> manifest;
+    if (part.manifest) manifest.assign(served->manifest.begin(), served->manifest.end());
+    std::vector<std::byte> data(served->data.begin() + static_cast<std::ptrdiff_t>(first),
+                                served->data.begin() + static_cast<std::ptrdiff_t>(first + size));
     if (fate.wrong_byte) {
       auto& bytes = data.empty() ? manifest : data;
       bytes[*fate.wrong_byte % bytes.size()] ^= std::byte{4};

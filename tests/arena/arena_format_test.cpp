@@ -62,7 +62,8 @@ static_assert(offsetof(SegmentHeader, magic) == 0 && offsetof(SegmentHeader, for
 static_assert(offsetof(SlotHeader, seal) == 0 && offsetof(SlotHeader, checkpoint) == 8 &&
               offsetof(SlotHeader, length_bytes) == 16 && offsetof(SlotHeader, root_digest) == 24 &&
               offsetof(SlotHeader, layout_bytes) == 32 && offsetof(SlotHeader, layout_hash) == 40 &&
-              offsetof(SlotHeader, world_size) == 48 && offsetof(SlotHeader, dropped) == 64);
+              offsetof(SlotHeader, world_size) == 48 && offsetof(SlotHeader, dropped) == 64 &&
+              offsetof(SlotHeader, record_seal) == 128 && offsetof(SlotHeader, record_bytes) == 136);
 
 std::string text_of(std::uint64_t magic) {
   char text[sizeof(magic)];

@@ -74,6 +74,22 @@ TEST(Options, TheFirstSourceThatNamesAKeyWins) {
   EXPECT_EQ(options.lease_ms, 700);
 }
 
+TEST(Options, RecomputeIsAWayToMakeCopies) {
+  const auto protected_by = [](const char* text) {
+    return parse_options(Reader::agent, with(minimal, {{"protection", text}}), nullptr);
+  };
+  const Options recomputing = protected_by("recompute(3)");
+  EXPECT_TRUE(recomputing.recomputes());
+  EXPECT_EQ(recomputing.chosen_protection(), placement::Protection::of_copies(3));
+  EXPECT_EQ(recomputing.protection_name(), "recompute(3)");
+  EXPECT_EQ(protected_by("recompute(2)+xor(4)").protection_name(), "recompute(2)+xor(4)");
+  EXPECT_FALSE(protected_by("copies(3)").recomputes());
+  EXPECT_EQ(protected_by("copies(3)").protection_name(), "copies(3)");
+  EXPECT_EQ(parse_options(Reader::agent, minimal, nullptr).protection_name(), "copies(2)");
+  EXPECT_THAT(refusal(with(minimal, {{"protection", "recompute(1)"}})), HasSubstr("must have at least 2 copies"));
+  EXPECT_THAT(refusal(with(minimal, {{"protection", "recompute(x)"}})), HasSubstr("must be copies(m)"));
+}
+
 TEST(Options, UnknownKeysInCodeOrFileAreRefusedByName) {
   EXPECT_THAT(refusal(with(minimal, {{"colour", "red"}})),
               AllOf(HasSubstr("option \"colour\""), HasSubstr("not known")));

@@ -109,6 +109,15 @@ class FakeAgent {
         }
     return std::nullopt;
   }
+  // The gradient record beside that piece.
+  std::optional<std::vector<std::byte>> record(const std::string& shard, CheckpointId checkpoint) {
+    const std::lock_guard lock(mutex_);
+    for (auto& segment : segments_)
+      for (std::uint32_t i = 0; i < segment.slots(); ++i)
+        if (segment.spec().shard == shard && segment.slot(i).checkpoint() == checkpoint)
+          if (const auto found = segment.slot(i).record()) return std::vector(found->data.begin(), found->data.end());
+    return std::nullopt;
+  }
   // Flips one byte of a stored piece.
   void damage(const std::string& shard, CheckpointId checkpoint, std::size_t offset_bytes) {
     const std::lock_guard lock(mutex_);

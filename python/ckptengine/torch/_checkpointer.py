@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from ._inventory import Inventory, named
 from ._memory import Shown, show, show_as_stored, split_name
 from ._python_state import PythonState
 from ._replicas import MainShard, given_option, is_distributed, this_rank
+from ._updates import Updates
 
 
 class Checkpointer:
@@ -120,14 +122,16 @@ class Checkpointer:
         self.engine = Engine(options, library=library, **more)
         if self._takes_shards and (is_distributed() or given_option(given, "world_size") in ("", "1")):
             self.engine.take_shards()
+        self._updates = Updates(self.engine, self._inventory)
         tells = torch.distributed.is_available() and communication is not None
         self._communication = Communication(self.engine, patch=communication == "patch") if tells else None
         # If the optimizer has hooks, no update is missed even if the loop does not call before_update().
-        for known in self._inventory.optimizers.values():
+        for key, known in self._inventory.optimizers.items():
             if not hasattr(known, "_optimizer_step_pre_hooks"):
                 known = getattr(known, "optimizer", known)  # Accelerate's wrapper promises hooks and has none
             if hasattr(known, "register_step_pre_hook"):
-                self._hooks.append(known.register_step_pre_hook(lambda *_: self._before_step()))
+                hook = functools.partial(self._before_step, key)
+                self._hooks.append(known.register_step_pre_hook(hook))
 
     # ---- what the training loop calls ----
 
@@ -377,5 +381,8 @@ class Checkpointer:
             "call before_update() before anything replaces, moves or updates tensors"
         )
 
-    def _before_step(self) -> None:
+    def _before_step(self, key: str, optimizer: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
         self.before_update()
+        closures = [*args[1:], kwargs.get("closure")]  # the first is the optimizer
+        has_closure = any(closure is not None for closure in closures)
+        self._updates.give(key, optimizer, self._shown, self._identities, has_closure=has_closure)

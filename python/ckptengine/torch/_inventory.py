@@ -153,7 +153,7 @@ class Inventory:
             for parameter, state in optimizer.state.items():
                 for state_key, value in state.items():
                     if parameter in names and _is_own_tensor(state_key, value):
-                        name = self._state_name(key, state_key, names[parameter])
+                        name = self.state_name(key, state_key, names[parameter])
                         yield Found(name, value, Capture.OVERLAPPED, parameter)
         for name, tensor in self.tensors.items():
             yield Found(f"tensor.{name}", tensor, Capture.OVERLAPPED)
@@ -229,7 +229,7 @@ class Inventory:
             for parameter, name in self.parameter_names(key).items():
                 for state_key, value in optimizer.state.get(parameter, {}).items() if is_dtensor(parameter) else ():
                     if _is_own_tensor(state_key, value) and not is_dtensor(value):
-                        split = stored.get(self._state_name(key, state_key, name))
+                        split = stored.get(self.state_name(key, state_key, name))
                         if split is None:
                             continue
                         here = split_of(name, parameter)
@@ -250,7 +250,15 @@ class Inventory:
     def _model_names(self) -> dict[Tensor, str]:
         return {p: f"{key}.{name}" if key else name for key in self.models for name, p in self._parameters(key)}
 
-    def _state_name(self, key: str, state_key: str, parameter: str) -> str:
+    def captured_names(self, key: str) -> dict[Tensor, str]:
+        """Maps the parameters of an optimizer to the names under which they are captured."""
+        known = self._model_names()
+        return {
+            parameter: f"model.{name}" if parameter in known else f"{_prefix('param', key)}.{name}"
+            for parameter, name in self.parameter_names(key).items()
+        }
+
+    def state_name(self, key: str, state_key: str, parameter: str) -> str:
         return f"{_prefix('optim', key)}.{quote(state_key, safe='').replace('.', '%2E')}.{parameter}"
 
     def other_state(self) -> dict[str, dict[str, dict]]:

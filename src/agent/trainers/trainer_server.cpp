@@ -192,7 +192,7 @@ void TrainerServer::on_hello(Connection& connection, const json& request) {
                                          job + "; give trainer and agent the same options job and arena_dir");
   HelloRequest wanted = hello_request(request);
   core::TrainerHello& hello = wanted.hello;
-  warn_of_other(hello.rank, "protection", wanted.protection, placement::name(options_.chosen_protection()));
+  warn_of_other(hello.rank, "protection", wanted.protection, options_.protection_name());
   warn_of_other(hello.rank, "placement", wanted.placement,
                 options_.placement ? std::string(placement::name(*options_.placement)) : "auto");
   const auto on_suspicion = [](bool halts) { return halts ? "halt" : "report"; };

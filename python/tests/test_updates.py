@@ -1,0 +1,141 @@
+"""Which updates of torch's optimizers are given to the engine to be repeated, and why others are not."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from ckptengine.torch._inventory import Inventory, named
+from ckptengine.torch._memory import show
+from ckptengine.torch._updates import Updates
+from torch import nn
+
+
+class FakeEngine:
+    def __init__(self) -> None:
+        self.given: list[dict] = []
+
+    def wants_gradients(self) -> bool:
+        return True
+
+    def add_gradient(self, **gradient) -> bool:
+        self.given.append(gradient)
+        return True
+
+
+class Case:
+    def __init__(self, optimizer, *, steps: int = 1, **settings) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+        self.optimizer = optimizer(self.model.parameters(), **settings)
+        self.inventory = Inventory(named("model", self.model), named("optimizer", self.optimizer), {})
+        self.engine = FakeEngine()
+        self.updates = Updates(self.engine, self.inventory)
+        for _ in range(steps):
+            self.backward()
+            self.optimizer.step()
+        self.backward()
+
+    def backward(self) -> None:
+        self.optimizer.zero_grad()
+        self.model(torch.ones(5, 4)).square().sum().backward()
+
+    def give(self, **more) -> list[dict]:
+        shown = {found.name: show(found.name, found.tensor, found.capture) for found in self.inventory.gather()}
+        self.updates.give("", self.optimizer, shown, None, **more)
+        return self.engine.given
+
+
+def test_each_gradient_is_given_with_the_names_and_factors_of_its_step():
+    case = Case(torch.optim.AdamW, steps=2, lr=0.5, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.25, fused=True)
+    given = case.give()
+    assert [gradient["parameter"] for gradient in given] == [
+        "model.0.weight", "model.0.bias", "model.1.weight", "model.1.bias"
+    ]  # fmt: skip
+    first = given[0]
+    assert first["first_moment"] == "optim.exp_avg.0.weight"
+    assert first["second_moment"] == "optim.exp_avg_sq.0.weight"
+    assert "largest_second_moment" not in first
+    assert (first["step"], first["elements"]) == (3.0, 12)
+    assert first["data"] == case.model[0].weight.grad.data_ptr()
+    factors = ("learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "decoupled_weight_decay")
+    assert [first[name] for name in factors] == [0.5, 0.8, 0.9, 1e-6, 0.25, True]
+
+
+def test_amsgrad_has_a_third_moment():
+    given = Case(torch.optim.Adam, amsgrad=True, fused=True).give()
+    assert given[0]["largest_second_moment"] == "optim.max_exp_avg_sq.0.weight"
+    assert given[0]["decoupled_weight_decay"] is False
+
+
+def test_the_step_that_creates_the_moments_is_left_out_without_a_word(caplog):
+    assert Case(torch.optim.AdamW, steps=0, fused=True).give() == []
+    assert caplog.text == ""
+
+
+def test_factors_that_change_between_updates_are_those_of_the_coming_one():
+    case = Case(torch.optim.AdamW, lr=0.5, weight_decay=0.25, fused=True)
+    case.give()
+    case.optimizer.param_groups[0] |= {"lr": 0.125, "weight_decay": 0.0}
+    case.optimizer.state[case.model[0].weight]["step"].fill_(9)
+    case.engine.given.clear()
+    first = case.give()[0]
+    assert (first["learning_rate"], first["weight_decay"], first["step"]) == (0.125, 0.0, 10.0)
+
+
+def test_a_parameter_without_a_gradient_is_left_out():
+    case = Case(torch.optim.AdamW, fused=True)
+    case.model[0].weight.grad = None
+    assert [gradient["parameter"] for gradient in case.give()] == ["model.0.bias", "model.1.weight", "model.1.bias"]
+
+
+def test_a_step_that_the_scaler_skips_is_left_out_without_a_word(caplog):
+    case = Case(torch.optim.AdamW, fused=True)
+    case.optimizer.found_inf = torch.ones(())
+    assert case.give() == []
+    assert caplog.text == ""
+    case.optimizer.found_inf = torch.zeros(())
+    assert len(case.give()) == 4
+
+
+def test_a_step_with_a_closure_is_told_because_it_computes_its_gradients_itself(caplog):
+    assert Case(torch.optim.AdamW, fused=True).give(has_closure=True) == []
+    assert caplog.text.count("call it without one") == 1
+
+
+def scaled(case: Case) -> None:
+    case.optimizer.grad_scale = torch.ones(1)
+
+
+def scattered(case: Case) -> None:
+    case.model[0].weight.grad = torch.ones(4, 3).t()
+
+
+def rate_in_a_tensor(case: Case) -> None:
+    case.optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
+
+
+class OwnAdamW(torch.optim.AdamW):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings", "change", "why"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9}, None, "not SGD"),
+        (OwnAdamW, {"fused": True}, None, "not OwnAdamW"),
+        (torch.optim.AdamW, {"foreach": True}, None, "give it fused=True"),
+        (torch.optim.AdamW, {"fused": True}, scaled, "call scaler.unscale_(optimizer) before it"),
+        (torch.optim.AdamW, {"fused": True}, scattered, "is not contiguous"),
+        (torch.optim.AdamW, {"fused": True}, rate_in_a_tensor, "a hyperparameter is a tensor"),
+    ],
+)
+def test_what_cannot_be_repeated_is_told_once(caplog, optimizer, settings, change, why):
+    case = Case(optimizer, lr=0.1, **settings)
+    if change is not None:
+        change(case)
+    with caplog.at_level(logging.WARNING):
+        assert case.give() == []
+        assert case.give() == []
+    assert caplog.text.count(why) == 1
