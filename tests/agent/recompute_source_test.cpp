@@ -186,7 +186,7 @@ class RecomputeSourceTest : public ::testing::Test {
   std::shared_ptr<arena::Segment> ours_ = segment(core::held_rank), theirs_;
   const std::shared_ptr<CoreQueue> queue_ = std::make_shared<CoreQueue>(100);
   PieceIndex index_;
-  ArrivingPieces arriving_;
+  ArrivingPieces arriving_{0};
   RecomputeCounters counters_;
   std::vector<std::string> notices_;
   WorkerPool pool_{2};
