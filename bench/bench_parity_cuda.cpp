@@ -1,7 +1,9 @@
 // Checks and measures parity and digests on a GPU. First it compares their bytes with the CPU's. Then it compares their
-// rates with copies: XOR and Reed-Solomon with a copy within the device, by bytes read and written; encoding with a
-// copy of its sources to pinned host memory; digests, and digests with a copy as packing makes it, with a copy, in
-// launches of a sub-buffer's size and in large ones.
+// rates with those of copies:
+// - XOR and Reed-Solomon: a copy within the device, by bytes read and written
+// - encoding: a copy of its sources to pinned host memory
+// - digests alone, and packing (a copy with digests): a copy within the device. Both in launches of a sub-buffer's
+//   size and in large ones
 //
 // If there is no GPU that this build can use, the bench says so and ends with status 3.
 #include <cuda_runtime_api.h>

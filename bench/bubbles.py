@@ -100,7 +100,7 @@ def medians_of(reports: list[Any], scheme: str) -> list[float]:
 
 
 def stage_median(reports: list[Any], stage: int, key: str) -> float:
-    """Over the stage's ranks, and over the iterations without snapshots."""
+    """The median of `key` over all ranks of the stage and all iterations without snapshots."""
     return statistics.median(
         iteration[key]
         for report in reports

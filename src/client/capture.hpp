@@ -63,8 +63,8 @@ class Capture {
   void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream,
              const device::Plan* private_plan = nullptr);
 
-  // The next begin() also captures this gradient record, unless its slot has no room for it. Null: none. Stays in place
-  // until the capture is over.
+  // Sets the gradient record that the next begin() also captures. If the slot has no room for it, it is left out. Null:
+  // there is none. The plan must stay in place until the capture is over.
   void with_record(const device::Plan* record) { record_ = record; }
 
   // Makes sure that the private shard of `checkpoint` is sealed in a slot of this rank. Keeps the piece that

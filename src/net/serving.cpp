@@ -9,10 +9,11 @@ namespace {
 
 constexpr std::size_t serves_max = 8;  // most requests served at once; the same number again for urgent ones
 constexpr std::size_t waiting_max = 1024;
-// How long a request of a node that restores waits for a piece that is not here, and of which nobody says that it is
-// coming.
+// A node that restores may ask for a piece that is neither here nor coming. Its request waits this long for the piece,
+// then it is refused.
 constexpr std::int64_t arrival_wait_ms = 1000;
-// How long it waits if no more bytes come to this node, until this node goes on with another source.
+// This node may lose its own source in the middle of a piece. A request for the piece waits this long for further
+// bytes, then it is refused.
 constexpr std::int64_t interruption_ms = 2000;
 // The largest chunk for a node that restores. A node that passes a piece on is behind the node before it by one chunk.
 constexpr std::size_t restore_chunk_bytes = 512u << 10;

@@ -31,7 +31,7 @@ class Block(nn.Module):
 
 
 class Whole(nn.Module):
-    """Has the blocks that `own` names, under their names in the whole model."""
+    """A part of the model: only the blocks in `own`. Each parameter has the name that it has in the whole model."""
 
     def __init__(self, own: range) -> None:
         super().__init__()

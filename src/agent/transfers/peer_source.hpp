@@ -33,7 +33,7 @@ struct Unfinished {
 // arrive. Thread-safe.
 //
 // Only nodes with higher ids get such a piece, because along a chain, ids ascend (restore_chain.hpp). So nodes never
-// wait for each other in a circle, even if they obey orders of different age.
+// wait for each other in a circle, even if one node follows an older plan than another.
 //
 // A piece of which nothing is here yet is *coming* until its first fetch fails: nodes that ask for it may wait. If
 // nothing arrives for `quiet_ms`, of any piece, no piece is coming any more.
