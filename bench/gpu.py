@@ -5,7 +5,10 @@
   parity    parity and digest kernels, compared with copies within the device
   kills     a hundred kill -9 in the middle of captures
   training  a training step of PyTorch with a snapshot in every iteration: with little and with much staging, and with
-            copies that fit into the iteration and copies that do not
+            copies that fit into the iteration and copies that do not; in a loop that waits for the GPU, and in one
+            that runs ahead of it
+  beside    a matrix product beside a capture, compared with one alone
+  pin       how fast the driver pins small and huge pages; needs root
 
 If a part fails or takes too long, the others still run. At the end, the bench names the failed parts and ends with
 status 1. Without a GPU, or with a driver older than the CUDA of the build, it says so, measures nothing and ends with
@@ -219,13 +222,41 @@ def training(bench: Bench) -> None:
     if not bench.test_double:
         need_arena(3_200_000_000)
     script = Path(__file__).with_name("_gpu_training.py")
-    for name, staging_bytes, batch in [
-        ("fits", 128 * MIB, 64), ("fits_staged", 4096 * MIB, 64), ("too_short", 128 * MIB, 2),
-        ("too_short_staged", 4096 * MIB, 2),
+    for name, staging_bytes, batch, *loop in [
+        ("fits", 128 * MIB, 64), ("fits_ahead", 128 * MIB, 64, "ahead"), ("fits_staged", 4096 * MIB, 64),
+        ("too_short", 128 * MIB, 2), ("too_short_staged", 4096 * MIB, 2),
+        ("too_short_staged_ahead", 4096 * MIB, 2, "ahead"),
     ]:  # fmt: skip
         with job(bench.build) as options:
-            command = [sys.executable, script, json.dumps(options), str(staging_bytes), str(batch), name, device]
+            command = [sys.executable, script, json.dumps(options), str(staging_bytes), str(batch), name, device, *loop]
             measure(f"training {name}", command, bench.for_python)
+
+
+# ---- probes ----
+
+
+def beside(bench: Bench) -> None:
+    if bench.test_double:
+        raise LeftOut("the test double has no speed")
+    if importlib.util.find_spec("torch") is None:
+        raise LeftOut("there is no PyTorch here")
+    need_arena(2048 * MIB)
+    for name, staging_bytes in [("direct", 128 * MIB), ("staged", 2304 * MIB)]:
+        with job(bench.build) as options:
+            script = Path(__file__).with_name("_gpu_beside.py")
+            measure(
+                f"beside {name}", [sys.executable, script, json.dumps(options), str(staging_bytes), name],
+                bench.for_python,
+            )  # fmt: skip
+
+
+def pin(bench: Bench) -> None:
+    if bench.test_double:
+        raise LeftOut("the test double pins nothing")
+    if os.geteuid() != 0:
+        raise LeftOut("mounting a tmpfs needs root")
+    script = Path(__file__).with_name("pin.py")
+    measure("pin", [sys.executable, script, "--gpu", "--mib", str(bench.mib), "--rounds", "3"], bench.for_python)
 
 
 # ---- all of it ----
@@ -236,6 +267,8 @@ PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {  # each with its limit
     "parity": (parity, 240),
     "kills": (kills, 570),
     "training": (training, 570),
+    "beside": (beside, 120),
+    "pin": (pin, 120),
 }
 
 

@@ -1,7 +1,7 @@
 """Measures how fast the kernel pins memory of a tmpfs, with small pages and with huge ones. Needs root and no GPU.
 
 The engine pins slots in pieces of 256 MiB, and a GPU's driver may hold its lock meanwhile. The kernel does most of this
-work. Here io_uring asks the kernel for it, as a driver does. The bench mounts two tmpfs that no other process sees:
+work. Here io_uring asks the kernel for it, as a driver does. With --gpu, the GPU's driver asks. The bench mounts two tmpfs that no other process sees:
 with huge=never, as /dev/shm is by default, and with huge=within_size. In each it reserves a file, maps it, and pins it
 once. It does so several times, and takes the shortest: in a virtual machine, memory that the machine has never used
 costs much more. Without root, or if the kernel has no io_uring, it measures nothing and ends with status 3.
@@ -18,6 +18,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("python", "python/tests")]
 
 MIB = 1 << 20
 PIECE_BYTES = 256 * MIB  # pin_max_bytes in src/device/cuda_copy.hpp
@@ -40,6 +42,8 @@ def call(number: int, *arguments: object) -> int:
 
 
 class Pinner:
+    """Pins through io_uring."""
+
     def __init__(self) -> None:
         parameters = ctypes.create_string_buffer(120)  # struct io_uring_params
         self.ring = call(IO_URING_SETUP, 4, parameters)
@@ -52,7 +56,24 @@ class Pinner:
         call(IO_URING_REGISTER, self.ring, UNREGISTER_BUFFERS, None, 0)
 
 
-def measure(pinner: Pinner, folder: Path, size_bytes: int) -> tuple[float, float, float]:
+class DriverPinner:
+    """Pins through the driver of the GPU."""
+
+    def __init__(self) -> None:
+        from cuda_trainer import Gpu  # needs the engine's library
+
+        self.gpu = Gpu()
+        self.address = 0
+
+    def pin(self, address: int, size_bytes: int) -> None:
+        self.address = address
+        self.gpu.call("cuMemHostRegister_v2", ctypes.c_void_p(address), ctypes.c_size_t(size_bytes), 0)
+
+    def unpin(self) -> None:
+        self.gpu.call("cuMemHostUnregister", ctypes.c_void_p(self.address))
+
+
+def measure(pinner: Pinner | DriverPinner, folder: Path, size_bytes: int) -> tuple[float, float, float]:
     """The seconds that it takes to reserve the file, to pin it, and to pin the slowest piece."""
     file = folder / "slot"
     with file.open("w+b") as opened:
@@ -72,8 +93,7 @@ def measure(pinner: Pinner, folder: Path, size_bytes: int) -> tuple[float, float
     return reserved_s, sum(pieces), max(pieces)
 
 
-def compare(mib: int, rounds: int) -> None:
-    pinner = Pinner()
+def compare(pinner: Pinner | DriverPinner, mib: int, rounds: int) -> None:
     kinds = {"small": "never", "huge": "within_size"}
     found: dict[str, list[tuple[float, float, float]]] = {kind: [] for kind in kinds}
     with tempfile.TemporaryDirectory() as folder:
@@ -104,6 +124,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=1024, help="size of a file; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--gpu", action="store_true", help="pin through the driver of this machine's GPU")
     parser.add_argument("--mounts-are-own", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if os.geteuid() != 0:
@@ -114,7 +135,7 @@ def main() -> int:
             ["unshare", "--mount", sys.executable, *sys.argv, "--mounts-are-own"], check=False
         ).returncode
     try:
-        compare(arguments.mib, arguments.rounds)
+        compare(DriverPinner() if arguments.gpu else Pinner(), arguments.mib, arguments.rounds)
     except OSError as error:
         print(f"nothing is measured: the kernel refused: {error}")
         return UNUSABLE

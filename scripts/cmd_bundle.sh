@@ -80,10 +80,13 @@ fi
 if [[ -x build/release/bench/bench_gpu ]]; then
   mkdir -p "$stage"/{tests,bench,scripts,python/tests}
   cp build/release/tests/{cuda_{conformance,device,timestamps,engine,exchange,replicator},nccl_conformance}_test "$stage/tests/"
-  cp build/release/bench/bench_{gpu,parity_cuda} bench/{gpu,_gpu_trainer,_gpu_training}.py "$stage/bench/"
+  cp build/release/bench/bench_{gpu,parity_cuda} bench/{gpu,pin,_gpu_beside,_gpu_trainer,_gpu_training}.py "$stage/bench/"
   cp scripts/gpu_{all,driver,tests}.py "$stage/scripts/"
   cp -r build/release/tests/cuda_double "$stage/tests/"  # for gpu_all --stand-in
   cp python/tests/{conftest,comm_words,communicating,cuda_trainer,torch_trainer,test_cuda}.py "$stage/python/tests/"
+  mkdir -p "$stage/tests/process" "$stage/tests/chaos"
+  cp tests/process/{conftest,gpu_replication_trainer,test_gpu_replication}.py "$stage/tests/process/"
+  cp tests/chaos/processes.py "$stage/tests/chaos/"
   cp build/release/cuda_version.txt "$stage/"
   mapfile -t libraries < <(needed_libraries "$stage"/tests/*_test "$stage"/bench/bench_* | grep -v '/lib\(cuda\|nccl\)\.so')
   for library in "${libraries[@]}"; do cp -L "$library" "$stage/lib/"; done
@@ -92,6 +95,7 @@ if [[ -x build/release/bench/bench_gpu ]]; then
   write_launcher gpu_bench bench/gpu.py
 fi
 cp LICENSE "$stage/"
+find "$stage" -type f \( -perm -u+x -o -name '*.so*' \) -exec strip --strip-unneeded {} + 2>/dev/null || true  # not scripts
 tar -C dist -czf "$stage.tar.gz" "$name"
 rm -r "$stage"
 echo "$stage.tar.gz"

@@ -1,9 +1,10 @@
 """Runs everything there is for a machine with a GPU, in the order of its value, within a budget of time:
 
   conformance, device, timestamps, engine      what is taken for granted about the driver; capture and restore
-  copy, parity, training                       the first figures
+  copy, parity, training, beside               the first figures
   nccl, exchange_test, replicator, trainers    from GPU to GPU; real trainers and agents
-  exchange, kills                              more figures; kill -9 in the middle of captures
+  gpu_to_gpu                                   the same between two trainers that share the GPU
+  exchange, kills, pin                         more figures; kill -9 in the middle of captures
   sanitizer                                    the kernels under memcheck and racecheck
 
 The folder --out gets gpu.log with all output, and gpu.json with the device, and each step's result and figures.
@@ -174,13 +175,17 @@ def all_steps(build: Path, libraries: str, *, on_double: bool) -> list[Step]:
         bench("copy", 180),
         bench("parity", 240),
         bench("training", 570),
+        bench("beside", 120),
         program("nccl", "nccl_conformance_test", no_nccl),
         program("exchange_test", "cuda_exchange_test", no_nccl),
         program("replicator", "cuda_replicator_test", no_nccl),
         Step("trainers", [*pytest, ROOT / "python" / "tests" / "test_cuda.py"], 300, trainers,
              missing_modules("pytest", "torch")),
+        Step("gpu_to_gpu", [*pytest, ROOT / "tests" / "process" / "test_gpu_replication.py"], 120, trainers,
+             no_nccl or missing_modules("pytest")),
         bench("exchange", 180),
         bench("kills", 570, "--kills", 30),
+        bench("pin", 120),
         Step("sanitizer", sanitize, 600, None, "the test double has no kernels of a GPU" if on_double else ""),
     ]  # fmt: skip
 

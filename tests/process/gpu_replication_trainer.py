@@ -1,6 +1,5 @@
-"""A trainer of test_gpu_replication.py, whose state is on a test double of a GPU: it restores and says what it has.
-Then each line
-that it reads is an iteration and the value of all bytes, which it snapshots and says to be committed, or "hang": what
+"""A trainer of test_gpu_replication.py, whose state is on a GPU or its test double: it restores and says what it has.
+Then each line that it reads is an iteration and the value of all bytes, which it snapshots and says to be committed, or "hang": what
 goes from its GPU gets no further.
 
     gpu_replication_trainer.py OPTIONS-AS-JSON
@@ -19,6 +18,12 @@ from cuda_trainer import Gpu, say
 SIZE_BYTES = 3_000_017
 
 
+def pageable_copies() -> int:
+    """How many copies so far read or wrote memory that is not pinned; only a test double knows."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    return driver.ckpt_double_pageable_copies() if hasattr(driver, "ckpt_double_pageable_copies") else 0
+
+
 def main() -> None:
     options = json.loads(sys.argv[1])
     gpu = Gpu()
@@ -26,7 +31,6 @@ def main() -> None:
     weights = gpu.allocate(SIZE_BYTES)
     engine = Engine(**options)
     engine.register_pointer("weights", weights, DType.U8, (SIZE_BYTES,), memory=Memory.DEVICE)
-    pageable_copies = ctypes.CDLL("libcuda.so.1").ckpt_double_pageable_copies
     before = pageable_copies()
     warnings: list[str] = []
     handler = logging.Handler()
