@@ -3,9 +3,10 @@ parameters and Adam on a GPU, or a tiny one on the CPU, to see that the program 
 
     _gpu_training.py OPTIONS-AS-JSON STAGING-BYTES BATCH NAME cuda|cpu [ahead]
 
-Blocks of iterations with and without snapshots take turns. Their mean iteration times are compared. Every iteration
-waits for the GPU at its end, as training does that reads its loss. With "ahead" none does, so the host runs ahead of
-the GPU.
+Blocks of iterations take turns: with snapshots, without, and with plain copies of as many bytes to pinned memory, which
+training does not wait for. These show what any copy costs beside training. Mean iteration times are compared. Every
+iteration waits for the GPU at its end, as training does that reads its loss. With "ahead" none does, so the host runs
+ahead of the GPU.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from ckptengine import Engine, Stage, Ticket
 from ckptengine.torch import Checkpointer
 from torch import nn
 
-BLOCKS = 8
-SETTLE, MEASURED = 2, 20  # iterations of a block: left out at its beginning, and measured
+ROUNDS = 3  # blocks of each kind
+SETTLE, MEASURED = 2, 14  # iterations of a block: left out at its beginning, and measured
 HOST_GOAL_US = 200
 ITERATION_GOAL = 1.01
 
@@ -99,16 +100,46 @@ class TimedCalls:
         return ticket
 
 
+class PlainCopies:
+    """Copies of as many bytes as the state has, from the GPU to pinned memory. A copy begins when the one before it has
+    ended.
+    """
+
+    PART_BYTES = 1 << 28
+
+    def __init__(self, device: str, state_bytes: int) -> None:
+        self.parts = max(state_bytes // self.PART_BYTES, 1) if device == "cuda" else 0
+        if self.parts:
+            self.source = torch.empty(self.PART_BYTES, dtype=torch.uint8, device="cuda")
+            self.target = torch.empty(self.PART_BYTES, dtype=torch.uint8, pin_memory=True)
+            self.stream = torch.cuda.Stream()
+
+    def begin(self) -> None:
+        if not self.parts or not self.stream.query():
+            return
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            for _ in range(self.parts):
+                self.target.copy_(self.source, non_blocking=True)
+
+    def finish(self) -> None:
+        if self.parts:
+            self.stream.synchronize()
+
+
 class Training:
-    """Iterations with and without snapshots, and what they took."""
+    """Iterations of each kind, and what they took."""
+
+    KINDS = ("none", "snapshots", "copies")
 
     def __init__(self, model: Model, checkpointer: Checkpointer, *, runs_ahead: bool) -> None:
         self.model = model
         self.checkpointer = checkpointer
         self.runs_ahead = runs_ahead
         self.next_iteration = checkpointer.restore().next_iteration
-        self.block_s: dict[bool, list[float]] = {False: [], True: []}  # measured iterations, by with_snapshots
-        self.gpu = {with_snapshots: GpuTimer(model.device) for with_snapshots in (False, True)}
+        self.block_s: dict[str, list[float]] = {kind: [] for kind in self.KINDS}  # measured iterations
+        self.gpu = {kind: GpuTimer(model.device) for kind in self.KINDS}
+        self.copies = PlainCopies(model.device, model.state_bytes())
         self.host_us: list[float] = []  # time in both calls, for each snapshot that was taken
         self.engine_calls = TimedCalls(checkpointer.engine)
         self.skipped = 0
@@ -119,7 +150,7 @@ class Training:
     def warm_up(self) -> None:
         """Registers the state and fills caches. Its times do not count."""
         for _ in range(SETTLE):
-            self._iteration(True)
+            self._iteration("snapshots")
         self._finish()
         self.committed = 0
         self.host_us.clear()
@@ -128,28 +159,30 @@ class Training:
             timer.events.clear()
         self.skipped = 0
 
-    def block(self, with_snapshots: bool) -> None:
+    def block(self, kind: str) -> None:
         for _ in range(SETTLE):
-            self._iteration(with_snapshots)
+            self._iteration(kind)
         self.model.wait()
         begin = time.perf_counter()
         for _ in range(MEASURED):
-            self._iteration(with_snapshots)
+            self._iteration(kind)
         self.model.wait()
-        self.block_s[with_snapshots].append(time.perf_counter() - begin)
+        self.block_s[kind].append(time.perf_counter() - begin)
         self._finish()
 
-    def mean_ms(self, with_snapshots: bool) -> float:
-        return 1e3 * statistics.fmean(self.block_s[with_snapshots]) / MEASURED
+    def mean_ms(self, kind: str) -> float:
+        return 1e3 * statistics.fmean(self.block_s[kind]) / MEASURED
 
-    def _iteration(self, with_snapshots: bool) -> None:
-        gpu = self.gpu[with_snapshots]
+    def _iteration(self, kind: str) -> None:
+        gpu = self.gpu[kind]
         gpu.begin()
         self.model.forward_backward()
         self._before_update()
         self.model.optimizer.step()
-        if with_snapshots:
+        if kind == "snapshots":
             self._snapshot()
+        elif kind == "copies":
+            self.copies.begin()
         gpu.end()
         self.next_iteration += 1
         if not self.runs_ahead:
@@ -158,6 +191,7 @@ class Training:
     def _finish(self) -> None:
         """Waits until nothing of the last snapshot is left to the next block."""
         self._before_update()
+        self.copies.finish()
         if self.ticket is not None and self.ticket.wait(Stage.COMMITTED, 60_000):
             self.committed += 1
         elif self.ticket is not None:
@@ -210,7 +244,7 @@ def report(name: str, training: Training) -> None:
     if not training.host_us or not training.committed:
         sys.exit("every snapshot was skipped, or none was committed")
     taken, skipped, state_bytes = len(training.host_us), training.skipped, training.model.state_bytes()
-    ours, theirs = training.mean_ms(True), training.mean_ms(False)
+    ours, theirs, copies = (training.mean_ms(kind) for kind in ("snapshots", "none", "copies"))
     print(
         f"training {name}: state {state_bytes / 1e9:.2f} GB, staging {stats.gpu_staging_bytes / 1e9:.2f} GB, "
         f"capture {stats.capture_ms:.1f} ms, commit {stats.commit_ms:.1f} ms"
@@ -218,12 +252,14 @@ def report(name: str, training: Training) -> None:
     if training.model.device == "cuda":
         say_what_is_possible(state_bytes, stats.gpu_staging_bytes, theirs)
         print(
-            f"  on the GPU {training.gpu[True].mean_ms():.3f} ms with, {training.gpu[False].mean_ms():.3f} ms without"
+            f"  on the GPU {training.gpu['snapshots'].mean_ms():.3f} ms with, {training.gpu['none'].mean_ms():.3f} ms "
+            "without"
         )
+        print(f"  with plain copies {copies:.3f} ms, {copies / theirs:.4f} of an iteration without")
     print(
         f"ratio: gpu_iteration_{name} = {ours / theirs:.4f} (ours {ours:.3f}, theirs {theirs:.3f}, ms); "
         f"goal {ITERATION_GOAL}; snapshots: {taken} taken, {skipped} skipped; committed at the end of "
-        f"{training.committed} of {BLOCKS // 2} blocks"
+        f"{training.committed} of {ROUNDS} blocks"
     )
     median_us = statistics.median(training.host_us)
     print(
@@ -241,8 +277,9 @@ def main() -> None:
     with Checkpointer(model.net, model.optimizer, gpu_staging_bytes=staging_bytes, **options) as checkpointer:
         training = Training(model, checkpointer, runs_ahead="ahead" in sys.argv[6:])
         training.warm_up()
-        for block in range(BLOCKS):
-            training.block(block % 2 == 1)
+        for _ in range(ROUNDS):
+            for kind in Training.KINDS:
+                training.block(kind)
         report(name, training)
 
 

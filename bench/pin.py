@@ -1,10 +1,11 @@
 """Measures how fast the kernel pins memory of a tmpfs, with small pages and with huge ones. Needs root and no GPU.
 
 The engine pins slots in pieces of 256 MiB, and a GPU's driver may hold its lock meanwhile. The kernel does most of this
-work. Here io_uring asks the kernel for it, as a driver does. With --gpu, the GPU's driver asks. The bench mounts two tmpfs that no other process sees:
-with huge=never, as /dev/shm is by default, and with huge=within_size. In each it reserves a file, maps it, and pins it
-once. It does so several times, and takes the shortest: in a virtual machine, memory that the machine has never used
-costs much more. Without root, or if the kernel has no io_uring, it measures nothing and ends with status 3.
+work. Here io_uring asks the kernel for it, as a driver does. With --gpu, the GPU's driver asks. The bench mounts two
+tmpfs that no other process sees: with huge=never, as /dev/shm is by default, and with huge=within_size. In each it
+reserves a file, maps it, and pins it once. It does so several times, and takes the shortest: in a virtual machine,
+memory that the machine has never used costs much more. Without root, or if the kernel has no io_uring, it measures
+nothing and ends with status 3.
 """
 
 from __future__ import annotations

@@ -207,12 +207,12 @@ CKPT_ON_DEVICE std::uint64_t accumulator(const SegmentsJob& leaf, const DigestKe
   return accumulated(sum, last, lane, keys.last[lane]);
 }
 
-// Returns the digest of a leaf of at most 240 bytes. `bytes`: room for short_leaf_bytes bytes.
+// Returns the digest of a leaf of at most 240 bytes. `bytes`: room for short_leaf_bytes bytes, aligned to vectors. It
+// is in shared memory, so store() must not be used for it.
 template <Direction direction>
 CKPT_ON_DEVICE std::uint64_t digest_short_leaf(const SegmentsJob& leaf, const DigestKeys& keys, unsigned char* bytes) {
   for (std::uint64_t i = 0; i < vector_count(leaf); ++i)
-    store(bytes, short_leaf_bytes, static_cast<std::int64_t>(i * vector_bytes),
-          bytes_at<direction>(leaf, i * vector_bytes));
+    *reinterpret_cast<Vector*>(bytes + i * vector_bytes) = bytes_at<direction>(leaf, i * vector_bytes);
   return ShortLeaf{keys, bytes, static_cast<std::int64_t>(leaf.length_bytes)}.digest();
 }
 

@@ -110,7 +110,8 @@ CKPT_ON_DEVICE const Vector& vector_at(const unsigned char* aligned) {
   return *reinterpret_cast<const Vector*>(aligned);
 }
 
-// Reads a vector that nobody reads again soon. Caches give up its place first, and keep what training has there.
+// Reads a vector of global memory that nobody reads again soon. With other memory, the GPU refuses the instruction, and
+// the context is lost. Caches give up its place first, and keep what training has there.
 CKPT_ON_DEVICE Vector passing_vector_at(const unsigned char* aligned) {
 #if defined(__CUDA_ARCH__)
   const uint4 words = __ldcs(reinterpret_cast<const uint4*>(aligned));
@@ -140,6 +141,7 @@ CKPT_ON_DEVICE Vector load(const unsigned char* data, std::int64_t size, std::in
   return straddling(vector_at(aligned), vector_at(aligned + vector_bytes), static_cast<unsigned>(skip));
 }
 
+// Writes a vector of global memory. With other memory, the GPU refuses the instruction, and the context is lost.
 CKPT_ON_DEVICE void store_vector_at(unsigned char* aligned, const Vector& vector) {
 #if defined(__CUDA_ARCH__)
   const std::uint32_t* const words = vector.words;

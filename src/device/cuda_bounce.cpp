@@ -10,18 +10,28 @@
 namespace ckpt::device {
 namespace {
 
-constexpr unsigned bounce_threads = 4;  // together faster than a link to a GPU
+constexpr std::size_t leaf_bytes = kernels::leaf_size_bytes;
+// To allocate buffers takes about 1 ms per MiB, in each restore. Larger copies are hardly faster.
+constexpr std::size_t part_max_bytes = 64 * leaf_bytes;
 constexpr auto bounce_pause = std::chrono::microseconds(50);
+
+// A link to a GPU takes what some eight of them copy. Other ranks of the node need cores, too.
+unsigned thread_count() { return std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u); }
 
 }  // namespace
 
-CudaBounce::CudaBounce(std::size_t copy_max_bytes) : threads_(bounce_threads) {
-  for (Buffer& buffer : buffers_) buffer.memory = PinnedMemory(copy_max_bytes);
+CudaBounce::CudaBounce() : threads_(thread_count()) {
+  for (Buffer& buffer : buffers_) buffer.memory = PinnedMemory(part_max_bytes);
 }
 
 void CudaBounce::copy_to_device(CUdeviceptr to, const std::byte* from, std::size_t size_bytes, CUstream stream,
                                 Deadline deadline) {
-  constexpr std::size_t leaf_bytes = kernels::leaf_size_bytes;
+  for (std::size_t at = 0; at < size_bytes; at += part_max_bytes)
+    copy_part(to + at, from + at, std::min(part_max_bytes, size_bytes - at), stream, deadline);
+}
+
+void CudaBounce::copy_part(CUdeviceptr to, const std::byte* from, std::size_t size_bytes, CUstream stream,
+                           Deadline deadline) {
   const Buffer& buffer = buffers_[next_++ % buffers_.size()];
   while (!buffer.emptied.reached()) {
     if (deadline.passed())

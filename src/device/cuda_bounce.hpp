@@ -16,10 +16,10 @@ namespace ckpt::device {
 
 class CudaBounce {
  public:
-  // For copies of up to `copy_max_bytes`. Throws Failure.
-  explicit CudaBounce(std::size_t copy_max_bytes);
+  // Throws Failure.
+  CudaBounce();
 
-  // Enqueues a copy. `from` may change when this returns. Waits until a buffer is free. Throws Failure, with
+  // Enqueues a copy, in parts. `from` may change when this returns. Waits until buffers are free. Throws Failure, with
   // CKPT_ERR_TIMEOUT if no buffer is free at the deadline.
   void copy_to_device(CUdeviceptr to, const std::byte* from, std::size_t size_bytes, CUstream stream,
                       Deadline deadline);
@@ -29,6 +29,8 @@ class CudaBounce {
     PinnedMemory memory;
     Event emptied;
   };
+  void copy_part(CUdeviceptr to, const std::byte* from, std::size_t size_bytes, CUstream stream, Deadline deadline);
+
   std::array<Buffer, 3> buffers_;  // one is filled, one is copied, and one waits for its turn
   std::size_t next_ = 0;
   CopyPool threads_;

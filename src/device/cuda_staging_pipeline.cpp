@@ -31,6 +31,7 @@ void CudaStagingPipeline::begin(std::span<const Device::Copy> overlapped, const 
   entered_.record(stream);
   entered_.hold_back(pack_stream_);
   table_.upload(pack_stream_);
+  share_table();
   carry_at_once(synchronous, overlapped_count_, stream);
   begin_chunks();
 }
@@ -39,8 +40,23 @@ void CudaStagingPipeline::begin_late(std::span<const Device::Copy> overlapped) {
   const Plans plans = take_overlapped(overlapped);
   table_.assign(std::span(plans).first(overlapped_count_), CudaTable::Images::copied, retired_, direct_min_bytes());
   table_.upload(pack_stream_);
+  share_table();
   entered_.record(pack_stream_);
   begin_chunks();
+}
+
+// What the other lanes do comes after the upload of the table.
+void CudaStagingPipeline::share_table() {
+  table_uploaded_.record(pack_stream_);
+  for (std::size_t i = 1; i < lane_count; ++i) table_uploaded_.hold_back(lanes_[i].stream);
+}
+
+// What the first lane does from now on comes after all that the other lanes have to do.
+void CudaStagingPipeline::join_lanes() {
+  for (std::size_t i = 1; i < lane_count; ++i) {
+    lanes_[i].done.record(lanes_[i].stream);
+    lanes_[i].done.hold_back(pack_stream_);
+  }
 }
 
 void CudaStagingPipeline::reserve_late(std::span<const Device::Copy> pieces) {
@@ -93,11 +109,12 @@ void CudaStagingPipeline::pack_next() {
   const bool is_direct = direct_left_ > 0;
   if (is_direct) --direct_left_;
   packed_chunks_[number_ % packed_chunks_.size()] = {overlapped_[piece_], leaf_, leaves, length_bytes, is_direct};
+  Lane& lane = lane_of(number_);
   const SubBuffer& buffer = ring_[number_++];
-  buffer.emptied.hold_back(pack_stream_);
-  kernels_.pack(table_.job(piece_, first_byte, length_bytes, buffer.data, is_direct), buffer.digests, pack_stream_);
-  buffer.filled.record(pack_stream_);
-  pack_backlog_.added(pack_stream_, 3);
+  buffer.emptied.hold_back(lane.stream);
+  kernels_.pack(table_.job(piece_, first_byte, length_bytes, buffer.data, is_direct), buffer.digests, lane.stream);
+  buffer.filled.record(lane.stream);
+  lane.backlog.added(lane.stream, 3);
   leaf_ += leaves;
   skip_finished_pieces();
 }
@@ -139,6 +156,7 @@ std::size_t CudaStagingPipeline::copy_data(const Chunk& chunk, CUdeviceptr packe
 }
 
 void CudaStagingPipeline::release(std::span<const Stream> streams) {
+  join_lanes();
   packed_.record(pack_stream_);
   for (const Stream stream : streams) packed_.hold_back(static_cast<CUstream>(stream));
 }

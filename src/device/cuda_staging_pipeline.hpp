@@ -1,7 +1,11 @@
 // CudaStagingPipeline moves pieces between tensors and host memory, through sub-buffers in device memory:
 //
-//    pack stream:  [pack 0][pack 1][pack 2]...                 tensors -> sub-buffers and digests; by kernels
+//    pack streams: [pack 0][pack 1][pack 2]...                 tensors -> sub-buffers and digests; by kernels
 //    copy stream:          [copy out 0       ][copy out 1 ...  sub-buffers -> slots; by a copy engine
+//
+// Kernels of training have a higher priority, so one of ours begins only where training leaves multiprocessors idle,
+// mostly between two of its kernels. A kernel that comes right after ours on the same stream would miss this moment. So
+// chunks take turns on several streams.
 //
 // Packing reads a tensor once, at the speed of device memory, and digests it on the way. The sub-buffers hold what the
 // slower link to the host has not taken yet. If they hold the whole state, the next update can go on at once. Only this
@@ -60,7 +64,7 @@ class CudaStagingPipeline {
   // enqueued for all chunks.
   bool is_packed() const { return piece_ == overlapped_count_; }
   bool is_copied() const { return is_packed() && copied_ == number_; }
-  bool may_pack() { return !is_packed() && number_ - copied_ < ring_.count() && pack_backlog_.has_room(); }
+  bool may_pack() { return !is_packed() && number_ - copied_ < ring_.count() && lane_of(number_).backlog.has_room(); }
   bool may_copy() { return copied_ < number_ && copy_backlog_.has_room(); }
   bool room() { return ring_[number_].emptied.reached(); }
   void pack_next();
@@ -83,7 +87,6 @@ class CudaStagingPipeline {
   // Enqueues a whole check after the work that is enqueued on `stream`. Once arrived(), `digests` holds the digests of
   // the tensors' leaves.
   void digest(const Plan& plan, std::uint64_t* digests, CUstream stream);
-  std::size_t chunk_bytes() const { return ring_.chunk_bytes(); }
   void land() const { table_.write_back(); }
 
   // Returns memory that larger memory has replaced. Nothing uses it any more once the GPU has done what is enqueued
@@ -102,12 +105,25 @@ class CudaStagingPipeline {
   std::size_t direct_min_bytes() const { return ring_.chunk_bytes() / 32; }
   void load_chunk(const CopyIn& copy_in, std::size_t first_leaf, std::uint64_t length_bytes, std::uint64_t* digests);
 
+  // The streams on which chunks are packed in turns. All other work of the pack streams is on the first.
+  struct Lane {
+    BackgroundStream stream;
+    CudaBacklog backlog;
+    Event done;
+  };
+  static constexpr std::size_t lane_count = 4;
+  Lane& lane_of(std::uint64_t chunk) { return lanes_[chunk % lane_count]; }
+  void share_table();
+  void join_lanes();
+
   CudaKernels kernels_;
-  BackgroundStream pack_stream_, copy_stream_;
+  std::array<Lane, lane_count> lanes_;
+  BackgroundStream& pack_stream_ = lanes_[0].stream;
+  BackgroundStream copy_stream_;
   CudaRing ring_;
   CudaTable table_;
   DeviceMemory synchronous_;
-  Event entered_, synchronous_packed_, synchronous_arrived_, packed_, arrived_;
+  Event entered_, table_uploaded_, synchronous_packed_, synchronous_arrived_, packed_, arrived_;
 
   std::array<Device::Copy, plans_max> overlapped_{};
   std::size_t overlapped_count_ = 0;
@@ -123,7 +139,7 @@ class CudaStagingPipeline {
   };
   std::size_t copy_data(const Chunk& chunk, CUdeviceptr packed) const;
   std::vector<Chunk> packed_chunks_;  // of each sub-buffer
-  CudaBacklog pack_backlog_, copy_backlog_;
+  CudaBacklog copy_backlog_;
   RetiredMemory retired_;
 };
 

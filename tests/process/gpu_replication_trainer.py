@@ -1,6 +1,6 @@
 """A trainer of test_gpu_replication.py, whose state is on a GPU or its test double: it restores and says what it has.
-Then each line that it reads is an iteration and the value of all bytes, which it snapshots and says to be committed, or "hang": what
-goes from its GPU gets no further.
+Then each line that it reads is an iteration and the value of all bytes, which it snapshots and says to be committed, or
+"hang": what goes from its GPU gets no further.
 
     gpu_replication_trainer.py OPTIONS-AS-JSON
 """
