@@ -323,7 +323,7 @@ def test_double(build: Path) -> Iterator[str]:
     folder = build / "tests" / "cuda_double"
     if not folder.is_dir():
         sys.exit(f"gpu: {folder} is not there; build it where there is CUDA's header")
-    yield os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))
+    yield os.pathsep.join(filter(None, [str(folder), str(build / "lib"), os.environ.get("LD_LIBRARY_PATH")]))
 
 
 def main() -> None:
