@@ -267,12 +267,12 @@ bool Engine::is_due(std::int64_t iteration) const {
 // the iteration costs no snapshot. Returns false if it does not fit. Then the host has lost its lead for nothing, so it
 // waits less often.
 bool Engine::wait_for_seal(device::Stream stream) {
-  if (!patience_.may_wait()) return !sealing_.under_way();
+  if (!seal_backoff_.may_wait()) return !sealing_.under_way();
   device_->note_lead(stream);
   const Deadline deadline = Deadline::in_ms(capture_timeout_ms);
   while (sealing_.under_way() && device_->is_ahead() && !deadline.passed()) std::this_thread::sleep_for(lead_poll);
   const bool is_sealed = !sealing_.under_way();
-  patience_.waited(!is_sealed);
+  seal_backoff_.waited(!is_sealed);
   return is_sealed;
 }
 

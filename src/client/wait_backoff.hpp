@@ -1,4 +1,4 @@
-// Patience decides whether a wait is worth its time that may turn out to be in vain. Each wait in vain doubles the
+// WaitBackoff decides whether a wait is worth its time that may turn out to be in vain. Each wait in vain doubles the
 // number of waits that are left out afterwards, up to 15. A wait that was not in vain forgets that.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace ckpt::client {
 
-class Patience {
+class WaitBackoff {
  public:
   // Asks once for each wait.
   bool may_wait() {
