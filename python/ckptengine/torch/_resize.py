@@ -47,8 +47,8 @@ def take_over(
     if groups.is_closed:
         raise Error(
             Status.MISMATCH,
-            "the ranks split the state in another way than in the checkpoint, and this process has taken the place of "
-            "another one, so it cannot exchange tensors yet; start all ranks again together",
+            "the ranks split the state in another way than in the checkpoint, but cannot exchange tensors, because the "
+            "process groups of this process are closed; start all ranks again together",
         )
     taken = Taken(engine, layouts)
     ranks = taken.look(inventory)
