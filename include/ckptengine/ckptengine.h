@@ -305,7 +305,9 @@ CKPT_API ckpt_status ckpt_unregister_tensor(ckpt_engine* engine, const char* nam
 
 /* Stores in `*json` the layout of what is stored for this rank:
  *   {"found": bool, "iteration": n, "incarnation": n,
- *    "main": {name: {"dtype": "F32", "shape": [..], "data_offsets": [begin, end]}}, "private": {...}}
+ *    "main": {name: {"dtype": "F32", "shape": [..], "data_offsets": [begin, end]}}, "private": {...},
+ *    "shards": {"main": "rank0", "private": "rank0.private"}}
+ * "shards" has the names of the two shards, if a checkpoint was found.
  * Call it before ckpt_restore() to learn which tensors to register. The call waits for all ranks, like ckpt_restore(),
  * so every rank must call one of the two. Blocks at most `restore_timeout_ms` (an option). CKPT_ERR_INVALID if the
  * first call comes after ckpt_restore(). The engine owns the text. It is valid until the next ckpt_restore() has
@@ -313,22 +315,24 @@ CKPT_API ckpt_status ckpt_unregister_tensor(ckpt_engine* engine, const char* nam
 CKPT_API ckpt_status ckpt_stored_layout(ckpt_engine* engine, const char** json);
 
 /* Says that this rank can take over shards that other ranks captured. If all ranks say so, a job can go on from a
- * checkpoint that another number of ranks captured, also if its ranks have different main shards. Each shard then goes
- * to one rank. Call it before ckpt_stored_layout() and ckpt_restore(), in every incarnation of the job.
- * CKPT_ERR_INVALID if it comes later.
+ * checkpoint that another number of ranks captured, also if its ranks have different main shards. The same holds if as
+ * many ranks captured it, but named other main shards. Each shard then goes to one rank. Call it before
+ * ckpt_stored_layout() and ckpt_restore(), in every incarnation of the job. CKPT_ERR_INVALID if it comes later.
  *
  * If the rank takes over shards, ckpt_stored_layout() tells them, with their layouts:
  *   {..., "main": {}, "private": {...}, "taken": {"rank0.private": {...}, "rank0": {...}, "rank3.private": {...}}}
  * The first one is the private shard of the rank that had this number, or of rank 0 if there was none. Read what you
  * need with ckpt_load_taken(), cut the tensors anew, and only then call ckpt_restore(). It loads nothing then, and its
- * result has the other world size in stored_world_size. The checkpoint stays until the next one is committed. If you
+ * result has the stored world size in stored_world_size. The checkpoint stays until the next one is committed. If you
  * cannot rebuild the tensors, close the engine instead of calling ckpt_restore(). Nothing stored is lost. */
 CKPT_API ckpt_status ckpt_take_shards(ckpt_engine* engine);
 
 /* Copies a shard that this rank takes over to `data` in host memory, and verifies it. `size_bytes` is the shard's
- * length: the largest end of its tensors' data_offsets. Call it after ckpt_stored_layout() and before ckpt_restore().
- * If the bytes are damaged, it waits for another copy, at most `restore_timeout_ms`. Errors: CKPT_ERR_INVALID (no such
- * shard, or a wrong length), and those of ckpt_restore(). */
+ * length: the largest end of its tensors' data_offsets. If the rank takes over no shards, give the name of its main or
+ * private shard: the ranks may have kept the names of their shards, and cut the tensors anew. Call it after
+ * ckpt_stored_layout() and before ckpt_restore(), which then loads nothing. If the bytes are damaged, it waits for
+ * another copy, at most `restore_timeout_ms`. Errors: CKPT_ERR_INVALID (no such shard, or a wrong length), and those of
+ * ckpt_restore(). */
 CKPT_API ckpt_status ckpt_load_taken(ckpt_engine* engine, const char* shard, void* data, size_t size_bytes);
 
 /* Restores the newest checkpoint that every rank of the job can get into the registered tensors, and verifies it. Every

@@ -314,20 +314,20 @@ class Engine:
     # ---- restore ----
 
     def take_shards(self) -> None:
-        """Says that this rank can take over shards of another number of ranks, see ckpt_take_shards() in ckptengine.h.
+        """Says that this rank can take over shards that other ranks captured, see ckpt_take_shards() in ckptengine.h.
         Call it before stored_layout() and restore()."""
         self._check(self._library.ckpt_take_shards(self._open()))
 
     def load_taken(self, shard: str, address: int, size_bytes: int) -> None:
-        """Copies a shard that this rank takes over to host memory at `address`, and verifies it. `size_bytes` is the
-        shard's length. Call it between stored_layout() and restore()."""
+        """Copies a shard that this rank takes over, or one of its own, to host memory at `address`, and verifies it.
+        `size_bytes` is the shard's length. Call it between stored_layout() and restore(), which then loads nothing."""
         self._check(self._library.ckpt_load_taken(self._open(), _c_text(shard), address or None, size_bytes))
 
     def stored_layout(self) -> dict[str, Any]:
         """Returns the layout of the checkpoint that restore() would restore for this rank: {"found", "iteration",
         "incarnation", "main", "private"}. "main" and "private" are {name: {"dtype", "shape", "data_offsets"}}. Every
-        rank must call this function or restore(), because each waits for all ranks. If the rank takes over shards,
-        "taken" has the layout of each, by the shard's name."""
+        rank must call this function or restore(), because each waits for all ranks. "shards" has the names of the two
+        shards. If the rank takes over shards, "taken" instead has the layout of each, by the shard's name."""
         text = ctypes.c_char_p()
         self._check(self._library.ckpt_stored_layout(self._open(), byref(text)))
         return json.loads(text.value or b"{}")

@@ -69,8 +69,8 @@ class Engine {
   // Call it before stored_layout() and restore(). Says that this rank can take over shards that other ranks captured.
   void take_shards();
   const std::string& stored_layout();
-  // Call it before restore(). Loads a shard that this rank takes over, and verifies it. `size_bytes`: of the whole
-  // shard.
+  // Call it before restore(), which then loads nothing. Loads a shard that this rank takes over, or one of its own, and
+  // verifies it. `size_bytes`: of the whole shard.
   void load_taken(const std::string& shard, void* data, std::size_t size_bytes);
   // The result's message is valid until the next restore().
   ckpt_restored restore(device::Stream stream = nullptr);
@@ -133,6 +133,8 @@ class Engine {
   const Stored& stored(Deadline deadline);
   void ask_for_stored(nlohmann::json request, Deadline deadline);
   nlohmann::json restore_request(Deadline deadline) const;
+  // Whether the program cuts the tensors anew from what load_taken() loads. Then restore() loads nothing.
+  bool cuts_anew() const { return has_taken_ || stored_->is_taken_over(); }
   std::optional<CorruptPiece> load(device::Stream stream);
   std::optional<CorruptPiece> load_or_keep(const ShardState& shard, StoredPiece& stored, bool is_expected,
                                            device::Stream stream);
@@ -246,6 +248,7 @@ class Engine {
   bool is_registered_anew_ = false;  // a registration has changed since rejoin(), or since the engine was made
   std::optional<Stored> stored_;     // between the agent's answer and restore()
   bool takes_shards_ = false;        // see take_shards()
+  bool has_taken_ = false;           // load_taken() has loaded a shard
   std::uint64_t taken_bytes_ = 0;    // that load_taken() has loaded
   std::string stored_layout_;
   std::string restored_message_;

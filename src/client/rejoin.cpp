@@ -105,6 +105,8 @@ void Engine::forget_incarnation() {
   newest_sealed_.store(-1);
   stored_.reset();
   stored_layout_.clear();
+  has_taken_ = false;
+  taken_bytes_ = 0;
   restored_word_.store(0);
   last_iteration_ = -1;
   habit_.left_rest();

@@ -34,12 +34,12 @@ std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState&
   return CorruptPiece{stored.manifest.shard, stored.manifest.checkpoint, *leaf};
 }
 
-// Copies a shard that this rank takes over, and checks every leaf of the copy.
-std::optional<CorruptPiece> copy_taken(const Stored& stored, const std::string& shard, std::span<std::byte> target) {
-  const auto pieces = taken_pieces(stored, shard);
+// Copies one of the shards that this rank gets, and checks every leaf of the copy.
+std::optional<CorruptPiece> copy_shard(const Stored& stored, const std::string& shard, std::span<std::byte> target) {
+  const auto pieces = pieces_of(stored, shard);
   if (pieces.empty())
-    throw Failure(CKPT_ERR_INVALID, "this rank takes over no shard '" + shard +
-                                        "'; stored_layout() lists those that it does, under \"taken\"");
+    throw Failure(CKPT_ERR_INVALID, "this rank gets no shard '" + shard +
+                                        "'; stored_layout() lists those that it gets, under \"taken\" or \"shards\"");
   const std::uint64_t length = pieces.front()->layout.length_bytes;
   if (target.size() != length)
     throw Failure(CKPT_ERR_INVALID, "shard '" + shard + "' has " + std::to_string(length) +
@@ -90,13 +90,16 @@ ckpt_tier main_tier(const Stored& stored) {
   return tier == CKPT_TIER_NONE ? CKPT_TIER_LIVE : tier;
 }
 
-// What another number of ranks than captured the checkpoint should know.
-std::string size_news(const Stored& stored, const Options& options) {
+// What ranks should know that are not as those that captured the checkpoint. `cuts_anew`: the program has cut the
+// tensors anew.
+std::string split_news(const Stored& stored, const Options& options, bool cuts_anew) {
   const std::uint32_t then = stored.private_->manifest.world_size;
   const bool adopted = stored.private_->manifest.shard != options.private_shard();
   std::string news;
   if (then != options.world_size)
     news = "the world size changed from " + std::to_string(then) + " to " + std::to_string(options.world_size);
+  else if (cuts_anew)
+    news = "the ranks split the state in another way than before";
   if (adopted)
     news += (news.empty() ? "" : "; ") + std::string("rank ") + std::to_string(options.rank) +
             " has no private shard in this checkpoint and adopted rank 0's";
@@ -155,8 +158,9 @@ void Engine::load_taken(const std::string& shard, void* data, std::size_t size_b
     throw Failure(CKPT_ERR_INVALID,
                   "load_taken() was called before stored_layout() or after restore(); call it between them");
   const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
-  while (const auto corrupt = copy_taken(*stored_, shard, {static_cast<std::byte*>(data), size_bytes}))
+  while (const auto corrupt = copy_shard(*stored_, shard, {static_cast<std::byte*>(data), size_bytes}))
     ask_for_stored(report_of(*corrupt), deadline);
+  has_taken_ = true;
   taken_bytes_ += size_bytes;
 }
 
@@ -181,7 +185,7 @@ std::optional<CorruptPiece> Engine::load_or_keep(const ShardState& shard, Stored
 
 std::optional<CorruptPiece> Engine::load(device::Stream stream) {
   const RankState& state = registry_.state();
-  if (stored_->is_taken_over()) return std::nullopt;  // load_taken() has loaded it
+  if (cuts_anew()) return std::nullopt;  // load_taken() has loaded it
   check_matches(*stored_, state);
   if (!stored_->found) return std::nullopt;
   for (StoredPiece& part : stored_->main)
@@ -254,12 +258,16 @@ ckpt_restored Engine::restore(device::Stream stream) {
   if (stored_->found) {
     result.main_tier = main_tier(*stored_);
     result.private_tier = stored_->private_->tier;
-    result.bytes = stored_->is_taken_over() ? taken_bytes_ : loaded_bytes(*stored_->private_);
-    for (const StoredPiece& part : stored_->main) result.bytes += loaded_bytes(part);
+    if (cuts_anew()) {
+      result.bytes = taken_bytes_;
+    } else {
+      result.bytes = loaded_bytes(*stored_->private_);
+      for (const StoredPiece& part : stored_->main) result.bytes += loaded_bytes(part);
+    }
     result.load_ms = load_ms;
     result.stored_world_size = stored_->private_->manifest.world_size;
     result.adopted = stored_->private_->manifest.shard != options_.private_shard();
-    if (const std::string news = size_news(*stored_, options_); !news.empty())
+    if (const std::string news = split_news(*stored_, options_, cuts_anew()); !news.empty())
       stored_->message += (stored_->message.empty() ? "" : "; ") + news;
     tickets_.restored(result.iteration);
     restored_word_.store(stored_->private_->manifest.checkpoint.word(), std::memory_order_release);
@@ -274,6 +282,7 @@ ckpt_restored Engine::restore(device::Stream stream) {
   if (const std::string news = join_replication(std::move(stored_->receive_buffer), deadline); !news.empty())
     warnings_.add(CKPT_WARNING_REPLICATION, news);
   live_.reset();
+  has_taken_ = false;
   taken_bytes_ = 0;
   stored_.reset();  // unmaps the pieces that were restored
   if (!registry_.empty()) begin_reserving();

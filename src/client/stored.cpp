@@ -122,12 +122,13 @@ void check_matches(const Stored& stored, const RankState& state) {
   check_shard("private", *stored.private_, state.private_);
 }
 
-std::vector<const StoredPiece*> taken_pieces(const Stored& stored, const std::string& shard) {
+std::vector<const StoredPiece*> pieces_of(const Stored& stored, const std::string& shard) {
   std::vector<const StoredPiece*> pieces;
-  if (!stored.is_taken_over()) return pieces;
+  if (!stored.found) return pieces;
   if (stored.private_->manifest.shard == shard) return {&*stored.private_};
-  for (const StoredPiece& piece : stored.taken)
-    if (core::parse_part(piece.manifest.shard).shard == shard) pieces.push_back(&piece);
+  for (const auto* each : {&stored.main, &stored.taken})
+    for (const StoredPiece& piece : *each)
+      if (core::parse_part(piece.manifest.shard).shard == shard) pieces.push_back(&piece);
   return pieces;
 }
 
@@ -137,7 +138,10 @@ std::string stored_layout_json(const Stored& stored) {
                      ",\"incarnation\":" + std::to_string(stored.incarnation);
   json += ",\"main\":" + (stored.main.empty() ? "{}" : stored.main.front().manifest.layout);
   json += ",\"private\":" + (stored.private_ ? stored.private_->manifest.layout : "{}");
-  if (!stored.is_taken_over()) return json + "}";
+  if (!stored.found) return json + "}";
+  if (!stored.is_taken_over())
+    return json + ",\"shards\":{\"main\":\"" + core::parse_part(stored.main.front().manifest.shard).shard +
+           "\",\"private\":\"" + stored.private_->manifest.shard + "\"}}";
   json += ",\"taken\":{\"" + stored.private_->manifest.shard + "\":" + stored.private_->manifest.layout;
   for (const StoredPiece& piece : stored.taken) {
     const core::ShardPart part = core::parse_part(piece.manifest.shard);

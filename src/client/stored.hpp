@@ -61,8 +61,9 @@ Stored take_stored(Frame answer);
 // that differs.
 void check_matches(const Stored& stored, const RankState& state);
 
-// The pieces of a shard that this rank takes over, in order. Empty if it takes over none of that name.
-std::vector<const StoredPiece*> taken_pieces(const Stored& stored, const std::string& shard);
+// The pieces of a shard that this rank takes over, or of its own main or private shard, in order. Empty if it has none
+// of that name.
+std::vector<const StoredPiece*> pieces_of(const Stored& stored, const std::string& shard);
 
 // Returns the text that ckpt_stored_layout() gives to the caller.
 std::string stored_layout_json(const Stored& stored);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -72,6 +73,16 @@ TEST(PlanCommand, NeverRecommendsWhatThisVersionDoesNotHave) {
   }
   EXPECT_GT(best, json.at("recommended").at("effective_time").get<double>());  // jit would win, and is not named
   EXPECT_TRUE(json.at("recommended").at("available").get<bool>());
+}
+
+TEST(PlanCommand, SaysThatRepeatedUpdatesAreOnlyForStateInHostMemory) {
+  const auto json = show_plan(with([](PlanOptions&) {})).json;
+  const auto& strategies = json.at("strategies");
+  const auto found = std::find_if(strategies.begin(), strategies.end(),
+                                  [](const auto& strategy) { return strategy.at("name") == "recompute"; });
+  ASSERT_NE(found, strategies.end());
+  EXPECT_EQ(found->at("obstacle"), "only for state in host memory");
+  EXPECT_FALSE(found->at("available").get<bool>());
 }
 
 TEST(PlanCommand, AStrategyThatTheClusterCannotHaveHasNoFiguresAndSaysWhy) {

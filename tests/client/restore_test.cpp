@@ -80,6 +80,41 @@ TEST_F(RestoreTest, ADamagedPartIsNamedAndAnotherCheckpointTaken) {
   expect_filled(tensors, 1);
 }
 
+// The first copy is damaged. So the agent goes back by an iteration, and the rank gets that one.
+TEST_F(RestoreTest, ARankThatCutsTensorsAnewLoadsItsOwnShardsAndRestoreLoadsNothing) {
+  agent_->share({0, 2, 2});
+  leave_something();
+  agent_->damage("rank0.1of2", CheckpointId(1, 2), 3);
+  auto engine = host_engine();
+  engine->take_shards();
+  const auto json = nlohmann::json::parse(engine->stored_layout());
+  EXPECT_EQ(json.at("shards"), nlohmann::json({{"main", "rank0"}, {"private", "rank0.private"}}));
+  EXPECT_THAT(caught([&] { engine->load_taken("rank1", nullptr, 0); }).sentence, HasSubstr("gets no shard 'rank1'"));
+  std::uint64_t loaded_bytes = 0;
+  for (const std::string kind : {"main", "private"}) {
+    std::uint64_t length_bytes = 0;
+    for (const auto& entry : json.at(kind))
+      length_bytes = std::max(length_bytes, entry.at("data_offsets").at(1).get<std::uint64_t>());
+    std::vector<std::byte> copy(length_bytes);
+    engine->load_taken(json.at("shards").at(kind), copy.data(), copy.size());
+    loaded_bytes += length_bytes;
+    for (TestTensor expected : every_dtype()) {
+      if (!json.at(kind).contains(expected.name)) continue;
+      expected.fill(1);
+      const auto begin = json.at(kind).at(expected.name).at("data_offsets").at(0).get<std::ptrdiff_t>();
+      EXPECT_TRUE(std::equal(expected.bytes.begin(), expected.bytes.end(), copy.begin() + begin)) << expected.name;
+    }
+  }
+  auto tensors = every_dtype();
+  register_all(*engine, tensors);
+  const auto before = tensors;
+  const ckpt_restored result = restore(*engine);
+  EXPECT_EQ(result.iteration, 1);
+  EXPECT_EQ(result.bytes, loaded_bytes);
+  EXPECT_THAT(result.message, HasSubstr("the ranks split the state in another way than before"));
+  for (std::size_t i = 0; i < tensors.size(); ++i) EXPECT_EQ(tensors[i].bytes, before[i].bytes);
+}
+
 TEST_F(RestoreTest, NothingStoredIsAFreshStart) {
   auto engine = host_engine();
   auto tensors = every_dtype();

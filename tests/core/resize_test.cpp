@@ -14,6 +14,9 @@ using ::testing::UnorderedElementsAre;
 
 NodeId on_three(Rank rank) { return rank % 3; }
 
+// Two ranks share each main shard, as replicas do.
+std::string shared_by_two(Rank rank) { return main_shard(rank / 2 * 2) + ".and1"; }
+
 class Resize : public ::testing::Test {
  protected:
   void begin(std::uint32_t nodes, std::uint32_t ranks) {
@@ -181,6 +184,67 @@ TEST_F(Resize, UnlessAllRanksCanTakeOverShardsTheCheckpointIsRefusedAndKept) {
   expect_all_taken(4, 3, CheckpointId(1, 3));
 }
 
+// ---- as many ranks, with other main shards ----
+
+TEST_F(Resize, AsManyRanksWithOtherMainShardsTakeOverAllShards) {
+  begin(4, 4);
+  cluster_->main_of = shared_by_two;
+  restart_with(4);
+  expect_all_taken(4, 4, CheckpointId(1, 3));
+  EXPECT_THAT(taken_by(3), UnorderedElementsAre("rank3", "rank3.private"));
+  cluster_->begin_training();
+  train_until(6);
+  restart_with(4);
+  EXPECT_EQ(cluster_->ready.at(3).main.front().slot.shard, "rank2.and1") << "the next restart is an ordinary one";
+  cluster_->main_of = main_shard;
+  restart_with(4);
+  EXPECT_THAT(taken_by(1), UnorderedElementsAre("rank2.and1", "rank1.private"));
+  EXPECT_THAT(taken_by(3), UnorderedElementsAre("rank3.private"));
+}
+
+// They end before they have committed anything.
+TEST_F(Resize, AnySplitAndNumberOfRanksGoesOnFromACheckpointThatAnotherSplitHasTakenOver) {
+  begin(4, 4);
+  cluster_->main_of = shared_by_two;
+  restart_with(4);
+  cluster_->begin_training();
+  cluster_->main_of = [](Rank) { return std::string("all_ranks"); };
+  for (const std::uint32_t ranks : {4u, 3u, 4u}) {
+    restart_with(ranks);
+    cluster_->begin_training();
+    expect_all_taken(4, ranks, CheckpointId(1, 3));
+  }
+  cluster_->main_of = main_shard;
+  restart_with(4);
+  for (Rank rank = 0; rank < 4; ++rank) EXPECT_EQ(cluster_->ready.at(rank).main.size(), 1u) << rank;
+}
+
+TEST_F(Resize, AShardThatIsLostIsNotTakenForOneThatNeverWas) {
+  begin(4, 4);
+  cluster_->fetching = false;
+  for (NodeId node = 0; node < 4; ++node) {
+    if (cluster_->find_slot(node, piece_of("rank3", CheckpointId(1, 3), 4)) != nullptr)
+      cluster_->rot(node, "rank3", CheckpointId(1, 3));
+  }
+  for (const auto& main_of : {main_shard, shared_by_two}) {
+    cluster_->main_of = main_of;
+    restart_with(4);
+    for (Rank rank = 0; rank < 4; ++rank) {
+      EXPECT_FALSE(cluster_->ready.contains(rank)) << rank;
+      EXPECT_EQ(cluster_->failed.at(rank).error, RestoreError::lost) << rank;
+    }
+  }
+}
+
+TEST_F(Resize, UnlessAllRanksCanTakeOverShardsOtherMainShardsAreRefused) {
+  begin(4, 4);
+  cluster_->main_of = shared_by_two;
+  cluster_->takes_no_shards = 1;
+  restart_with(4);
+  EXPECT_FALSE(cluster_->ready.contains(0));
+  EXPECT_TRUE(cluster_->failed.contains(0));
+}
+
 // Nobody knows then whether there were further main shards.
 TEST_F(Resize, WithoutTheRecordsOfTheLastIncarnationNothingIsTakenOver) {
   begin(4, 4);
@@ -191,6 +255,11 @@ TEST_F(Resize, WithoutTheRecordsOfTheLastIncarnationNothingIsTakenOver) {
   EXPECT_FALSE(cluster_->ready.contains(0));
   ASSERT_TRUE(cluster_->failed.contains(0));
   EXPECT_EQ(cluster_->failed.at(0).error, RestoreError::mismatch);
+  cluster_->main_of = shared_by_two;
+  cluster_->restart_with(4, own_node);
+  cluster_->advance(20000);
+  EXPECT_FALSE(cluster_->ready.contains(0));
+  EXPECT_TRUE(cluster_->failed.contains(0));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 """A training whose state is split over its ranks by tensor parallelism, FSDP2, HSDP or a pipeline, or by several of
-them. Parameters have the same names with every split. For split_trainer.py, which runs it."""
+them, or which all ranks share (DDP). Parameters have the same names with every split, except that DDP puts "module."
+before them. For split_trainer.py, which runs it."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
 
 WIDTH, ROWS = 6, 4
 BLOCKS = 4
@@ -58,22 +60,32 @@ class CountingAdamW(torch.optim.AdamW):
 
 
 class Training:
-    """`split`: by how many ranks each dimension splits it: "pp", "replicate", "dp" and "tp". `fast`: blocks with twice
-    the learning rate."""
+    """`split`: by how many ranks each dimension splits it: "pp", "replicate", "dp", "tp" and "ddp". `fast`: blocks with
+    twice the learning rate. `stages`: how many blocks each stage of the pipeline has, if not all have as many."""
 
-    def __init__(self, split: dict[str, int], blocks: int = BLOCKS, fast: tuple[int, ...] = ()) -> None:
-        sizes = {name: split.get(name, 1) for name in ("pp", "replicate", "dp", "tp")}
+    def __init__(
+        self,
+        split: dict[str, int],
+        blocks: int = BLOCKS,
+        fast: tuple[int, ...] = (),
+        stages: tuple[int, ...] = (),
+    ) -> None:
+        sizes = {name: split.get(name, 1) for name in ("pp", "replicate", "ddp", "dp", "tp")}
         mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         at = dict(zip(sizes, mesh.get_coordinate(), strict=True))
-        self.copy = at["replicate"] * sizes["dp"] + at["dp"]  # ranks with the same number have the same data
-        each = blocks // sizes["pp"]
-        self.model = Whole(range(at["pp"] * each, (at["pp"] + 1) * each))
+        # Ranks with the same number have the same data.
+        self.copy = (at["replicate"] * sizes["ddp"] + at["ddp"]) * sizes["dp"] + at["dp"]
+        stages = stages or (blocks // sizes["pp"],) * sizes["pp"]
+        first = sum(stages[: at["pp"]])
+        self.model = Whole(range(first, first + stages[at["pp"]]))
         for block in self.model.blocks.values():
             if "tp" in split:
                 parallelize_module(block, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
             if "dp" in split:
                 fully_shard(block, mesh=mesh["replicate", "dp"] if "replicate" in split else mesh["dp"])
         rate = 0.02 if all(int(number) in fast for number in self.model.blocks) else 0.01
+        if "ddp" in split:
+            self.model = DistributedDataParallel(self.model)
         self.optimizer = CountingAdamW(self.model.parameters(), lr=rate)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda k: 0.8 ** (k // 2))
         self.at, self.stages, self.schedule = at["pp"], sizes["pp"], None

@@ -93,14 +93,16 @@ def run(settings: dict) -> None:
     checkpointer, first = None, settings["first"]
     if settings["engine"] is not None:
         checkpointer = training.checkpointer(settings["engine"])
+        if settings["dies"] is not None:
+            let_die(checkpointer, dies=settings["dies"] == settings["rank"])
         try:
             start = checkpointer.restore()
         except Error as error:
             tell(refused=error.status.name, message=str(error))
-            end(tell)
+            end(tell, together=settings["dies"] is None)
         first = start.next_iteration
         tell(found=start.found, first=first, stored=start.stored_world_size, adopted=start.adopted,
-             message=start.message, lossy=start.behind or start.status_unknown)
+             message=start.message, lossy=start.behind or start.status_unknown, tier=start.main_tier.name)
     elif settings["load"] is not None:
         training.load(settings["load"])
     for k in range(first, settings["until"]):
@@ -111,14 +113,23 @@ def run(settings: dict) -> None:
         with checkpointer.update(k):
             training.update(k)
         checkpointer.before_update()
-        committed = checkpointer.ticket.wait(Stage.COMMITTED, COMMIT_MS)
+        stage = Stage.DURABLE if "storage" in settings["engine"] else Stage.COMMITTED
+        committed = checkpointer.ticket.wait(stage, COMMIT_MS)
         tell(k=k, committed=committed, message=checkpointer.ticket.message)
     if checkpointer is not None and settings["save"] is not None:
         dcp.save(training.state(), checkpoint_id=settings["save"])
     end(tell)
 
 
-def end(tell) -> None:
-    dist.barrier()
+def let_die(checkpointer: Checkpointer, *, dies: bool) -> None:
+    """One rank dies when the ranks tell each other how they split the state. The others do not wait long for it."""
+    checkpointer._resplit._timeout_s = 1.0
+    if dies:
+        checkpointer._resplit._any_rank = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end(tell, together: bool = True) -> None:
+    if together:
+        dist.barrier()
     tell(ended=True)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,9 @@
 """A job whose state is split over its ranks goes on with another number of ranks, from memory, with the losses that
-torch.distributed.checkpoint (DCP) gives at the new size."""
+torch.distributed.checkpoint (DCP) gives at the new size. If no memory has the state, it goes on from storage."""
 
 from __future__ import annotations
+
+import shutil
 
 import pytest
 from rank_processes import lose_node, ranks_of
@@ -37,4 +39,22 @@ def test_what_is_missing_is_refused_on_all_ranks_and_a_lost_node_is_none_of_it(c
     expected = losses(job.control(2))
     resized = job.run(left)
     assert_goes_on(resized, STEP, 3)
+    assert losses(resized) == expected
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("records_are_lost", [False, True])
+def test_if_no_node_has_the_state_any_more_it_comes_from_storage(cluster, ranks, tmp_path, records_are_lost):
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    job = Job(ranks, tmp_path, cluster, storage=storage, storage_every=1)
+    job.run(NODES[:3])
+    for node in NODES[:3]:
+        lose_node(cluster, node)
+    if records_are_lost:
+        shutil.rmtree(cluster.coordination)
+    expected, first = losses(job.control(2)), job.trained
+    resized = job.run(NODES[:2])
+    assert {events[0]["tier"] for events in resized} == {"PERSISTENT"}
+    assert_goes_on(resized, first, 3, lossy=True)  # only the lost nodes may have known of a newer commit
     assert losses(resized) == expected

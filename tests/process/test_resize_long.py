@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
-from rank_processes import ranks_of
-from resized_jobs import Job, assert_resizes
+from rank_processes import lose_node, ranks_of
+from resized_jobs import NODES, Job, assert_goes_on, assert_resizes, losses
 
 CHANGES = {
     "FSDP": [{"dp": 4}, {"dp": 2}],
@@ -14,6 +16,11 @@ CHANGES = {
     "a pipeline with fewer replicas": [{"pp": 2, "dp": 2}, {"pp": 2, "dp": 1}, {"pp": 2, "dp": 2}],
     "a pipeline of other stages to FSDP": [{"pp": 2, "dp": 2}, {"dp": 2}, {"pp": 4, "dp": 1}],
     "a pipeline of tensor parallel stages": [{"pp": 2, "tp": 2}, {"pp": 2}, {}],
+    "as many ranks, FSDP and tensor parallelism": [{"dp": 2, "tp": 2}, {"tp": 4}, {"dp": 4}, {"tp": 4}],
+    "as many ranks, fewer stages of tensor parallelism": [{"pp": 4}, {"pp": 2, "tp": 2}, {"tp": 4}, {"pp": 4}],
+    "as many ranks, HSDP": [{"dp": 4}, {"replicate": 2, "dp": 2}, {"replicate": 4, "dp": 1}, {"dp": 2, "tp": 2}],
+    "as many ranks, HSDP to a pipeline": [{"replicate": 2, "dp": 2}, {"pp": 2, "replicate": 2, "dp": 1}, {"pp": 4}],
+    "as many ranks after fewer": [{"dp": 4}, {"dp": 2}, {"tp": 2}, {"pp": 2}],
 }
 
 
@@ -26,3 +33,20 @@ def ranks():
 @pytest.mark.parametrize("changes", CHANGES)
 def test_a_job_goes_on_as_after_a_load_with_dcp(cluster, ranks, tmp_path, changes):
     assert_resizes(Job(ranks, tmp_path, cluster), *CHANGES[changes])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("after", [{"dp": 4}, {"pp": 4}, {"dp": 3}])
+def test_if_no_node_has_the_state_any_more_another_split_gets_it_from_storage(cluster, ranks, tmp_path, after):
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    job = Job(ranks, tmp_path, cluster, storage=storage, storage_every=1)
+    job.run(NODES[:4], parallel={"split": {"replicate": 2, "dp": 2}})
+    for node in NODES[:4]:
+        lose_node(cluster, node)
+    world_size = math.prod(after.values())
+    expected, first = losses(job.control(world_size, parallel={"split": after})), job.trained
+    changed = job.run(NODES[:world_size], parallel={"split": after})
+    assert {events[0]["tier"] for events in changed} == {"PERSISTENT"}
+    assert_goes_on(changed, first, 4, lossy=True)
+    assert losses(changed) == expected

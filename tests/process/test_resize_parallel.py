@@ -1,11 +1,11 @@
-"""Jobs with tensor parallelism, HSDP or a pipeline go on with another number of ranks, from memory, with the losses
-that torch.distributed.checkpoint (DCP) gives at the new size."""
+"""Jobs with tensor parallelism, HSDP or a pipeline go on with another number of ranks, or with as many that split the
+state in another way. They go on from memory, with the losses that torch.distributed.checkpoint (DCP) gives."""
 
 from __future__ import annotations
 
 import pytest
 from rank_processes import ranks_of
-from resized_jobs import NODES, Job, assert_resizes, sentence_of
+from resized_jobs import NODES, Job, assert_goes_on, assert_goes_on_as_each, assert_resizes, losses, sentence_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -48,3 +48,45 @@ def test_a_block_that_no_stage_had_or_gets_is_refused_by_the_name_of_its_first_t
     unwanted = sentence_of(job.run(NODES[:3], parallel={"split": {"pp": 3}, "blocks": 3}))
     assert "tensor 'model.blocks.4.norm.weight' is missing in the checkpoint of 2 ranks" in missing
     assert "tensor 'model.blocks.3.down.bias' is stored, but no rank of this job has it" in unwanted
+
+
+# ---- as many ranks ----
+
+
+def test_four_ranks_of_fsdp_and_tensor_parallelism_go_on_as_fsdp_alone_and_back(job):
+    assert_resizes(job, {"dp": 2, "tp": 2}, {"dp": 4}, {"dp": 2, "tp": 2})
+
+
+def test_four_stages_go_on_as_two_stages_of_two_ranks_each_and_back(job):
+    assert_resizes(job, {"pp": 4}, {"pp": 2, "dp": 2}, {"pp": 4})
+
+
+def test_ranks_that_share_their_shards_go_on_as_ranks_that_do_not_and_back(job):
+    assert_resizes(job, {"replicate": 2, "dp": 2}, {"dp": 4}, {"replicate": 2, "dp": 2})
+
+
+def test_ranks_that_keep_their_blocks_go_on_with_ranks_that_exchange_theirs(job):
+    before, after = ({"split": {"pp": 4}, "blocks": 6, "stages": stages} for stages in ((1, 2, 2, 1), (1, 1, 3, 1)))
+    assert_goes_on_as_each(job, before, after)
+
+
+def test_what_as_many_ranks_lack_is_refused_on_all_of_them_by_its_name(job):
+    job.run(NODES[:2], parallel={"split": {"pp": 2}})
+    missing = sentence_of(job.run(NODES[:2], parallel={"split": {"pp": 2}, "blocks": 5, "stages": (2, 3)}))
+    unwanted = sentence_of(job.run(NODES[:2], parallel={"split": {"pp": 2}, "blocks": 3, "stages": (2, 1)}))
+    assert "tensor 'model.blocks.4.norm.weight' is missing in the checkpoint of 2 ranks" in missing
+    assert "tensor 'model.blocks.3.down.bias' is stored, but no rank of this job has it" in unwanted
+
+
+def test_if_a_rank_dies_before_all_know_of_the_new_split_nothing_is_restored_until_all_start_again(job):
+    job.run(NODES[:4], parallel={"split": {"dp": 2, "tp": 2}})
+    sentence = sentence_of(job.run(NODES[:4], parallel={"split": {"dp": 4}}, dies=2), "TIMEOUT")
+    assert "not all 4 ranks have said within 1 s how they split the state" in sentence
+    expected, first = losses(job.control(4, parallel={"split": {"dp": 4}})), job.trained
+    resized = job.run(NODES[:4], parallel={"split": {"dp": 4}})
+    assert_goes_on(resized, first, 4)
+    assert losses(resized) == expected
+
+
+def test_tensors_are_found_by_the_names_that_ddp_and_other_jobs_give_them(job):
+    assert_resizes(job, {"ddp": 2}, {"dp": 3}, {"dp": 2}, {"ddp": 2})

@@ -21,6 +21,7 @@ from ._inventory import Inventory, named
 from ._memory import Shown, show, show_as_stored, split_name
 from ._python_state import PythonState
 from ._replicas import MainShard, given_option, is_distributed, this_rank
+from ._resplit import Resplit
 from ._updates import Updates
 
 
@@ -63,7 +64,7 @@ class Checkpointer:
     failed or skipped snapshot does not raise: the ticket and the log say so.
     """
 
-    _takes_shards = True  # whether restore() can cut tensors anew for another number of ranks
+    _takes_shards = True  # whether restore() can cut tensors anew for ranks that split the state in another way
 
     def __init__(
         self,
@@ -120,6 +121,9 @@ class Checkpointer:
             if self._main_shard.ranks:
                 more["shard"] = self.shard
         self.engine = Engine(options, library=library, **more)
+        # After a halt, a rank's groups may be closed. So a job that halts must keep its split.
+        may_take_over = self._takes_shards and not self._is_halting
+        self._resplit = Resplit(self._inventory, given | more, may_take_over=may_take_over)
         if self._takes_shards and (is_distributed() or given_option(given, "world_size") in ("", "1")):
             self.engine.take_shards()
         self._updates = Updates(self.engine, self._inventory)
@@ -139,9 +143,10 @@ class Checkpointer:
         """Restores the newest checkpoint that every rank can get: tensors in place, then Python state through
         load_state_dict(), then random number generators. Every rank must call it before its first snapshot. On a fresh
         start (found is False) it changes nothing. If you replace tensors afterwards, the first snapshot() releases the
-        old ones. A job with another number of ranks can restore state that all ranks share, and state that is split
-        over the ranks if torch.distributed is initialized. A rank for which nothing is stored (`adopted`) gets rank 0's
-        buffers and Python state, but keeps its own random number generators (docs/elastic.md)."""
+        old ones. A job with another number of ranks can restore state that all ranks share. If torch.distributed is
+        initialized, the ranks may also split the state in another way than before. A rank for which nothing is stored
+        (`adopted`) gets rank 0's buffers and Python state, but keeps its own random number generators
+        (docs/elastic.md)."""
         if self._communication is not None:
             self._communication.place(self._inventory.models.values())
         result = self._restore()
@@ -160,7 +165,10 @@ class Checkpointer:
                 self._register(self._wanted())  # now, so that restore() knows their GPU
             return self.engine.restore(self._current_stream())
         if "taken" in stored:
-            return self._take_over(stored)
+            return self._take_over(stored["taken"])
+        self._splits = self._inventory.splits()
+        if self._resplit.is_needed(stored, self._record_of_splits()[0] if self._splits else None):
+            return self._take_over({stored["shards"][kind]: stored[kind] for kind in ("private", "main")})
         self._inventory.create_missing_state(stored["main"])
         self._splits = self._inventory.splits()
         self._register(self._wanted(as_stored={**stored["main"], **stored["private"]}), stored["private"])
@@ -175,10 +183,10 @@ class Checkpointer:
         self._identities = None
         return result
 
-    def _take_over(self, stored: dict[str, Any]) -> Restored:
+    def _take_over(self, layouts: dict[str, dict[str, Any]]) -> Restored:
         from ._resize import take_over  # needs torch.distributed.checkpoint
 
-        take_over(self.engine, self._inventory, self._python_state, stored)
+        take_over(self.engine, self._inventory, self._python_state, layouts)
         self._splits = self._inventory.splits()
         self._register(self._wanted())
         result = self.engine.restore(self._current_stream())
@@ -338,7 +346,7 @@ class Checkpointer:
 
     def _register_record(self, stored_private: Mapping[str, Any] | None) -> None:
         """Registers the record of how tensors are split. With `stored_private`, room for the stored record."""
-        name, data = _split.record(this_rank(), self.shard, self._splits)
+        name, data = self._record_of_splits()
         wanted = (name, bytearray(data)) if self._splits else None
         if stored_private is not None:
             stored = next((stored for stored in stored_private if stored.startswith(_split.RECORD)), None)
@@ -357,6 +365,9 @@ class Checkpointer:
         self._record = wanted
         if wanted is not None:
             self.engine.register(*wanted, capture=Capture.SYNCHRONOUS)
+
+    def _record_of_splits(self) -> tuple[str, bytes]:
+        return _split.record(this_rank(), self.shard, self._splits)
 
     def _stored_splits(self) -> dict[str, _split.Split]:
         """Returns the splits that restore() has read. Raises Error if tensors of this program are split otherwise."""

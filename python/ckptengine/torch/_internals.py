@@ -1,5 +1,5 @@
-"""The undocumented parts of torch that replaceable groups and run() use. All such uses are in this file, because they
-depend on torch's version. require() says what this torch lacks. Tested with torch 2.13."""
+"""The undocumented parts of torch that replaceable groups, run() and restore() use. All such uses are in this file,
+because they depend on torch's version. require() says what this torch lacks. Tested with torch 2.13."""
 
 from __future__ import annotations
 
@@ -103,6 +103,12 @@ def set_timeout(group: dist.ProcessGroup, timeout: timedelta) -> None:
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta:
     return group._get_backend(group._device_types[0]).options._timeout
+
+
+def default_store() -> Any:
+    """Returns the store through which the ranks of the default group met. None if they met without one."""
+    find = getattr(dist.distributed_c10d, "_get_default_store", None)
+    return None if find is None else find()
 
 
 def made_groups() -> tuple[set[Any], int]:

@@ -96,7 +96,7 @@ class PythonState:
             self._put({**self._own.decoded(), **self._common.decoded()}, adopted)
 
     def put_taken(self, state: dict[str, Any], *, adopted: bool) -> None:
-        """Gives the objects a state that another number of ranks stored. `adopted`: see put()."""
+        """Gives the objects a state that was stored with another split over the ranks. `adopted`: see put()."""
         self._put(state, adopted)
 
     def read(self) -> bytes:

@@ -1,9 +1,9 @@
-"""Restores a checkpoint that another number of ranks captured in shards of their own (docs/elastic.md).
+"""Restores a checkpoint whose ranks had split the state in another way, in shards of their own (docs/elastic.md).
 
-The engine of each rank takes over some of the old shards. Their records say how tensors were split (_split.py). Each
-rank looks up which ranges its own tensors need. The ranks send each other what they lack over the default process
-group. A rank that cannot go on tells all others, so all ranks go on, or all raise the same error. Tensors change only
-after every rank has found all that it needs.
+The engine of each rank takes over some of the old shards, or has its own of them. Their records say how tensors were
+split (_split.py). Each rank looks up which ranges its own tensors need. The ranks send each other what they lack over
+the default process group. A rank that cannot go on tells all others, so all ranks go on, or all raise the same error.
+Tensors change only after every rank has found all that it needs.
 """
 
 from __future__ import annotations
@@ -23,32 +23,43 @@ from ..dcp._boxes import Box, Parts, Read, Wanted, pieces
 from ..dcp._index import RankState, Version, main_of, versions_of
 from ..dcp._keys import Keys
 from ..dcp._memory import Memory, reader_of
+from ._group_state import state as groups
 from ._inventory import Inventory
-from ._memory import plain
+from ._memory import plain, split_name
 from ._python_state import COMMON_STATE, COMMON_STATE_ON_GPU, PythonState
 from ._replicas import is_distributed, this_rank
-from ._resize_options import Chosen, Moved, Options, State, choose, moved, read, refuse_unwanted
-from ._split import RECORD, local
+from ._resize_names import Names
+from ._resize_options import Chosen, Moved, Options, State, choose, moved, read, refuse_unwanted, renamed
+from ._split import RECORD, is_of_optimizer, local
 
 _PART_BYTES = 64 << 20  # how much is read at a time, before it is copied to the tensors
 _PRIVATE = re.compile(r"rank(\d+)\.private")
 _SMALL = (RECORD, COMMON_STATE, COMMON_STATE_ON_GPU)
 
 
-def take_over(engine: Engine, inventory: Inventory, python_state: PythonState, stored: Mapping[str, Any]) -> None:
-    """Fills the tensors and the Python state of all ranks. `stored`: the engine's stored_layout(), with "taken". All
-    ranks must call this. Raises the same Error on all ranks if anything is missing; then only optimizer state may have
-    been created. If it raises while it reads, the contents of the tensors are undefined."""
-    taken = Taken(engine, stored["taken"])
-    ranks = taken.look()
+def take_over(
+    engine: Engine, inventory: Inventory, python_state: PythonState, layouts: Mapping[str, dict[str, Any]]
+) -> None:
+    """Fills the tensors and the Python state of all ranks. `layouts`: of the shards that the engine of this rank has to
+    load, by name. The first one is a private shard. All ranks must call this. Raises the same Error on all ranks if
+    anything is missing; then only optimizer state may have been created. If it raises while it reads, the contents of
+    the tensors are undefined."""
+    if groups.is_closed:
+        raise Error(
+            Status.MISMATCH,
+            "the ranks split the state in another way than in the checkpoint, but cannot exchange tensors, because the "
+            "process groups of this process are closed; start all ranks again together",
+        )
+    taken = Taken(engine, layouts)
+    ranks = taken.look(inventory)
     own = next(rank for rank in ranks if rank.private == taken.private)
-    versions, _ = versions_of(sorted(ranks, key=lambda rank: rank is not own), None, Keys(None, {}))
+    versions = _versions(ranks, own, taken.names)
     targets: list[Target] = []
-    names = _agreed_all(lambda: _find(targets, inventory, versions, len(ranks)))
-    _refuse_unwanted(versions, set(itertools.chain.from_iterable(names)))
+    found = _agreed_all(lambda: _find(targets, inventory, versions, len(ranks)))
+    _refuse_unwanted(versions, set(itertools.chain.from_iterable(found)))
     chosen, states = _choose(taken, inventory, own, ranks)
     _agreed(lambda: taken.load(_parts(targets, versions)))
-    _agreed(lambda: _put_python_state(python_state, own, chosen, states))
+    _agreed(lambda: _put_python_state(python_state, own, taken.names, chosen, states))
 
 
 # ---- the old shards ----
@@ -62,13 +73,16 @@ class Taken(Memory):
         self._layouts = layouts
         self._buffers: dict[str, Tensor] = {}
         self.private = next(iter(layouts))  # the private shard that this rank takes as its own
+        self.names = Names((), (), ())
         self.options: dict[int, Options] = {}  # by the rank that stored them
         self._options_in: dict[int, str] = {}  # likewise: the shard that has them
         self._states: dict[str, State] = {}  # of optimizers, by shard
         self.world_size = dist.get_world_size() if is_distributed() else 1
 
-    def look(self) -> list[RankState]:
+    def look(self, inventory: Inventory) -> list[RankState]:
         """Loads the shards that this rank has taken over. Returns what each rank stored, in the order of ranks."""
+        own = [found.name for found in inventory.gather() if found.of is None]
+        here = set(itertools.chain.from_iterable(_agreed_all(lambda: own)))
         told = _agreed_all(self._load)
         layouts, small, mains, options = {}, {}, {}, {}
         for rank, found in enumerate(told):
@@ -82,10 +96,13 @@ class Taken(Memory):
         missing = [main for main in mains.values() if main not in layouts]
         if missing:
             raise Error(Status.MISMATCH, f"no rank got the stored shard '{missing[0]}'; load from storage instead")
+        stored = {split_name(name)[0] for layout in layouts.values() for name in layout}
+        self.names = Names({name for name in stored if not is_of_optimizer(name)}, here, set(inventory.optimizers))
         for rank, main in mains.items():
             for shard in (f"rank{rank}.private", main):
                 if options[shard] is not None:
-                    self.options[rank], self._options_in[rank] = options[shard], shard
+                    self.options[rank], self._options_in[rank] = options[shard].renamed(self.names), shard
+        self._states = {shard: renamed(state, self.names) for shard, state in self._states.items()}
         return [self._state(rank, main, layouts, small) for rank, main in sorted(mains.items())]
 
     def _state(self, rank: int, main: str, layouts: dict[str, Any], small: dict[str, dict[str, bytes]]) -> RankState:
@@ -124,6 +141,12 @@ class Taken(Memory):
 
 
 # ---- this rank's tensors ----
+
+
+def _versions(ranks: list[RankState], own: RankState, names: Names) -> dict[str, list[Version]]:
+    """Returns where each tensor is stored, by its name in this job."""
+    stored, _ = versions_of(sorted(ranks, key=lambda rank: rank is not own), None, Keys(None, {}))
+    return {names.of_tensor(name): versions for name, versions in stored.items()}
 
 
 class Target(NamedTuple):
@@ -219,8 +242,8 @@ def _box(name: str, versions: list[Version], box: Box, into: Tensor) -> tuple[li
                 raise Error(
                     Status.MISMATCH,
                     f"tensor '{name}' is not split, and has different values on different ranks of the checkpoint. "
-                    "Another number of ranks restores it, so no value belongs to this rank; start as many ranks as "
-                    "stored it",
+                    "The ranks split the state in another way now, so no value belongs to this rank; start the job "
+                    "with the ranks, meshes and placements that stored it",
                 )
         if copies[0] is not into:
             into.copy_(copies[0])
@@ -248,7 +271,7 @@ def _choose(
     taken: Taken, inventory: Inventory, own: RankState, ranks: list[RankState]
 ) -> tuple[Chosen, dict[Moved, dict]]:
     """Returns what this rank's optimizers get, and the part of it that other ranks have taken over."""
-    everyone = _agreed_all(lambda: choose(inventory, own, ranks, taken.options))
+    everyone = _agreed_all(lambda: choose(inventory, own, ranks, taken.options, taken.names))
     refuse_unwanted(taken.options, everyone)
     states: dict[Moved, dict] = {}
     if wanted := moved(everyone):
@@ -257,9 +280,11 @@ def _choose(
     return everyone[this_rank()], states
 
 
-def _put_python_state(python_state: PythonState, own: RankState, chosen: Chosen, states: dict[Moved, dict]) -> None:
+def _put_python_state(
+    python_state: PythonState, own: RankState, names: Names, chosen: Chosen, states: dict[Moved, dict]
+) -> None:
     state = own.python_state() or {}
-    state |= chosen.common | {"optimizer": chosen.states(state.get("optimizer", {}), states)}
+    state |= chosen.common | {"optimizer": chosen.states(renamed(state.get("optimizer", {}), names), states)}
     python_state.put_taken(state, adopted=own.rank != this_rank())
 
 

@@ -1,5 +1,5 @@
-"""What follows the parameters, besides tensors, after a restart with another number of ranks: the options of parameter
-groups, schedulers, and optimizer state per parameter that is no tensor.
+"""What follows the parameters, besides tensors, if the ranks split the state in another way than before: the options of
+parameter groups, schedulers, and optimizer state per parameter that is no tensor.
 
 A rank of a pipeline gets parameters that another rank had before. It takes their state from that rank. Options are
 stored per group, without the names of the group's parameters, and schedulers do not say for which parameters they are.
@@ -18,6 +18,7 @@ from ._codec import decode, encode
 from ._inventory import Inventory
 from ._memory import split_name
 from ._python_state import COMMON_STATE, COMMON_STATE_ON_GPU, PYTHON_STATE, PYTHON_STATE_ON_GPU, sorted_by_key
+from ._resize_names import Names
 
 State = dict[str, dict[str, dict]]  # by optimizer, then by parameter, then by key
 
@@ -27,6 +28,9 @@ class Options(NamedTuple):
 
     common: dict[str, Any]  # parts of the Python state that are the same for many parameters: "groups" and "scheduler"
     names: dict[str, set[str]]  # by optimizer: parameters with state that is no tensor
+
+    def renamed(self, names: Names) -> Options:
+        return Options(self.common, {key: set(map(names.of_parameter, of)) for key, of in self.names.items()})
 
 
 class Moved(NamedTuple):
@@ -69,12 +73,23 @@ def read(layout: Mapping[str, dict], small: Callable[[str], bytes]) -> tuple[Opt
     return None
 
 
-def choose(inventory: Inventory, own: RankState, ranks: Sequence[RankState], stored: Mapping[int, Options]) -> Chosen:
+def renamed(state: State, names: Names) -> State:
+    """Returns the state by the names that parameters have in this job."""
+    return {key: {names.of_parameter(name): one for name, one in of.items()} for key, of in state.items()}
+
+
+def choose(
+    inventory: Inventory,
+    own: RankState,
+    ranks: Sequence[RankState],
+    stored: Mapping[int, Options],
+    names: Names,
+) -> Chosen:
     """Returns what this rank gets. `own`: the rank whose Python state it gets otherwise. `stored`: by rank. Raises
     Error if the parameters of this rank do not have one common answer."""
     if any(rank.rank not in stored for rank in ranks):
         raise Error(Status.MISMATCH, "the checkpoint is not of a Checkpointer; load it with ckptengine.dcp.Reader")
-    sources = _sources(inventory, own, ranks)
+    sources = _sources(inventory, own, ranks, names)
     firsts: dict[int, str] = {}  # by rank that stored parameters of this rank: the first of them
     for _, name, rank in sources:
         firsts.setdefault(rank, name)
@@ -85,7 +100,7 @@ def choose(inventory: Inventory, own: RankState, ranks: Sequence[RankState], sto
             raise Error(
                 Status.MISMATCH,
                 f"one rank now has the parameters '{firsts[source]}' and '{name}', but the checkpoint has different "
-                "optimizer options or schedulers for them; put them on different ranks, or start as many ranks as "
+                "optimizer options or schedulers for them; put them on different ranks, or start the ranks that "
                 "stored them",
             )
     _refuse_other_groups(inventory, common["groups"])
@@ -93,12 +108,14 @@ def choose(inventory: Inventory, own: RankState, ranks: Sequence[RankState], sto
     return Chosen(own.rank, common, has_state)
 
 
-def _sources(inventory: Inventory, own: RankState, ranks: Iterable[RankState]) -> list[tuple[str, str, int]]:
+def _sources(
+    inventory: Inventory, own: RankState, ranks: Iterable[RankState], names: Names
+) -> list[tuple[str, str, int]]:
     """Returns, for each parameter of each optimizer, the rank whose state it gets: `own` if it had the parameter."""
     had: dict[str, set[int]] = {}  # by name of a tensor
     for rank in ranks:
         for stored_name in rank.layouts[rank.main or ""]:
-            had.setdefault(split_name(stored_name)[0], set()).add(rank.rank)
+            had.setdefault(names.of_tensor(split_name(stored_name)[0]), set()).add(rank.rank)
     found = []
     for key in inventory.optimizers:
         for name in inventory.parameter_names(key).values():

@@ -186,8 +186,13 @@ def record(rank: int, main: str, splits: Mapping[str, Split]) -> tuple[str, byte
         },
         separators=(",", ":"),
     )
-    where = sorted((name, s.shape, s.at) for name, s in splits.items() if not name.startswith(_OPTIMIZER))
+    where = sorted((name, s.shape, s.at) for name, s in splits.items() if not is_of_optimizer(name))
     return RECORD + hashlib.sha256(repr(where).encode()).hexdigest()[:16], text.encode()
+
+
+def is_of_optimizer(name: str) -> bool:
+    """Whether a tensor of this name is optimizer state."""
+    return name.startswith(_OPTIMIZER)
 
 
 def _numbered(items: Iterable[Any]) -> dict[Any, int]:

@@ -81,7 +81,7 @@ std::string why(const Plan& plan, const Candidate& row) {
 std::string obstacle(const Candidate& row) {
   if (!row.fits()) return row.why_not;
   if (row.setting.scheme.availability == Availability::partly) return "this version does less than this plan assumes";
-  if (row.setting.scheme.availability == Availability::later) return "not available in this version";
+  if (row.setting.scheme.availability == Availability::on_hosts) return "only for state in host memory";
   return row.setting.scheme.availability == Availability::comparison ? "for comparison" : "";
 }
 

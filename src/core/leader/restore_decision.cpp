@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "core/leader/rank_assignments.hpp"
@@ -73,7 +74,7 @@ struct Needs {
   std::uint32_t ranks = 0;       // so many ranks restore a private shard of their own
   std::vector<std::string_view> shards;
   bool is_replicated = true;   // or captured by as many ranks as there are now
-  bool is_taken_over = false;  // the ranks share out all shards of another number of ranks
+  bool is_taken_over = false;  // the ranks share out all shards of the checkpoint
 
   bool can_restore() const { return is_replicated || is_taken_over; }
 };
@@ -139,6 +140,27 @@ std::size_t most_taken(std::uint32_t earlier, std::uint32_t ranks) {
   return 2 * ((std::size_t{earlier} + ranks - 1) / ranks);
 }
 
+// All shards of the checkpoint, if the ranks can share them out.
+std::optional<std::vector<std::string_view>> shards_to_take(const Pieces& pieces, CheckpointId checkpoint,
+                                                            const RecoveryQuestion& question) {
+  if (!question.takes_shards) return std::nullopt;
+  auto shards = all_shards_of(pieces, checkpoint, question);
+  if (shards.empty() || most_taken(world_size_of(pieces), question.world_size) > taken_shards_max) return std::nullopt;
+  return shards;
+}
+
+// As many ranks split their state otherwise if they need a shard that the checkpoint never had. Without a list of its
+// shards, the shard counts as lost.
+void take_over_other_split(Needs& needs, const Pieces& pieces, CheckpointId checkpoint,
+                           const RecoveryQuestion& question) {
+  auto shards = shards_to_take(pieces, checkpoint, question);
+  if (!shards) return;
+  const std::unordered_set<std::string_view> there(shards->begin(), shards->end());
+  needs.is_taken_over = std::any_of(needs.shards.begin(), needs.shards.end(),
+                                    [&](std::string_view needed) { return !there.contains(needed); });
+  if (needs.is_taken_over) needs.shards = std::move(*shards);
+}
+
 // Another number of ranks restores the one main shard, and the private shards of ranks that there were. An incarnation
 // with fewer ranks may have gone on from the checkpoint: then the private shards of the others are void.
 Needs needs_of(const Pieces& pieces, CheckpointId checkpoint, const RecoveryQuestion& question) {
@@ -146,13 +168,16 @@ Needs needs_of(const Pieces& pieces, CheckpointId checkpoint, const RecoveryQues
   needs.ranks = needs.world_size;
   if (checkpoint == question.restored && question.restored_ranks != 0)
     needs.ranks = std::min(needs.ranks, question.restored_ranks);
-  if (needs.ranks == question.world_size && needs.world_size == question.world_size) return needs;
+  if (needs.ranks == question.world_size && needs.world_size == question.world_size) {
+    take_over_other_split(needs, pieces, checkpoint, question);
+    return needs;
+  }
   needs.is_replicated = is_replicated(pieces, checkpoint, question);
   if (!needs.is_replicated) {
-    if (!question.takes_shards || needs.ranks != needs.world_size) return needs;  // void shards have parts of tensors
-    auto shards = all_shards_of(pieces, checkpoint, question);
-    needs.is_taken_over = !shards.empty() && most_taken(needs.ranks, question.world_size) <= taken_shards_max;
-    if (needs.is_taken_over) needs.shards = std::move(shards);
+    if (needs.ranks != needs.world_size) return needs;  // void shards have parts of tensors
+    auto shards = shards_to_take(pieces, checkpoint, question);
+    needs.is_taken_over = shards.has_value();
+    if (shards) needs.shards = std::move(*shards);
     return needs;
   }
   needs.ranks = std::min(needs.ranks, question.world_size);
