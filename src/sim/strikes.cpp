@@ -49,6 +49,22 @@ bool Faults::change_world_size() {
   return true;
 }
 
+bool Faults::disturb_updates() {
+  Trainer* trainer = pick_trainer();
+  if (trainer == nullptr || trainer->stage() != Stage::training) return false;
+  trainer->disturb_updates(static_cast<int>(world_.random.between(1, 6)));
+  return true;
+}
+
+bool Faults::repeat_wrong() {
+  std::vector<std::uint64_t> repeating;
+  for (const auto& [id, transfer] : world_.transfers.active())
+    if (transfer.base) repeating.push_back(id);
+  if (repeating.empty()) return false;
+  world_.transfers.compute_wrong(world_.random.pick(repeating));
+  return true;
+}
+
 bool Faults::corrupt_silently() {
   if (world_.settings.sharers == 1) return false;
   Trainer* trainer = pick_trainer();

@@ -1,0 +1,37 @@
+"""Processes are struck while nodes repeat updates, while another number of ranks takes over shards, and while many
+nodes fetch from few. Every restored byte is compared."""
+
+from __future__ import annotations
+
+import pytest
+from chaos_runs import endure
+from conftest import BUILD
+from faults import KINDS
+from job import RECOMPUTE, RESIZE, SPREAD, Settings
+
+# Of each mechanism, the kinds of faults that strike its own stages. test_chaos_mechanisms_long.py has all.
+OWN = {
+    RECOMPUTE: ["agent_killed_in_repeat", "agent_stopped_in_repeat", "node_lost_in_repeat"],
+    RESIZE: ["trainer_killed_in_stage", "resized_again_and_again", "node_lost_and_resized"],
+    SPREAD: ["node_lost_and_agent_killed_while_fetched", "agents_killed_before_first_commit"],
+}
+
+
+def settings_of(mode: str) -> Settings:
+    return Settings(BUILD, megabytes=2, mode=mode)
+
+
+@pytest.mark.parametrize("mode", OWN)
+def test_no_byte_is_wrong_after_processes_are_struck_in(tmp_path, mode):
+    tally = endure(tmp_path, settings_of(mode), 1, OWN[mode], lambda struck, _: set(struck) == set(OWN[mode]))
+    assert (tally.wrong, tally.lost, tally.silent) == (0, 0, 0) and tally.restores >= len(OWN[mode])
+    if mode != SPREAD:
+        assert tally.repeated["recomputed"] > 0, "nodes repeated updates"
+    if mode != RECOMPUTE:
+        assert tally.resized > 0, "another number of ranks restored"
+
+
+@pytest.mark.parametrize("mode", OWN)
+def test_each_mode_has_its_kinds_of_faults(mode):
+    fitting = [name for name, fault in KINDS.items() if fault.fits(settings_of(mode))]
+    assert set(OWN[mode]) < set(fitting) and "trainer_killed" in fitting
