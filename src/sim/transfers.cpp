@@ -183,7 +183,9 @@ void Transfers::serve(std::uint64_t id, TimeMs waited_ms) {
     world_.invariants.serving(machine, reading.slot, reading.slot.shard, transfer.order.piece.checkpoint);
     ++machine.arena.find(reading.slot)->readers;
   }
-  const TimeMs typical = world_.settings.transfer_ms;
+  // Gradients are a third of a piece.
+  const TimeMs typical =
+      transfer.base ? std::max<TimeMs>(2, world_.settings.transfer_ms / 3) : world_.settings.transfer_ms;
   // Now and then a transfer takes longer than anybody waits for a node.
   transfer.is_slow = world_.random.chance(5);
   const TimeMs duration = transfer.is_slow ? world_.random.between(1000, 2 * world_.settings.core.node_wait_ms)

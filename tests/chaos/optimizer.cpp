@@ -26,6 +26,9 @@ bool has_gradient(std::size_t number, std::int64_t iteration) { return number !=
 bool is_short(std::size_t number, std::int64_t iteration) { return number == 1 && iteration % 5 == 3; }
 bool is_rescaled(std::size_t number, std::int64_t iteration) { return number == 0 && iteration % 11 == 6; }
 
+// A bfloat16: the upper half of a float.
+std::uint16_t shortened(float value) { return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16); }
+
 float as_float(double value) { return static_cast<float>(value); }
 float* floats(Tensor& tensor) { return reinterpret_cast<float*>(tensor.bytes.data()); }
 const float* floats(const Tensor& tensor) { return reinterpret_cast<const float*>(tensor.bytes.data()); }
@@ -134,7 +137,9 @@ std::uint64_t Optimizer::whole_elements(const std::string& tensor) const {
 
 float Optimizer::gradient(std::size_t number, std::int64_t iteration, std::uint64_t element) const {
   const float value = number_of(mixed(seed_ + 1000 * number + mixed(static_cast<std::uint64_t>(iteration))), element);
-  return is_short(number, iteration) ? std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & 0xffff0000u) : value;
+  // Not with ?: or if, which GCC 12 compiles to code that forgets the mask.
+  const std::uint32_t mask = is_short(number, iteration) ? 0xffff0000u : ~std::uint32_t{0};
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & mask);
 }
 
 void Optimizer::give_gradients(ckpt_engine* engine, std::int64_t iteration) {
@@ -156,8 +161,7 @@ void Optimizer::give_gradients(ckpt_engine* engine, std::int64_t iteration) {
     given.data = gradients_.data();
     if (is_short(i, iteration)) {
       short_gradients_.clear();
-      for (const float each : gradients_)
-        short_gradients_.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(each) >> 16));
+      for (const float each : gradients_) short_gradients_.push_back(shortened(each));
       given.data = short_gradients_.data();
       given.dtype = CKPT_BF16;
     }

@@ -1,10 +1,8 @@
 """Agents and nodes that die or stop while a node repeats the update that led to a checkpoint (docs/recompute.md)."""
 
-import signal
-
 from faults import Aftermath, has_spare_copies, kind, longer_than_lease_s, ranks_on
 from job import RECOMPUTE, Violation
-from processes import agent_pids, kill_process
+from pause_faults import stop, wake
 
 LONGEST_MS = 12  # how long nodes fetch gradients and repeat updates at most, after a capture
 
@@ -46,12 +44,9 @@ def agent_stopped_in_repeat(job, rng):
     """For a moment, or for so long that others take its node for dead."""
     node, seconds = rng.choice(job.nodes), rng.choice([rng.uniform(0, 0.2), longer_than_lease_s(rng)])
     iteration = in_repeat(job, rng)
-    pids = agent_pids(job.name, node)
-    for pid in pids:
-        kill_process(pid, signal.SIGSTOP)
+    pids = stop(job, [node])
     job.train_for(seconds)
-    for pid in pids:
-        kill_process(pid, signal.SIGCONT)
+    wake(pids)
     job.train_until_commit()
     return Aftermath(0, f"{node} for {seconds:.2f} s, iteration {iteration}")
 

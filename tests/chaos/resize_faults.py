@@ -7,7 +7,7 @@ import signal
 
 from faults import Aftermath, check_what_is_restored, kind, longer_than_lease_s, random_moment, resize
 from job import RESIZE, SPREAD, Violation
-from processes import agent_pids, kill_process
+from pause_faults import stop, wake
 
 BOTH = (RESIZE, SPREAD)
 STAGES = {RESIZE: ("decide", "load", "exchange", "restore", "trained"), SPREAD: ("decide", "restore", "trained")}
@@ -85,7 +85,6 @@ def trainer_stopped_in_stage(job, rng):
     job.pause(seconds)
     for rank in ranks:
         job.trainers[rank].process.send_signal(signal.SIGCONT)
-        # It may not have stopped itself yet.
     end = f"a restore on every rank, after ranks {ranks} were stopped in {stage}"
 
     def is_over():
@@ -108,6 +107,12 @@ def trainer_stopped_in_stage(job, rng):
     return Aftermath(0, what)
 
 
+def stop_for(job, nodes, seconds):
+    pids = stop(job, nodes)
+    job.pause(seconds)
+    wake(pids)
+
+
 @kind(modes=BOTH)
 def agent_stopped_in_resize(job, rng):
     """While ranks take over shards, or fetch parts. All restore nevertheless."""
@@ -117,12 +122,7 @@ def agent_stopped_in_resize(job, rng):
     job.start_incarnation()
     job.pause(rng.uniform(0, 0.5))
     seconds, node = rng.choice([rng.uniform(0, 0.3), longer_than_lease_s(rng)]), rng.choice(job.nodes)
-    pids = agent_pids(job.name, node)
-    for pid in pids:
-        kill_process(pid, signal.SIGSTOP)
-    job.pause(seconds)
-    for pid in pids:
-        kill_process(pid, signal.SIGCONT)
+    stop_for(job, [node], seconds)
     job.await_restored()
     check_what_is_restored(job)
     what = f"{node} for {seconds:.2f} s, {of(job)}"
@@ -215,3 +215,24 @@ def node_lost_and_agent_killed_while_fetched(job, rng):
     what = f"{node} lost, the agent of {victim} killed, {of(job)}"
     resize(job, rng)
     return Aftermath(1 + kills, what)
+
+
+@kind(loses_nodes=1, needs_commit=True, fits=has_spare_copies, modes=BOTH)
+def node_lost_and_agent_stopped_while_fetched(job, rng):
+    """Likewise, and the agent goes on a moment or a lease later. All restore nevertheless."""
+    random_moment(job, rng)
+    if not may_lose_one(job):
+        return resized(job, rng)
+    node = lose_one(job, rng, job.nodes)
+    job.end_incarnation(rng)
+    if rng.random() < 0.5:
+        resize(job, rng)
+    job.start_incarnation()
+    job.pause(rng.uniform(0, 0.6))
+    victim, seconds = rng.choice(job.nodes), rng.choice([rng.uniform(0, 0.3), longer_than_lease_s(rng)])
+    stop_for(job, [victim], seconds)
+    job.await_restored()
+    check_what_is_restored(job)
+    what = f"{node} lost, the agent of {victim} stopped for {seconds:.2f} s, {of(job)}"
+    resize(job, rng)
+    return Aftermath(1, what)
