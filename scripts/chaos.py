@@ -19,10 +19,10 @@ sys.path.insert(0, str(ROOT / "tests" / "chaos"))
 
 import netns  # noqa: E402
 from campaign import Campaign, schedule  # noqa: E402
+from chaos_settings import MODES, Settings, Violation  # noqa: E402
 from directory import Directory  # noqa: E402
 from etcd import Etcd, EtcdFailure  # noqa: E402
 from faults import KINDS  # noqa: E402
-from job import MODES, Settings, Violation  # noqa: E402
 from processes import has_ended, kill_agents  # noqa: E402
 
 PREFIX = "ckptengine-chaos-"  # of a run's folders, followed by the number of its process

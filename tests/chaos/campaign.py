@@ -12,8 +12,7 @@ import recompute_faults  # noqa: F401
 import repair_faults  # noqa: F401
 import resize_faults  # noqa: F401
 import store_faults  # noqa: F401
-from faults import KINDS
-from job import (
+from chaos_settings import (
     PLAIN,
     RECOMPUTE,
     RECOMPUTED,
@@ -21,12 +20,13 @@ from job import (
     SPREAD,
     TIER_LOCAL,
     TIER_PEER,
-    Job,
     LostWithinTolerance,
     Violation,
     WrongBytes,
     WrongHealth,
 )
+from faults import KINDS
+from job import Job
 from trainers import LOST
 
 

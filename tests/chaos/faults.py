@@ -7,7 +7,7 @@ import math
 import signal
 from dataclasses import dataclass, field
 
-from job import MODES, OPTIONS, PLAIN, RECOMPUTE, LostWithinTolerance, Violation, WrongBytes
+from chaos_settings import MODES, OPTIONS, PLAIN, RECOMPUTE, LostWithinTolerance, Violation, WrongBytes
 from processes import agent_pids, kill_process, process_state
 from trainers import SUPERSEDED
 

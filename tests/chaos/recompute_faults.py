@@ -1,7 +1,7 @@
 """Agents and nodes that die or stop while a node repeats the update that led to a checkpoint (docs/recompute.md)."""
 
+from chaos_settings import RECOMPUTE, Violation
 from faults import Aftermath, has_spare_copies, kind, longer_than_lease_s, ranks_on
-from job import RECOMPUTE, Violation
 from pause_faults import stop, wake
 
 LONGEST_MS = 12  # how long nodes fetch gradients and repeat updates at most, after a capture

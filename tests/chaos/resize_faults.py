@@ -5,8 +5,8 @@ first commit of the new ranks.
 
 import signal
 
+from chaos_settings import RESIZE, SPREAD, Violation
 from faults import Aftermath, check_what_is_restored, kind, longer_than_lease_s, random_moment, resize
-from job import RESIZE, SPREAD, Violation
 from pause_faults import stop, wake
 
 BOTH = (RESIZE, SPREAD)

@@ -4,8 +4,8 @@ import uuid
 
 import pytest
 from campaign import Campaign, schedule
+from chaos_settings import Violation
 from ground import ends_of_logs
-from job import Violation
 
 
 def endure(tmp_path, settings, seed, kinds, enough):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from chaos_runs import endure
+from chaos_settings import Settings
 from conftest import BUILD
 from faults import KINDS
 from ground import Ground
-from job import Settings
 from watch import DEGRADED, NOT_PROTECTED, PROTECTED, SLACK_S, Answer, Commits, Watch
 
 SETTINGS = Settings(BUILD, megabytes=2)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from chaos_runs import endure
+from chaos_settings import RECOMPUTE, RESIZE, SPREAD, Settings
 from conftest import BUILD
 from faults import KINDS
-from job import RECOMPUTE, RESIZE, SPREAD, Settings
 
 LEAST = 40  # faults
 
