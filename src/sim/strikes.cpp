@@ -52,7 +52,7 @@ bool Faults::change_world_size() {
 bool Faults::disturb_updates() {
   Trainer* trainer = pick_trainer();
   if (trainer == nullptr || trainer->stage() != Stage::training) return false;
-  trainer->disturb_updates(static_cast<int>(world_.random.between(1, 6)));
+  trainer->disturb_updates(static_cast<int>(world_.random.between(1, 12)));
   return true;
 }
 

@@ -8,7 +8,7 @@
 namespace ckpt::core {
 namespace {
 
-constexpr std::uint64_t length = 1000;
+constexpr std::uint64_t piece_length_bytes = 1000;
 
 class RepeatedUpdatesTest : public ::testing::Test {
  protected:
@@ -16,12 +16,12 @@ class RepeatedUpdatesTest : public ::testing::Test {
     StartFetch fetch;
     fetch.piece.shard = shard;
     fetch.piece.checkpoint = checkpoint;
-    fetch.piece.length_bytes = length;
+    fetch.piece.length_bytes = piece_length_bytes;
     fetch.source = 4;
     fetch.slot = {held_rank, shard, slot};
     return fetch;
   }
-  void hold(std::uint8_t slot, CheckpointId checkpoint, std::uint64_t size = length) {
+  void hold(std::uint8_t slot, CheckpointId checkpoint, std::uint64_t size = piece_length_bytes) {
     held_.push_back({{held_rank, "rank1", slot}, checkpoint, size});
   }
   // The slot of the base; -1: the piece is fetched in full.
@@ -44,7 +44,7 @@ TEST_F(RepeatedUpdatesTest, TheNewestEarlierCheckpointOfTheIncarnationIsTheBase)
 }
 
 TEST_F(RepeatedUpdatesTest, NoBaseIsOfAnotherSizeOrInTheSlotThatIsFilled) {
-  hold(0, {5, 70}, length + 1);
+  hold(0, {5, 70}, piece_length_bytes + 1);
   hold(1, {5, 70});
   EXPECT_EQ(base_slot(order({5, 71}, 1)), -1);
   EXPECT_EQ(base_slot(order({5, 71}, 0)), 1);
@@ -91,13 +91,13 @@ TEST_F(RepeatedUpdatesTest, OnlyTheOwnersDigestsLetTheResultCount) {
 }
 
 TEST_F(RepeatedUpdatesTest, TheGradientsMustLeadFromWhatTheNodeHasToThePiece) {
-  const PieceShape before{{5, 70}, length, 7}, after{{5, 71}, length, 7};
+  const PieceShape before{{5, 70}, piece_length_bytes, 7}, after{{5, 71}, piece_length_bytes, 7};
   EXPECT_EQ(why_not_repeated({5, 70}, after, after, before), "");
   EXPECT_NE(why_not_repeated({5, 69}, after, after, before), "");
-  EXPECT_NE(why_not_repeated({5, 70}, {{5, 72}, length, 7}, after, before), "");
-  EXPECT_NE(why_not_repeated({5, 70}, {{5, 71}, length, 8}, after, before), "");
-  EXPECT_NE(why_not_repeated({5, 70}, after, after, {{5, 70}, length, 8}), "");
-  EXPECT_NE(why_not_repeated({5, 70}, after, after, {{5, 70}, length + 1, 7}), "");
+  EXPECT_NE(why_not_repeated({5, 70}, {{5, 72}, piece_length_bytes, 7}, after, before), "");
+  EXPECT_NE(why_not_repeated({5, 70}, {{5, 71}, piece_length_bytes, 8}, after, before), "");
+  EXPECT_NE(why_not_repeated({5, 70}, after, after, {{5, 70}, piece_length_bytes, 8}), "");
+  EXPECT_NE(why_not_repeated({5, 70}, after, after, {{5, 70}, piece_length_bytes + 1, 7}), "");
 }
 
 }  // namespace
