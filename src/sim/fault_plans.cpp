@@ -1,5 +1,7 @@
 // Faults of runs that have more than a plain job: halts, ranks that rejoin, repeated updates. They strike among the
 // others, which stay the same.
+#include <array>
+
 #include "sim/faults.hpp"
 #include "sim/world.hpp"
 
@@ -60,10 +62,9 @@ void Faults::plan_rejoins() {
 void Faults::plan_repeats() {
   Random random(mix(world_.settings.seed, hash_of("repeats")));
   for (std::uint64_t left = 1 + random.below(4); left > 0; --left) {
-    const bool is_own = random.chance(500);
-    const std::size_t fault =
-        is_own ? first_repeating_fault + random.below(repeating_faults) : random.below(first_faults + hard_faults);
-    plan_anywhere({{static_cast<Fault>(fault), Phase::repeating}}, random);
+    constexpr std::array<Fault, 3> own = {Fault::update_disturbed, Fault::repeat_wrong, Fault::bit_flip_wire};
+    const auto any = static_cast<Fault>(random.below(first_faults + hard_faults));
+    plan_anywhere({{random.chance(600) ? own[random.below(own.size())] : any, Phase::repeating}}, random);
   }
 }
 

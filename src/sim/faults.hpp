@@ -94,7 +94,6 @@ inline constexpr std::size_t halting_faults = 5;
 inline constexpr std::size_t first_rejoining_fault = 48;
 inline constexpr std::size_t rejoining_faults = 3;
 inline constexpr std::size_t first_repeating_fault = 51;
-inline constexpr std::size_t repeating_faults = 2;
 inline constexpr std::array<const char*, fault_count> fault_names = {
     "trainer crash",      "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
     "silent corruption",  "agent crash",        "agent crash midway",  "agent freeze",       "leader crash",

@@ -176,9 +176,13 @@ bool Faults::flip_stored_bit() {
 }
 
 bool Faults::flip_wire_bit() {
-  std::vector<std::uint64_t> flying;
-  for (const auto& [id, transfer] : world_.transfers.active()) flying.push_back(id);
+  std::vector<std::uint64_t> flying, repeating;
+  for (const auto& [id, transfer] : world_.transfers.active()) {
+    flying.push_back(id);
+    if (transfer.base) repeating.push_back(id);
+  }
   if (flying.empty()) return false;
+  if (!repeating.empty() && world_.random.chance(700)) flying = repeating;  // it carries gradients
   world_.transfers.flip_bit(world_.random.pick(flying));
   return true;
 }
