@@ -19,10 +19,10 @@ sys.path.insert(0, str(ROOT / "tests" / "chaos"))
 
 import netns  # noqa: E402
 from campaign import Campaign, schedule  # noqa: E402
+from chaos_settings import MODES, Settings, Violation  # noqa: E402
 from directory import Directory  # noqa: E402
 from etcd import Etcd, EtcdFailure  # noqa: E402
 from faults import KINDS  # noqa: E402
-from job import Settings, Violation  # noqa: E402
 from processes import has_ended, kill_agents  # noqa: E402
 
 PREFIX = "ckptengine-chaos-"  # of a run's folders, followed by the number of its process
@@ -51,7 +51,12 @@ def parse_arguments():
     parser.add_argument("--nodes", type=above(1, int), default=4)
     parser.add_argument("--ranks-per-node", type=above(0, int), default=1)
     parser.add_argument("--copies", type=above(0, int), default=2, help="nodes that hold each shard")
-    parser.add_argument("--mb", type=above(0, int), default=8, help="state of each rank, in MiB")
+    parser.add_argument("--mode", choices=MODES, default=MODES[0],
+                        help="recompute: an optimizer updates the state, and nodes repeat updates. resize: likewise, "
+                             "and ranks split the state and come back in another number. spread: all ranks have the "
+                             "same state, fetch it from few nodes, and come back in another number (default: plain)")
+    parser.add_argument("--mb", type=above(0, int), default=8,
+                        help="state of each rank, or with --mode resize of the job, in MiB")
     parser.add_argument("--network", action=argparse.BooleanOptionalAction,
                         help="give each node a network namespace of its own, which needs root (default: if possible)")
     parser.add_argument("--coordinator", choices=["etcd", "directory"],
@@ -77,7 +82,7 @@ def parse_arguments():
 def settings_of(arguments):
     return Settings(build=arguments.build.resolve(), nodes=arguments.nodes, ranks_per_node=arguments.ranks_per_node,
                     copies=arguments.copies, megabytes=arguments.mb, network=arguments.network,
-                    coordinator=arguments.coordinator, standbys=arguments.standby)
+                    coordinator=arguments.coordinator, standbys=arguments.standby, mode=arguments.mode)
 
 
 def show_logs(root):
@@ -88,7 +93,8 @@ def show_logs(root):
 
 def replay_command(arguments, number):
     words = [f"--runs {number}", f"--seed {arguments.seed}", f"--nodes {arguments.nodes}"]
-    words += [f"--ranks-per-node {arguments.ranks_per_node}", f"--copies {arguments.copies}", f"--mb {arguments.mb}"]
+    words += [f"--mode {arguments.mode}", f"--ranks-per-node {arguments.ranks_per_node}"]
+    words += [f"--copies {arguments.copies}", f"--mb {arguments.mb}"]
     words += ["--network" if arguments.network else "--no-network", f"--coordinator {arguments.coordinator}"]
     words += [f"--standby {arguments.standby}", f"--build {arguments.build}"]
     return " ".join(["./dev chaos", *words, *(f"--only {name}" for name in arguments.only)])

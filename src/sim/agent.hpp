@@ -12,6 +12,7 @@
 
 #include "core/node.hpp"
 #include "core/rank_watch.hpp"
+#include "core/repeated_updates.hpp"
 #include "sim/event_queue.hpp"
 #include "sim/memory.hpp"
 #include "sim/store.hpp"
@@ -31,6 +32,7 @@ class Agent {
 
   std::uint64_t id() const { return id_; }
   const core::Node& node() const { return node_; }
+  core::RepeatedUpdates& repeated_updates() { return repeated_updates_; }
   bool is_frozen() const { return frozen_; }
   void freeze();
   void wake();
@@ -123,6 +125,7 @@ class Agent {
   const std::uint64_t id_;
   core::Node node_;
   core::RankWatch watch_;
+  core::RepeatedUpdates repeated_updates_;
   std::map<Rank, TrainerSession> sessions_;
   std::set<Rank> open_grants_;                     // ranks whose newest grant this agent has not seen used
   std::deque<std::function<void(Agent&)>> inbox_;  // inputs that came while it was frozen

@@ -26,18 +26,20 @@ void add(const Outcome& outcome, CampaignResult& result) {
 
 // What the invariant demands, as in docs/simulator.md.
 std::string rule_text(const std::string& invariant) {
-  constexpr const char* rules[] = {"all ranks restore the right bytes",
-                                   "nothing committed is lost",
-                                   "no loss is silent, and none is claimed wrongly",
-                                   "nothing of an older epoch or incarnation counts",
-                                   "no slot has two uses, and no more slots are used than configured",
-                                   "once faults stop, the job restores and commits",
-                                   "nobody calls an unprotected job protected",
-                                   "the right rank is named for a hang",
-                                   "a halt names the right rank",
-                                   "what a rank froze at stays as it is, and is what it restores",
-                                   "the newest whole state is restored",
-                                   "no incarnation ends before its ranks that obey are frozen"};
+  constexpr const char* rules[] = {
+      "all ranks restore the right bytes",
+      "nothing committed is lost",
+      "no loss is silent, and none is claimed wrongly",
+      "nothing of an older epoch or incarnation counts",
+      "no slot has two uses, and no more slots are used than configured",
+      "once faults stop, the job restores and commits",
+      "nobody calls an unprotected job protected",
+      "the right rank is named for a hang",
+      "a halt names the right rank",
+      "what a rank froze at stays as it is, and is what it restores",
+      "the newest whole state is restored",
+      "no incarnation ends before its ranks that obey are frozen",
+      "a repeated update counts only with its owner's bytes, and is repeated where it can"};
   for (std::size_t i = 0; i < std::size(rules); ++i)
     if (invariant == text("I", i + 1)) return rules[i];
   return "the core throws no exception";
@@ -98,10 +100,11 @@ std::string tally_text(const CampaignResult& result) {
       " from storage; members told as lost ", tally.notified_lost, "; hangs named ", tally.named,
       "; incarnations halted ", tally.halts, ", ranks captured late ", tally.late_captures, ", restored so ",
       tally.late_restores, ", rejoined ", tally.rejoined, ", kept their tensors ", tally.kept, ", started anew alone ",
-      tally.started_anew, "; standby nodes put in place ", tally.replaced, "; steps stored ", tally.stored,
-      "; restarts of the job ", tally.restarts, "; incarnations decided: ", tally.decided_restore, " restore (",
-      tally.decided_behind, " behind, ", tally.decided_elastic, " by another number of ranks), ", tally.decided_fresh,
-      " fresh, ", tally.decided_lost, " lost, of all ", tally.decided_unknown,
+      tally.started_anew, "; updates repeated ", tally.repeated, " (in vain ", tally.repeated_in_vain,
+      ", not possible ", tally.not_repeated, "); standby nodes put in place ", tally.replaced, "; steps stored ",
+      tally.stored, "; restarts of the job ", tally.restarts, "; incarnations decided: ", tally.decided_restore,
+      " restore (", tally.decided_behind, " behind, ", tally.decided_elastic, " by another number of ranks), ",
+      tally.decided_fresh, " fresh, ", tally.decided_lost, " lost, of all ", tally.decided_unknown,
       " with commit status unknown; elections ", tally.elections, "; pieces quarantined ", tally.quarantined,
       "; reports passed on by relays ", tally.relayed, "; runs with an alarm ", tally.alarms, "; jobs given up ",
       tally.given_up, "; slowest recovery ", tally.slowest_recovery_ms, " ms; slowest commit while all was well ",

@@ -10,7 +10,10 @@ namespace {
 constexpr TimeMs aim_ms = 5000;        // how long a fault waits for its phase; then it strikes in any phase
 constexpr TimeMs give_up_ms = 9000;    // how long a fault waits for something to strike; then it is left out
 constexpr TimeMs learning_ms = 25000;  // likewise, of a fault for which agents must know all ranks
-bool is_watched(Fault fault) { return static_cast<std::size_t>(fault) >= first_watched_fault; }
+bool is_watched(Fault fault) {
+  const auto number = static_cast<std::size_t>(fault);
+  return number >= first_watched_fault && number < first_repeating_fault;
+}
 bool needs_training(Fault fault) { return fault == Fault::update_unannounced || fault == Fault::silent_corruption; }
 
 // The phases from the loss of a leader until all copies exist again.
@@ -26,7 +29,7 @@ bool is_possible(Fault fault, Phase phase) {
   if (is_watched(fault))
     return phase >= Phase::capturing && phase != Phase::gathering && phase != Phase::announcing &&
            phase != Phase::reprotecting && phase != Phase::decoding && phase != Phase::halting &&
-           phase != Phase::rejoining;
+           phase != Phase::rejoining && phase != Phase::resizing;
   switch (fault) {
     // These faults need a trainer, or one that trains.
     case Fault::trainer_crash:
@@ -36,11 +39,13 @@ bool is_possible(Fault fault, Phase phase) {
       return phase != Phase::down;
     case Fault::update_unannounced:
     case Fault::silent_corruption:
+    case Fault::update_disturbed:
       return phase != Phase::down && phase != Phase::hello && phase != Phase::deciding && phase != Phase::announcing &&
              phase != Phase::rejoining;
     // These faults need a slot that is being written.
     case Fault::torn_write:
     case Fault::bit_flip_wire:
+    case Fault::repeat_wrong:
       return phase != Phase::idle;
     default:
       return true;
@@ -55,6 +60,7 @@ void Faults::start() {
   if (world_.settings.watches) plan_watched();
   if (world_.settings.can_halt()) plan_halts();
   if (world_.settings.can_rejoin()) plan_rejoins();
+  if (world_.settings.recomputes) plan_repeats();
   leave_out();
   armed_at_ = world_.event_queue.now() + world_.random.between(0, world_.settings.fault_gap_ms);
 }
@@ -147,6 +153,10 @@ void Faults::plan_elastic() {
     } while (!can_come(plan.phase) || !is_of_recovery(plan.phase) || !is_possible(plan.fault, plan.phase));
     if (random.chance(700)) plan_.push_back(plan);
   }
+  for (std::uint64_t left = 1 + random.below(2); left > 0; --left) {
+    plan_.push_back({Fault::world_size_changed, Phase::capturing, false});
+    plan_.push_back({static_cast<Fault>(random.below(first_faults + hard_faults)), Phase::resizing});
+  }
   plan_.push_back({Fault::world_size_changed, Phase::capturing});
 }
 
@@ -169,57 +179,6 @@ void Faults::plan_watched() {
       plans.push_back({Fault::leader_crash, Phase::idle});
     }
     plan_.insert(plan_.begin() + static_cast<std::ptrdiff_t>(random.pick(places)), plans.begin(), plans.end());
-  }
-}
-
-// Not between a fault and its prelude.
-void Faults::plan_anywhere(const std::vector<Plan>& plans, Random& random) {
-  std::vector<std::size_t> places = {0};
-  for (std::size_t i = 0; i < plan_.size(); ++i)
-    if (plan_[i].is_last) places.push_back(i + 1);
-  plan_.insert(plan_.begin() + static_cast<std::ptrdiff_t>(random.pick(places)), plans.begin(), plans.end());
-}
-
-// Among the others, which stay the same: faults that halt the job, and any fault while it is halted.
-void Faults::plan_halts() {
-  Random random(mix(world_.settings.seed, hash_of("halts")));
-  for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
-    Plan plan;
-    const bool is_replacing = world_.settings.core.standby && random.chance(600);
-    do {
-      plan.fault = static_cast<Fault>(first_halting_fault + random.below(halting_faults));
-      plan.phase = is_replacing ? Phase::replacing : static_cast<Phase>(random.below(first_phases));
-    } while (!can_come(plan.phase) || !is_possible(plan.fault, plan.phase));
-    plan_anywhere(with_prelude(plan, random), random);
-  }
-  constexpr std::array<Fault, 3> causes = {Fault::rank_dies, Fault::rank_stops, Fault::rank_spins};
-  for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
-    const Plan cause{causes[random.below(causes.size())], Phase::idle, false};
-    const std::size_t drawn = first_faults + hard_faults + (world_.settings.elastic ? 1 : 0);
-    plan_anywhere({cause, {static_cast<Fault>(random.below(drawn)), Phase::halting}}, random);
-  }
-}
-
-// Likewise: faults of ranks that rejoin, and any fault while some do.
-void Faults::plan_rejoins() {
-  Random random(mix(world_.settings.seed, hash_of("rejoins")));
-  for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
-    Plan plan;
-    do {
-      plan.fault = static_cast<Fault>(first_rejoining_fault + random.below(rejoining_faults));
-      plan.phase = static_cast<Phase>(random.below(first_phases));
-    } while (!can_come(plan.phase) || !is_possible(plan.fault, plan.phase));
-    plan_anywhere(with_prelude(plan, random), random);
-  }
-  constexpr std::array<Fault, 2> causes = {Fault::rank_dies, Fault::rank_stops};
-  for (std::uint64_t left = 1 + random.below(3); left > 0; --left) {
-    const Plan cause{causes[random.below(causes.size())], Phase::idle, false};
-    const std::size_t drawn = first_faults + hard_faults + (world_.settings.elastic ? 1 : 0);
-    Fault fault = Fault::trainer_crash;
-    do {
-      fault = static_cast<Fault>(random.below(drawn));
-    } while (!is_possible(fault, Phase::rejoining));
-    plan_anywhere({cause, {fault, Phase::rejoining}}, random);
   }
 }
 
@@ -358,6 +317,10 @@ bool Faults::strike(const Plan& plan) {
       return strike_rank(fault);
     case Fault::node_suspended:
       return suspend_node();
+    case Fault::update_disturbed:
+      return disturb_updates();
+    case Fault::repeat_wrong:
+      return repeat_wrong();
   }
   return false;
 }

@@ -80,8 +80,11 @@ enum class Fault : std::uint8_t {
   newcomer_dies,   // a rank dies, and so does the process that takes its place, while it restores
   never_rejoins,   // a rank dies, and another one freezes and never rejoins
   survivor_spins,  // a rank dies, and another one computes without progress: it is captured, but cannot rejoin
+  // Only in runs in which nodes repeat updates:
+  update_disturbed,  // something else changes a rank's tensors beside the update, in some updates in a row
+  repeat_wrong,      // a node that repeats an update computes something else
 };
-inline constexpr std::size_t fault_count = 51;
+inline constexpr std::size_t fault_count = 53;
 inline constexpr std::size_t first_faults = 28;  // how many are drawn first
 inline constexpr std::size_t hard_faults = 7;    // how many harder ones are drawn then
 inline constexpr std::size_t first_watched_fault = 36;
@@ -90,6 +93,7 @@ inline constexpr std::size_t first_halting_fault = 43;
 inline constexpr std::size_t halting_faults = 5;
 inline constexpr std::size_t first_rejoining_fault = 48;
 inline constexpr std::size_t rejoining_faults = 3;
+inline constexpr std::size_t first_repeating_fault = 51;
 inline constexpr std::array<const char*, fault_count> fault_names = {
     "trainer crash",      "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
     "silent corruption",  "agent crash",        "agent crash midway",  "agent freeze",       "leader crash",
@@ -101,7 +105,7 @@ inline constexpr std::array<const char*, fault_count> fault_names = {
     "world size changed", "rank dies",          "rank stops",          "rank spins",         "communication hangs",
     "rank slow",          "rank pauses",        "node suspended",      "dies in update",     "rank thaws",
     "false suspicion",    "late capture torn",  "halt lost",           "newcomer dies",      "never rejoins",
-    "survivor spins"};
+    "survivor spins",     "update disturbed",   "repeat wrong"};
 
 // How often each fault struck in each phase.
 using FaultTable = std::array<std::array<std::uint64_t, phase_count>, fault_count>;
@@ -141,6 +145,7 @@ class Faults {
   void plan_watched();
   void plan_halts();
   void plan_rejoins();
+  void plan_repeats();
   void plan_anywhere(const std::vector<Plan>& plans, Random& random);
   void leave_out();
   void count(Fault fault, Phases phases);
@@ -156,6 +161,8 @@ class Faults {
   bool flip_wire_bit();
   bool corrupt_silently();
   bool change_world_size();
+  bool disturb_updates();
+  bool repeat_wrong();
   bool claim_twice();
   bool freeze_agent(bool on_leader, TimeMs least_ms);
   void freeze(Machine& machine, TimeMs low_ms, TimeMs high_ms);

@@ -39,6 +39,9 @@ void Tally::add(const Tally& other) {
   rejoined += other.rejoined;
   kept += other.kept;
   started_anew += other.started_anew;
+  repeated += other.repeated;
+  repeated_in_vain += other.repeated_in_vain;
+  not_repeated += other.not_repeated;
   slowest_commit_ms = std::max(slowest_commit_ms, other.slowest_commit_ms);
   slowest_recovery_ms = std::max(slowest_recovery_ms, other.slowest_recovery_ms);
 }

@@ -25,7 +25,7 @@ class World;
 struct Machine;
 
 struct Violation {
-  std::string invariant;  // "I1" ... "I12", or "core" if the core threw
+  std::string invariant;  // "I1" ... "I13", or "core" if the core threw
   std::string text;
 };
 
@@ -56,8 +56,9 @@ struct Tally {
   std::uint64_t rejoined = 0;       // processes that rejoined a halted job
   std::uint64_t kept = 0;           // of these, how many kept their tensors
   std::uint64_t started_anew = 0;   // ranks that were started anew while others stayed
-  TimeMs slowest_recovery_ms = 0;   // longest time from the last fault's end until the job had recovered
-  TimeMs slowest_commit_ms = 0;     // longest time from one commit to the next while all was well
+  std::uint64_t repeated = 0, repeated_in_vain = 0, not_repeated = 0;  // updates that nodes had the gradients of
+  TimeMs slowest_recovery_ms = 0;  // longest time from the last fault's end until the job had recovered
+  TimeMs slowest_commit_ms = 0;    // longest time from one commit to the next while all was well
 
   void add(const Tally& other);
 };

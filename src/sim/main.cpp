@@ -105,7 +105,7 @@ int run_nodes(core::NodeId nodes, std::uint32_t sharers) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Runs the protocol's core through simulated faults and checks the invariants I1 to I8 of docs/simulator.md after "
+      "Runs the protocol's core through simulated faults and checks the invariants of docs/simulator.md after "
       "every event. A seed determines a whole run.");
   Campaign campaign;
   campaign.jobs = 2;

@@ -22,12 +22,20 @@ using core::PieceInfo;
 using core::Rank;
 using core::SlotRef;
 
+// How the update that led to a piece can be repeated, as a gradient record says.
+struct UpdateRecord {
+  CheckpointId base;
+  std::uint64_t step = 0;  // what the update does to the state
+  bool is_all = true;      // false: something else changed the state, too. Nobody on the nodes can see this
+};
+
 struct Slot {
   // A real slot has these, too.
   bool sealed = false;
-  PieceInfo header;         // valid if the slot is sealed
-  std::uint64_t bytes = 0;  // the digest of its bytes
-  CheckpointId dropped;     // an agent dropped this checkpoint's piece here: agents that attach later ignore it
+  PieceInfo header;                    // valid if the slot is sealed
+  std::uint64_t bytes = 0;             // the digest of its bytes
+  std::optional<UpdateRecord> record;  // of the update that led to the piece, captured beside it
+  CheckpointId dropped;  // an agent dropped this checkpoint's piece here: agents that attach later ignore it
 
   // These are for the invariants only. Nobody on the node can see them.
   bool counted = false;  // the core was told that it holds a whole piece, and has not dropped it

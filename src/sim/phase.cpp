@@ -46,6 +46,7 @@ Phases current_phases(World& world) {
   for (const auto& [id, transfer] : world.transfers.active()) {
     const bool is_own = transfer.order.piece.checkpoint.incarnation() == world.invariants.history().incarnation();
     set(is_own ? Phase::replicating : Phase::reprotecting, true);
+    if (transfer.base) set(Phase::repeating, true);
     if (transfer.order.source != core::parity_node) continue;
     if (is_own && transfer.order.piece.is_parity()) set(Phase::encoding, true);
     if (!transfer.order.piece.is_parity()) set(Phase::decoding, true);
@@ -55,6 +56,10 @@ Phases current_phases(World& world) {
   set(Phase::rejoining, std::any_of(trainers.begin(), trainers.end(), [](const Trainer* trainer) {
         return trainer->has_rejoined() && trainer->stage() != Stage::training;
       }));
+  const auto& history = world.invariants.history();
+  const core::Decision& decision = world.store.incarnation_record().record.decision;
+  set(Phase::resizing, all_asked && !all_train && decision.verdict == core::Verdict::restore &&
+                           history.world_size(decision.checkpoint) != launcher.ranks());
   if (all_train && phases.none()) set(Phase::idle, true);
   return phases;
 }

@@ -28,13 +28,15 @@ enum class Phase : std::uint8_t {
   replacing,     // a standby node is the replacement of a lost member
   halting,       // the job is halted, and some rank is not frozen for good yet
   rejoining,     // some rank has rejoined the job in its process, and has not restored yet
+  repeating,     // a node repeats an update instead of fetching a piece
+  resizing,      // some rank does not train yet, and the restored checkpoint is that of another number of ranks
 };
-inline constexpr std::size_t phase_count = 17;
+inline constexpr std::size_t phase_count = 19;
 inline constexpr std::size_t first_phases = 15;  // among these a fault's phase is drawn
 inline constexpr std::array<const char*, phase_count> phase_names = {
-    "down",       "hello",        "deciding",    "restoring", "capturing", "replicating",
-    "committing", "reprotecting", "electing",    "idle",      "gathering", "announcing",
-    "encoding",   "decoding",     "standing in", "halting",   "rejoining"};
+    "down",         "hello",    "deciding",  "restoring", "capturing",  "replicating", "committing",
+    "reprotecting", "electing", "idle",      "gathering", "announcing", "encoding",    "decoding",
+    "standing in",  "halting",  "rejoining", "repeating", "resizing"};
 
 using Phases = std::bitset<phase_count>;
 

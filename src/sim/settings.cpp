@@ -113,6 +113,9 @@ Settings draw_settings(std::uint64_t seed) {
   settings.core.standby = settings.ranks < settings.nodes && Random(mix(seed, hash_of("standby"))).chance(800);
   settings.elastic = settings.sharers >= settings.ranks && Random(mix(seed, hash_of("elastic"))).chance(800);
   settings.resizes = settings.sharers == 1 && Random(mix(seed, hash_of("resizes"))).chance(300);
+  settings.recomputes = settings.sharers == 1 && settings.core.protection.copies > 1 &&
+                        Random(mix(seed, hash_of("recomputes"))).chance(350);
+  if (settings.recomputes) settings.iteration_ms *= 2;  // else slots are free for every second snapshot only
   Random watching(mix(seed, hash_of("watching")));
   settings.watches = watching.chance(500);
   settings.exchanges = static_cast<std::uint32_t>(watching.below(3));

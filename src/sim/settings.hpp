@@ -24,6 +24,8 @@ struct Settings {
   // Each rank has a main shard of its own, and the job may restart with another number of ranks, which take over the
   // shards. Not together with `elastic`.
   bool resizes = false;
+  // Nodes repeat updates instead of fetching main shards, where they can. Each rank has a main shard of its own then.
+  bool recomputes = false;
   core::Config core;   // the same for every node, except the node's number, arena and domain
   bool racks = false;  // true: failure domains of two nodes each
   TimeMs iteration_ms = 200;

@@ -49,6 +49,22 @@ bool Faults::change_world_size() {
   return true;
 }
 
+bool Faults::disturb_updates() {
+  Trainer* trainer = pick_trainer();
+  if (trainer == nullptr || trainer->stage() != Stage::training) return false;
+  trainer->disturb_updates(static_cast<int>(world_.random.between(1, 12)));
+  return true;
+}
+
+bool Faults::repeat_wrong() {
+  std::vector<std::uint64_t> repeating;
+  for (const auto& [id, transfer] : world_.transfers.active())
+    if (transfer.base) repeating.push_back(id);
+  if (repeating.empty()) return false;
+  world_.transfers.compute_wrong(world_.random.pick(repeating));
+  return true;
+}
+
 bool Faults::corrupt_silently() {
   if (world_.settings.sharers == 1) return false;
   Trainer* trainer = pick_trainer();
@@ -160,9 +176,13 @@ bool Faults::flip_stored_bit() {
 }
 
 bool Faults::flip_wire_bit() {
-  std::vector<std::uint64_t> flying;
-  for (const auto& [id, transfer] : world_.transfers.active()) flying.push_back(id);
+  std::vector<std::uint64_t> flying, repeating;
+  for (const auto& [id, transfer] : world_.transfers.active()) {
+    flying.push_back(id);
+    if (transfer.base) repeating.push_back(id);
+  }
   if (flying.empty()) return false;
+  if (!repeating.empty() && world_.random.chance(700)) flying = repeating;  // it carries gradients
   world_.transfers.flip_bit(world_.random.pick(flying));
   return true;
 }

@@ -297,7 +297,9 @@ void Trainer::update(std::int64_t k) {
 void Trainer::begin_update(std::int64_t k) {
   if (!passes_gate(k)) return;
   TimeMs left = 0;
+  base_.reset();
   if (capture_ != 0 && !std::exchange(forgetful_, false)) {
+    base_ = CheckpointId(incarnation_, captured_iteration_);
     left = std::max<TimeMs>(0, capture_ends_at_ - world_.event_queue.now());
     later(left, [this, capture = capture_] { seal_next(capture, 0); });
   }
@@ -318,6 +320,12 @@ void Trainer::finish_update(std::int64_t k) {
   const auto start = static_cast<std::uint64_t>(launch);
   const auto step = mix(static_cast<std::uint64_t>(k), world_.settings.can_rejoin() ? mix(start, incarnation_) : start);
   main_ = mix(main_, step);
+  record_.reset();
+  if (base_) record_ = UpdateRecord{*base_, step, disturbed_ == 0};
+  if (disturbed_ > 0) {
+    --disturbed_;
+    main_ = mix(main_, hash_of("clamp"));
+  }
   if (!world_.settings.can_halt()) private_ = mix(private_, step);
   iteration_ = k;
   snapshot(k);
@@ -365,6 +373,7 @@ void Trainer::empty(const SlotRef& ref) {
   world_.invariants.capturing(machine(), ref, instance);
   Slot& slot = *machine().arena.find(ref);
   slot.sealed = false;
+  slot.record.reset();
   slot.bytes = world_.random.next();
 }
 
@@ -412,6 +421,7 @@ void Trainer::start_capture(Control& words, std::int64_t k) {
   }
   capture_ = ++captures_;
   captured_main_ = main_;
+  captured_record_ = world_.settings.recomputes ? record_ : std::nullopt;
   captured_private_ = private_;
   captured_iteration_ = k;
   capture_ends_at_ = world_.event_queue.now() + world_.random.between(1, world_.settings.capture_ms);
@@ -434,6 +444,7 @@ void Trainer::seal_next(std::uint64_t capture, std::size_t slot) {
   };
   if (!is_private || !world_.settings.can_halt())
     seal(ref, is_private ? captured_private_ : part_bytes(captured_main_, part.index, part.of), captured_iteration_);
+  if (!is_private && part.of == 1) machine().arena.find(ref)->record = captured_record_;
   if (slot + 1 < words->slots.size()) {
     // All of this happens within the time that before_update() takes.
     step(slot == 0 ? world_.random.between(0, 1) : 0, [=, this] { seal_next(capture, slot + 1); });

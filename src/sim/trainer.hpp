@@ -53,9 +53,10 @@ class Trainer {
   void die_in_next_update() { dies_in_update_ = true; }
   void die_in_restore() { dies_in_restore_ = true; }
   void never_rejoin() { never_rejoins_ = true; }
-  void communication_failed();  // as when a peer closes its connection
-  void hear_of_halt();          // the agent has written to the control page
-  void corrupt_state();         // from now on its state is wrong, and nobody notices
+  void communication_failed();                             // as when a peer closes its connection
+  void hear_of_halt();                                     // the agent has written to the control page
+  void corrupt_state();                                    // from now on its state is wrong, and nobody notices
+  void disturb_updates(int count) { disturbed_ = count; }  // the next ones: something else changes its tensors, too
 
   bool is_alive() const { return alive_; }
   bool is_closed() const { return is_closed_; }  // it has closed its engine, and then ended or rejoined
@@ -164,6 +165,10 @@ class Trainer {
   std::uint64_t captured_main_ = 0;
   std::uint64_t captured_private_ = 0;
   std::int64_t captured_iteration_ = -1;
+  std::optional<CheckpointId> base_;             // what its tensors held before the update, if that was captured
+  std::optional<UpdateRecord> record_;           // of the last update
+  std::optional<UpdateRecord> captured_record_;  // of the running capture
+  int disturbed_ = 0;
   TimeMs capture_ends_at_ = 0;
   std::int64_t newest_captured_ = -1;
 

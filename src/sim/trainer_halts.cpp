@@ -116,6 +116,7 @@ void Trainer::freeze_for_good() {
       if (ref.shard != words->private_shard) empty(ref);
     }
     capture_own_ = own_slot_;
+    captured_record_.reset();
     capture_ = ++captures_;
     capture_ends_at_ = world_.event_queue.now() + world_.random.between(1, world_.settings.capture_ms);
     is_late_ = true;

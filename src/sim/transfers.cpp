@@ -29,13 +29,15 @@ std::uint64_t parity_digest(const PieceInfo& parity) {
 
 void Transfers::start(Machine& to, Agent& agent, const StartFetch& order) {
   const std::uint64_t id = next_++;
-  active_[id] = Transfer{to.id, agent.id(), order, {}, false, false};
+  active_[id] = Transfer{to.id, agent.id(), order, {}};
   Slot& slot = *to.arena.find(order.slot);
   slot.sealed = false;
   slot.filled_by = id;
+  slot.record.reset();
   slot.bytes = world_.random.next();  // from now on the slot is half written
   if (restores(active_[id]) && !failed_.contains(piece_of(active_[id])))
     arrived_at_[agent.id()] = world_.event_queue.now();
+  if (world_.settings.recomputes) choose_base(to, agent, active_[id]);
   const bool is_stored = order.source == storage_node;
   const TimeMs duration = is_stored ? world_.random.between(1, 4 * world_.settings.transfer_ms) : 0;
   world_.event_queue.after(duration + world_.random.between(1, 5), [this, id, is_stored] {
@@ -181,7 +183,9 @@ void Transfers::serve(std::uint64_t id, TimeMs waited_ms) {
     world_.invariants.serving(machine, reading.slot, reading.slot.shard, transfer.order.piece.checkpoint);
     ++machine.arena.find(reading.slot)->readers;
   }
-  const TimeMs typical = world_.settings.transfer_ms;
+  // Gradients are a third of a piece.
+  const TimeMs typical =
+      transfer.base ? std::max<TimeMs>(2, world_.settings.transfer_ms / 3) : world_.settings.transfer_ms;
   // Now and then a transfer takes longer than anybody waits for a node.
   transfer.is_slow = world_.random.chance(5);
   const TimeMs duration = transfer.is_slow ? world_.random.between(1000, 2 * world_.settings.core.node_wait_ms)
@@ -225,6 +229,7 @@ void Transfers::arrive(std::uint64_t id, TimeMs waited_ms) {
     world_.event_queue.after(retry_ms, [this, id, waited_ms] { arrive(id, waited_ms + retry_ms); });
     return;
   }
+  if (transfer.base) return repeat(id);
   // The receiver says which node sent damaged bytes. That node then checks its own piece.
   bool intact = !transfer.flip;
   for (const Reading& reading : transfer.readings) {
@@ -237,6 +242,67 @@ void Transfers::arrive(std::uint64_t id, TimeMs waited_ms) {
   PieceInfo piece = transfer.order.piece;
   if (piece.is_parity() && piece.root_digest == 0) piece.root_digest = parity_digest(piece);
   finish(id, piece, intact ? bytes_read(transfer, piece) : ~piece.root_digest);
+}
+
+// ---- Repeated updates ----
+
+void Transfers::choose_base(Machine& to, Agent& agent, Transfer& transfer) {
+  const StartFetch& order = transfer.order;
+  const Segment& segment = to.arena.segments.at({order.slot.rank, order.slot.shard});
+  std::vector<RepeatedUpdates::Held> held;
+  for (std::size_t i = 0; i < segment.size(); ++i) {
+    const SlotRef ref{order.slot.rank, order.slot.shard, static_cast<std::uint8_t>(i)};
+    if (segment[i].counted) held.push_back({ref, segment[i].header.checkpoint, segment[i].header.length_bytes});
+  }
+  const bool is_urgent = order.piece.checkpoint.incarnation() != agent.node().status().incarnation;
+  const auto choice = agent.repeated_updates().choose(order, is_urgent, held);
+  world_.repeat_check.chosen(to, agent.id(), order, is_urgent, choice.base);
+  if (choice.base == nullptr) return;
+  transfer.base = choice.base->slot;
+  ++to.arena.find(*transfer.base)->readers;
+}
+
+void Transfers::release_base(Transfer& transfer) {
+  const auto base = std::exchange(transfer.base, std::nullopt);
+  Agent* agent = world_.agent(transfer.to, transfer.to_agent);
+  if (base && agent != nullptr) agent->later(0, [ref = *base](Agent& a) { a.unpin(ref); });
+}
+
+// The gradients have arrived. If they do not lead to the piece, the node fetches the whole piece.
+void Transfers::repeat(std::uint64_t id) {
+  Transfer& transfer = active_.at(id);
+  const PieceInfo& piece = transfer.order.piece;
+  Arena& arena = world_.machines.at(transfer.to).arena;
+  const Slot& before = *arena.find(*transfer.base);
+  const Reading& from = transfer.readings.front();
+  const auto record = world_.machines.at(from.node).arena.find(from.slot)->record;
+  const auto shape = [](const PieceInfo& of) { return PieceShape{of.checkpoint, of.length_bytes, of.layout_bytes}; };
+  RepeatEnd end = RepeatEnd::missing;
+  std::uint64_t bytes = 0;
+  if (record && why_not_repeated(record->base, shape(piece), shape(piece), shape(before.header)).empty()) {
+    bytes = mix(before.bytes, record->step) ^ (transfer.flip ? 1 : 0) ^ (transfer.is_wrong ? 8 : 0);
+    end = judge_repeated(bytes == piece.root_digest, !transfer.flip);
+    world_.repeat_check.repeated(transfer, *record, before, bytes, end);
+  } else {
+    world_.repeat_check.missing();
+  }
+  world_.agent(transfer.to, transfer.to_agent)->repeated_updates().ended(piece.shard, end);
+  world_.trace.line(world_.event_queue.now(), [&] {
+    return text("node ", transfer.to, " repeats an update of ", piece.shard, " to ", describe(piece.checkpoint),
+                end == RepeatEnd::equal ? "" : ", which does not give the piece");
+  });
+  release_base(transfer);
+  if (end != RepeatEnd::equal) {
+    stop_serving(transfer);
+    transfer.flip = transfer.is_wrong = false;
+    return serve(id, 0);
+  }
+  Slot& slot = *arena.find(transfer.order.slot);
+  slot.bytes = bytes;
+  slot.header = piece;
+  slot.dropped = {};
+  slot.sealed = true;
+  end_after(0, id, FetchResult::complete, piece);
 }
 
 // The digest of what is computed from the pieces that were read. It is a wrong one if these are not the pieces that the
@@ -269,6 +335,7 @@ void Transfers::end(std::uint64_t id, FetchResult result, const PieceInfo& made)
   active_.erase(found);
   note_end(transfer, result);
   stop_serving(transfer);
+  release_base(transfer);
   Slot* slot = world_.machines.at(transfer.to).arena.find(transfer.order.slot);
   if (slot != nullptr && result != FetchResult::complete) slot->sealed = false;
   if (Agent* agent = world_.agent(transfer.to, transfer.to_agent)) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -31,10 +32,12 @@ struct Transfer {
   NodeId to = 0;
   std::uint64_t to_agent = 0;
   core::StartFetch order;
-  std::vector<Reading> readings;  // what it reads now; empty if no node serves it
-  bool flip = false;              // a bit flips on the wire
-  bool has_begun = false;         // its source has the piece, or has begun to receive it
-  bool is_slow = false;           // it takes longer than any node waits for another one
+  std::vector<Reading> readings;     // what it reads now; empty if no node serves it
+  bool flip = false;                 // a bit flips on the wire
+  bool has_begun = false;            // its source has the piece, or has begun to receive it
+  bool is_slow = false;              // it takes longer than any node waits for another one
+  std::optional<SlotRef> base = {};  // the piece on which it repeats an update
+  bool is_wrong = false;             // the node computes something else than the owner did
 
   bool reads_from(NodeId node) const;
 };
@@ -50,11 +53,15 @@ class Transfers {
 
   const std::map<std::uint64_t, Transfer>& active() const { return active_; }
   void flip_bit(std::uint64_t transfer) { active_.at(transfer).flip = true; }
+  void compute_wrong(std::uint64_t transfer) { active_.at(transfer).is_wrong = true; }
 
  private:
   void serve(std::uint64_t id, TimeMs waited_ms);
   void arrive(std::uint64_t id, TimeMs waited_ms);
   void read_stored(std::uint64_t id);
+  void choose_base(Machine& to, Agent& agent, Transfer& transfer);
+  void release_base(Transfer& transfer);
+  void repeat(std::uint64_t id);
   bool flows(NodeId from, const Transfer& transfer) const;
   bool flows(const Transfer& transfer) const;
   bool is_broken(const Transfer& transfer) const;

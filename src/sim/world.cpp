@@ -31,7 +31,8 @@ World::World(const Settings& run_settings, std::ostream* trace_to)
       commit_rate_check(*this),
       protection(*this),
       watch_check(*this),
-      halt_check(*this) {}
+      halt_check(*this),
+      repeat_check(*this) {}
 
 World::~World() = default;
 
@@ -70,6 +71,9 @@ Outcome World::run() {
   outcome.tally.rejoined = launcher.rejoined();
   outcome.tally.kept = halt_check.kept();
   outcome.tally.started_anew = launcher.started_anew();
+  outcome.tally.repeated = repeat_check.equal();
+  outcome.tally.repeated_in_vain = repeat_check.in_vain();
+  outcome.tally.not_repeated = repeat_check.missed();
   outcome.tally.given_up = launcher.give_ups();
   outcome.tally.slowest_commit_ms = commit_rate_check.slowest_ms();
   outcome.tally.slowest_recovery_ms = liveness_check.took_ms();

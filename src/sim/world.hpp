@@ -23,6 +23,7 @@
 #include "sim/memory.hpp"
 #include "sim/network.hpp"
 #include "sim/protection.hpp"
+#include "sim/repeat_check.hpp"
 #include "sim/run_trace.hpp"
 #include "sim/settings.hpp"
 #include "sim/storage.hpp"
@@ -113,6 +114,7 @@ class World {
   Protection protection;
   WatchCheck watch_check;
   HaltCheck halt_check;
+  RepeatCheck repeat_check;
   std::map<NodeId, Machine> machines;
 
  private:

@@ -231,10 +231,10 @@ TEST_F(RecomputeSourceTest, RepeatsNoMoreUpdatesAfterThreeInARowInVain) {
   after_.describe(after, "c.p");
   capture();
   hold();
-  for (std::uint32_t i = 0; i < RecomputeSource::vain_max; ++i) expect_the_piece(fetch());
+  for (std::uint32_t i = 0; i < core::RepeatedUpdates::vain_max; ++i) expect_the_piece(fetch());
   EXPECT_THAT(notices_.back(), HasSubstr("no more are repeated"));
   EXPECT_EQ(start(), nullptr);
-  expect_counted(0, RecomputeSource::vain_max, 1);
+  expect_counted(0, core::RepeatedUpdates::vain_max, 1);
 }
 
 TEST_F(RecomputeSourceTest, FetchesThePieceIfTheGradientsArriveDamaged) {

@@ -2,15 +2,31 @@
 
 import random
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 import neighbour_faults  # noqa: F401 (they add their kinds)
 import network_faults  # noqa: F401
 import pause_faults  # noqa: F401
+import recompute_faults  # noqa: F401
 import repair_faults  # noqa: F401
+import resize_faults  # noqa: F401
 import store_faults  # noqa: F401
+from chaos_settings import (
+    PLAIN,
+    RECOMPUTE,
+    RECOMPUTED,
+    RESIZE,
+    SPREAD,
+    TIER_LOCAL,
+    TIER_PEER,
+    LostWithinTolerance,
+    Violation,
+    WrongBytes,
+    WrongHealth,
+)
 from faults import KINDS
-from job import TIER_LOCAL, TIER_PEER, Job, LostWithinTolerance, Violation, WrongBytes, WrongHealth
+from job import Job
 from trainers import LOST
 
 
@@ -22,11 +38,19 @@ class Tally:
     lost: int = 0
     silent: int = 0  # moments in which commits had stopped for too long, and health said that the job is protected
     slowest_restore_ms: float = 0.0
+    mode: str = PLAIN
+    resized: int = 0  # restores by another number of ranks
+    repeated: Counter = field(default_factory=Counter)  # updates, as agents counted
 
     def line(self):
-        return (f"chaos: kills={self.kills} restores={self.restores} wrong={self.wrong} "
+        line = (f"chaos: kills={self.kills} restores={self.restores} wrong={self.wrong} "
                 f"lost_within_tolerance={self.lost} silent={self.silent} "
                 f"slowest_restore_ms={self.slowest_restore_ms:.0f}")
+        if self.mode in (RESIZE, SPREAD):
+            line += f" resized={self.resized}"
+        if self.mode in (RECOMPUTE, RESIZE):
+            line += "".join(f" {name}={self.repeated[name]}" for name in RECOMPUTED)
+        return line
 
 
 def schedule(settings, seed, only=()):
@@ -43,7 +67,7 @@ class Campaign:
     def __init__(self, settings, seed, root, name, say=print):
         self.job = Job(settings, root, name)
         self.seed = seed
-        self.tally = Tally()
+        self.tally = Tally(mode=settings.mode)
         self.say = say
         self.incarnation = 0
         self.is_protected = False  # there is a commit, and no memory was lost since
@@ -64,6 +88,8 @@ class Campaign:
             self._strike(number, name)
         finally:
             self.tally.silent = self.job.watch.silent
+            self.tally.resized = self.job.resized
+            self.tally.repeated = self.job.recomputations.total()
         if faults := self.job.watch.faults():
             raise WrongHealth(faults[0])
 
@@ -77,6 +103,7 @@ class Campaign:
         if not self.is_protected or not simultaneous:
             job.train_until_commit()
         job.train(rng.randrange(0, 10))
+        job.see_recomputations()
         aftermath = fault(job, rng)
         self.tally.kills += aftermath.kills
         self.is_protected = fault.loses_nodes == 0

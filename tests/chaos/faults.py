@@ -7,7 +7,7 @@ import math
 import signal
 from dataclasses import dataclass, field
 
-from job import OPTIONS, LostWithinTolerance, Violation, WrongBytes
+from chaos_settings import MODES, OPTIONS, PLAIN, RECOMPUTE, LostWithinTolerance, Violation, WrongBytes
 from processes import agent_pids, kill_process, process_state
 from trainers import SUPERSEDED
 
@@ -26,14 +26,14 @@ class Aftermath:
     after_restore: object = None  # called once they have restored
 
 
-def kind(loses_nodes=0, needs_commit=False, fits=lambda settings: True):
+def kind(loses_nodes=0, needs_commit=False, fits=lambda settings: True, modes=(PLAIN, RECOMPUTE)):
     """loses_nodes: how many nodes' memory goes. needs_commit: it may only strike after a commit of the present
-    incarnation."""
+    incarnation. modes: of jobs, see Settings.mode."""
 
     def add(function):
         function.loses_nodes = loses_nodes
         function.needs_commit = needs_commit
-        function.fits = fits
+        function.fits = lambda settings: settings.mode in modes and fits(settings)
         KINDS[function.__name__] = function
         return function
 
@@ -62,6 +62,12 @@ def rotate(job, rng):
     job.nodes = job.nodes[by:] + job.nodes[:by]
 
 
+def resize(job, rng):
+    """The next start has another number of ranks, up to twice as many as nodes, if that may change."""
+    if job.settings.changes_size:
+        job.world_size = rng.choice([size for size in range(1, 2 * len(job.nodes) + 1) if size != job.world_size])
+
+
 def capture_micros(job, rng):
     """Somewhere in a capture, as long as a copy at some GB/s takes."""
     return rng.randrange(0, 400 * job.settings.megabytes)
@@ -70,7 +76,7 @@ def capture_micros(job, rng):
 # ---- Trainers ----
 
 
-@kind()
+@kind(modes=MODES)
 def trainer_killed(job, rng):
     victim = rng.choice(job.trainers)
     random_moment(job, rng)
@@ -78,7 +84,7 @@ def trainer_killed(job, rng):
     return Aftermath(1, f"rank {victim.rank}")
 
 
-@kind()
+@kind(modes=MODES)
 def trainer_killed_in_capture(job, rng):
     victim = strike_in_capture(job, rng, "die")
     return Aftermath(1, f"rank {victim.rank}")
@@ -180,13 +186,13 @@ def agent_killed_in_replication(job, rng):
     raise Violation("no snapshot was captured on all ranks in 200 iterations")
 
 
-@kind()
+@kind(modes=MODES)
 def all_agents_killed(job, rng):
     random_moment(job, rng)
     return Aftermath(sum(job.kill_agent(node) for node in job.nodes), "all nodes")
 
 
-@kind()
+@kind(modes=MODES)
 def leader_killed(job, rng):
     """The leader dies; another one leads it on."""
     node = job.current_leader()
@@ -278,14 +284,14 @@ def ranks_permuted(job, rng):
     return Aftermath(1, f"rank {victim.rank}; nodes now {' '.join(job.nodes)}")
 
 
-@kind()
+@kind(modes=MODES)
 def restarted(job, rng):
     """Nothing failed; the job is started again."""
     random_moment(job, rng)
     return Aftermath(0, "all ranks")
 
 
-@kind()
+@kind(modes=MODES)
 def trainer_killed_in_restore(job, rng):
     def strike(victim):
         victim.kill()
@@ -294,7 +300,7 @@ def trainer_killed_in_restore(job, rng):
     return strike_in_restore(job, rng, strike)
 
 
-@kind()
+@kind(modes=MODES)
 def agent_killed_in_restore(job, rng):
     def strike(victim):
         job.kill_agent(victim.node)
@@ -303,7 +309,7 @@ def agent_killed_in_restore(job, rng):
     return strike_in_restore(job, rng, strike)
 
 
-@kind()
+@kind(modes=MODES)
 def leader_killed_in_restore(job, rng):
     def strike(_):
         node = job.current_leader()
@@ -324,7 +330,9 @@ def node_lost_in_restore(job, rng):
 
 
 def strike_in_restore(job, rng, strike):
+    """If the number of ranks changes, mostly in a restore with another one."""
     job.end_incarnation(rng)
+    resize(job, rng)
     job.start_incarnation()
     for trainer in job.trainers:
         trainer.doomed = True

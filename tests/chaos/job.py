@@ -13,60 +13,24 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
-from processes import agent_pids, build_file, has_ended, kill_agents, kill_process
+from chaos_settings import (
+    CUTS,
+    DEADLINE_S,
+    OPTIONS,
+    PLAIN,
+    RECOMPUTE,
+    RESIZE,
+    SPREAD,
+    Violation,
+    WrongBytes,
+)
+from processes import agent_pids, build_file, has_ended, kill_agents, kill_process, process_state
+from recomputations import Recomputations
 from surroundings import Surroundings
 from trainers import SUPERSEDED, Trainer
 from watch import Answer, Commits, Watch
-
-DEADLINE_S = 40.0  # for anything that shall happen
-CLAIM_TIMEOUT_MS = 3000
-OPTIONS = {
-    "heartbeat_ms": 50,
-    "node_timeout_ms": 1000,
-    "lease_ms": 800,
-    "node_wait_ms": 2000,
-    "restore_timeout_ms": 20000,
-    "claim_timeout_ms": CLAIM_TIMEOUT_MS,
-    "close_timeout_ms": 2000,
-    "unprotected_after_ms": 3000,
-}
-TIER_LOCAL, TIER_PEER = 1, 2
-
-
-class Violation(Exception):
-    """The engine did what it must never do, or did not do in time what it must."""
-
-
-class WrongBytes(Violation):
-    """What was restored is not what was captured."""
-
-
-class LostWithinTolerance(Violation):
-    """Less came back than what the placement promises."""
-
-
-class WrongHealth(Violation):
-    """Health said what the trainers know to be wrong."""
-
-
-@dataclass
-class Settings:
-    build: Path
-    nodes: int = 4
-    ranks_per_node: int = 1
-    copies: int = 2
-    megabytes: int = 8
-    iteration_ms: int = 10
-    network: bool = False  # each node has a network namespace of its own; else all share the loopback interface
-    coordinator: str = "directory"  # or "etcd"
-    standbys: int = 0  # nodes that wait for one to be lost
-
-    @property
-    def world_size(self):
-        return self.nodes * self.ranks_per_node
 
 
 class Job:
@@ -75,6 +39,11 @@ class Job:
         self.name = name
         self.logs = root / "logs"
         self.arena = Path("/dev/shm") / name
+        self.digests = root / "digests"  # of the states that an optimizer made
+        self.exchange = root / "exchange"  # where ranks of another number give each other what they have taken over
+        self.world_size = settings.world_size
+        self.recomputations = Recomputations()
+        self.resized = 0  # restores by another number of ranks
         self.nodes = []
         self.standbys = []
         self.names_used = 0
@@ -83,10 +52,11 @@ class Job:
         self.events = queue.Queue()
         self.incarnation = 0
         self.floor = -1  # newest iteration that anybody was told is committed
+        self.nodes_of_floor = 0  # how many nodes had ranks when that was captured
         self.restored = -1  # the iteration that this incarnation began from
         self.commits = Commits()
         self.watch = Watch(self.health, lambda: [*self.nodes, *self.standbys], self.commits)
-        for folder in (self.logs, self.arena):
+        for folder in (self.logs, self.arena, self.digests, self.exchange):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.surroundings = Surroundings(root, settings.network, settings.coordinator)
         self.network, self.store = self.surroundings.network, self.surroundings.store
@@ -112,32 +82,51 @@ class Job:
             "arena_dir": self.arena,
             "coordination": self.store.location,
             "interface": self.network.interface,
-            "copies": self.settings.copies,
-            "world_size": self.settings.world_size,
-            "slot_bytes": (self.settings.megabytes + 1) << 20,
+            "world_size": self.world_size,
+            "slot_bytes": self.settings.slot_bytes,
             "ckptd": self._program("ckptd"),
             "log_file": self.logs / f"ckptd-{node}.log",
-        }
+        } | self.settings.protection | ({"shard": "model"} if self.settings.mode == SPREAD else {})
 
-    def start_incarnation(self):
-        """Starts a trainer per rank: rank r on node r / ranks_per_node of `nodes`."""
+    def place_of(self, rank):
+        """The index of its node in `nodes`: ranks are spread over all of them, neighbours side by side."""
+        return rank * len(self.nodes) // self.world_size
+
+    def nodes_with_ranks(self):
+        return [self.nodes[place] for place in sorted({self.place_of(rank) for rank in range(self.world_size)})]
+
+    def start_incarnation(self, strikes=None):
+        """Starts a trainer per rank. `strikes`: rank -> what the trainer does to itself (the arguments strike_... of
+        chaos_trainer)."""
         self.incarnation += 1
         self.commits.begin()
+        if self.settings.changes_size:
+            self.start_agents()
         clean = {key: value for key, value in os.environ.items() if not key.startswith("CKPTENGINE_")}
         program = [self._program("chaos_trainer"), "lockstep=1"]
         program += [f"bytes={self.settings.megabytes << 20}", f"iteration_ms={self.settings.iteration_ms}"]
+        if self.settings.mode != PLAIN:
+            exchange = self.exchange / str(self.incarnation)
+            exchange.mkdir()
+            program += [f"digests={self.digests}", f"cut={CUTS[self.settings.mode]}", f"exchange={exchange}"]
         self.trainers = []
-        for rank in range(self.settings.world_size):
-            node = self.nodes[rank // self.settings.ranks_per_node]
+        for rank in range(self.world_size):
+            node = self.nodes[self.place_of(rank)]
             options = self.options(node) | {"rank": rank}
             environment = clean | {f"CKPTENGINE_{key.upper()}": str(value) for key, value in options.items()}
-            command = [*self.network.enter(node), *program]
+            command = [*self.network.enter(node), *program, *(strikes or {}).get(rank, [])]
             with open(self.logs / f"rank{rank}.log", "ab") as log:
                 process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                            stderr=log, start_new_session=True)
             trainer = Trainer(rank, node, process)
             self.trainers.append(trainer)
             threading.Thread(target=self._read, args=(trainer, self.incarnation), daemon=True).start()
+
+    def start_agents(self):
+        """On the nodes without ranks, which no trainer starts an agent on, and which may have pieces."""
+        for node in sorted(set(self.nodes) - set(self.nodes_with_ranks())):
+            if not agent_pids(self.name, node):
+                self.run(node, "ckptd", "--detach", *(f"{key}={value}" for key, value in self.options(node).items()))
 
     def start_standbys(self):
         """As many as there shall be."""
@@ -191,9 +180,15 @@ class Job:
             trainer, event = self.events.get(timeout=timeout_s)
         except queue.Empty:
             return
+        if event["event"] == "restored" and event["stored_world_size"] not in (0, self.world_size):
+            self.resized += trainer in self.trainers and trainer.restored is None and trainer.rank == 0
         trainer.take(event)
-        if trainer in self.trainers:
-            self.floor = max(self.floor, trainer.committed)
+        if trainer in self.trainers and trainer.committed > self.floor:
+            self.floor = trainer.committed
+            self.nodes_of_floor = len(self.nodes_with_ranks())
+        if trainer.diverged:
+            raise WrongBytes(f"rank {trainer.rank} made another state in iteration {trainer.diverged['iteration']} "
+                             "than was made there before")
         if (trainer.ended or trainer.failed) and not trainer.doomed:
             trainer.doomed = True
             raise Violation(f"rank {trainer.rank} on {trainer.node} ended with status {trainer.process.poll()}: "
@@ -262,7 +257,7 @@ class Job:
 
     def await_protected(self):
         """Until what was restored is held by as many nodes as the placement asks for."""
-        shards = [f"rank{rank}{suffix}" for rank in range(self.settings.world_size) for suffix in ("", ".private")]
+        shards = [f"rank{rank}{suffix}" for rank in range(self.world_size) for suffix in ("", ".private")]
 
         def is_protected():
             agents = [agent for agent in map(self.status, self.nodes) if agent is not None]
@@ -291,6 +286,7 @@ class Job:
 
     def kill_agent(self, node):
         pids = agent_pids(self.name, node)
+        self.see_recomputations([node])
         for pid in pids:
             kill_process(pid)
         self.wait_until(lambda: all(has_ended(pid) for pid in pids), "the end of an agent")
@@ -298,6 +294,13 @@ class Job:
             self.standbys.remove(node)
             self.network.remove(node)
         return len(pids)
+
+    def see_recomputations(self, nodes=None):
+        """What agents have counted so far, before they die."""
+        for node in (nodes or self.nodes) if self.settings.mode in (RECOMPUTE, RESIZE) else ():
+            pids = agent_pids(self.name, node)
+            if pids and process_state(pids[0]) not in ("T", None):
+                self.recomputations.see(pids[0], self.status(node))
 
     def lose_node(self, node):
         """The whole machine is gone: processes and memory."""

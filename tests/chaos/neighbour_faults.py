@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from chaos_settings import DEADLINE_S, Violation
 from faults import Aftermath, has_spare_copies, kind, random_moment
-from job import DEADLINE_S, Violation
 from processes import agent_pids, cpu_seconds, has_ended, listening_ports
 
 IDLE_S = 2.0

@@ -1,15 +1,20 @@
-// One rank of a training job whose state anybody can compute: at iteration k, word i of a tensor is a pure function of
-// (rank, tensor, k, i), so every rank and every iteration differ, and after a restore every byte can be compared.
+// One rank of a training job whose state is known, so that after a restore every byte can be compared.
 //
 //   chaos_trainer [bytes=N] [iteration_ms=N] [iterations=N] [lockstep=0|1]
+//                 [digests=FOLDER cut=own|shared|split [exchange=FOLDER]]
+//                 [strike_in=STAGE strike_with=die|freeze strike_us=N]
 //
-// The engine's options come from the environment (CKPTENGINE_<KEY>). Each thing that happens is one line of JSON on
-// stdout.
+// Without `digests`, the state is a pure function of rank and iteration (tensors.hpp). With it, AdamW updates the state
+// (optimizer.hpp). `cut=split` can restart with another number of ranks (takeover.hpp), which share the folder
+// `exchange`. The engine's options come from the environment (CKPTENGINE_<KEY>). Each thing that happens is one line of
+// JSON on stdout.
 // With lockstep=1 every iteration begins with {"event":"ready"} and waits for a line on stdin:
 //   go               one iteration
 //   die MICROS       one iteration, and SIGKILL to itself so long after snapshot() returned: in the middle of a capture
 //   freeze MICROS    likewise with SIGSTOP; once woken it trains on alone until it learns that it was superseded
 //   stop (or EOF)    close the engine and end
+// `strike_in`: likewise, so long after a stage of the restore has begun: decide, load, exchange, restore or trained,
+// which comes after it. Once woken, it goes on.
 // The exit status is the ckpt_status of what failed, or 0; of wrong bytes it is 100.
 #include <poll.h>
 #include <signal.h>
@@ -22,15 +27,21 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <map>
-#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "ckptengine/ckptengine.h"
+#include "optimizer.hpp"
+#include "takeover.hpp"
+#include "tensors.hpp"
 
 namespace {
+
+using namespace ckpt::chaos;
 
 using Clock = std::chrono::steady_clock;
 constexpr int wrong_bytes_status = 100;
@@ -67,97 +78,14 @@ void check(const char* call, ckpt_status status) {
   if (status != CKPT_OK) fail(call, status);
 }
 
-// ---- State ----
-
-std::uint64_t mixed(std::uint64_t x) {
-  x ^= x >> 32;
-  x *= 0xd6e8feb86659fd93u;
-  x ^= x >> 32;
-  x *= 0xd6e8feb86659fd93u;
-  return x ^ (x >> 32);
-}
-
-// The content of one tensor at one iteration.
-class Content {
- public:
-  Content(std::uint64_t rank, std::uint64_t tensor, std::int64_t iteration)
-      : seed_(mixed(mixed(mixed(rank + 1) + tensor) + static_cast<std::uint64_t>(iteration))) {}
-
-  void fill(std::vector<std::byte>& bytes) const {
-    for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
-      const std::uint64_t value = word(at);
-      std::memcpy(&bytes[at], &value, std::min(sizeof value, bytes.size() - at));
-    }
-  }
-
-  // How many bytes differ, and where the first of them is.
-  std::size_t count_wrong(const std::vector<std::byte>& bytes, std::size_t& first) const {
-    std::size_t wrong = 0;
-    for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
-      const std::uint64_t value = word(at);
-      const std::size_t length = std::min(sizeof value, bytes.size() - at);
-      if (std::memcmp(&bytes[at], &value, length) == 0) continue;
-      const auto* expected = reinterpret_cast<const std::byte*>(&value);
-      for (std::size_t i = 0; i < length; ++i) {
-        if (bytes[at + i] != expected[i] && wrong++ == 0) first = at + i;
-      }
-    }
-    return wrong;
-  }
-
- private:
-  std::uint64_t word(std::size_t at) const {
-    const std::uint64_t x = (seed_ + at) * 0x9e3779b97f4a7c15u;
-    return x ^ (x >> 32);
-  }
-  std::uint64_t seed_;
-};
-
-struct Tensor {
-  std::string name;
-  ckpt_dtype dtype;
-  std::size_t element_bytes;
-  std::vector<std::int64_t> shape;
-  ckpt_capture capture;
-  bool moves;               // lives at another address after every update
-  std::int64_t created_at;  // iteration that creates it, as optimizers create their moments
-  std::vector<std::byte> bytes;
-  bool registered = false;
-};
-
-constexpr std::int64_t from_the_start = -1;
-
-std::vector<Tensor> make_model(std::int64_t bytes, std::int64_t rank) {
-  const std::int64_t rows = bytes / 1024;
-  std::vector<Tensor> model = {
-      {"embedding.weight", CKPT_F32, 4, {rows * 2 / 5, 256}, CKPT_OVERLAPPED, false, from_the_start, {}},
-      {"exp_avg", CKPT_F32, 4, {rows / 5, 256}, CKPT_OVERLAPPED, false, 2, {}},
-      {"master.weight", CKPT_F64, 8, {rows / 5, 128}, CKPT_OVERLAPPED, true, from_the_start, {}},
-      {"empty", CKPT_F32, 4, {0, 16}, CKPT_OVERLAPPED, false, from_the_start, {}},
-      {"step", CKPT_I64, 8, {}, CKPT_OVERLAPPED, false, from_the_start, {}},
-      {"loss_scale", CKPT_F32, 4, {}, CKPT_OVERLAPPED, true, from_the_start, {}},
-      {"running_mean", CKPT_F32, 4, {96}, CKPT_SYNCHRONOUS, false, from_the_start, {}},
-      {"rng", CKPT_U8, 1, {5000 + rank}, CKPT_SYNCHRONOUS, true, from_the_start, {}},
-      {"position", CKPT_I64, 8, {}, CKPT_SYNCHRONOUS, false, from_the_start, {}},
-  };
-  for (int layer = 0; layer < 8; ++layer) {
-    const std::string prefix = "layers." + std::to_string(layer);
-    model.push_back({prefix + ".weight", CKPT_BF16, 2, {rows / 40, 512}, CKPT_OVERLAPPED, false, from_the_start, {}});
-    model.push_back({prefix + ".mask", CKPT_BOOL, 1, {1237 + layer}, CKPT_OVERLAPPED, false, from_the_start, {}});
-  }
-  for (Tensor& tensor : model) {
-    std::size_t elements = 1;
-    for (const std::int64_t extent : tensor.shape) elements *= static_cast<std::size_t>(extent);
-    tensor.bytes.resize(elements * tensor.element_bytes);
-  }
-  return model;
-}
-
 // ---- Training ----
 
 struct Settings {
-  std::map<std::string, std::int64_t> values = {
-      {"bytes", 8 << 20}, {"iteration_ms", 10}, {"iterations", INT64_MAX}, {"lockstep", 0}};
+  std::map<std::string, std::string> values = {
+      {"bytes", "8388608"}, {"iteration_ms", "10"}, {"iterations", "9223372036854775807"},
+      {"lockstep", "0"},    {"digests", ""},        {"cut", "own"},
+      {"exchange", ""},     {"strike_in", ""},      {"strike_with", "die"},
+      {"strike_us", "0"}};
 
   Settings(int count, char** words) {
     for (int i = 1; i < count; ++i) {
@@ -168,11 +96,17 @@ struct Settings {
         std::fprintf(stderr, "chaos_trainer: unknown argument '%s'\n", words[i]);
         std::exit(2);
       }
-      known->second = std::atoll(word.c_str() + equals + 1);
+      known->second = word.substr(equals + 1);
     }
   }
-  std::int64_t operator[](const char* key) const { return values.at(key); }
+  std::int64_t operator[](const char* key) const { return std::atoll(values.at(key).c_str()); }
+  const std::string& text(const char* key) const { return values.at(key); }
 };
+
+std::int64_t from_environment(const char* key, std::int64_t otherwise) {
+  const char* value = std::getenv(key);
+  return value == nullptr ? otherwise : std::atoll(value);
+}
 
 struct Order {
   std::string word = "go";
@@ -183,7 +117,16 @@ struct Order {
 class Trainer {
  public:
   Trainer(const Settings& settings, std::int64_t rank)
-      : settings_(settings), rank_(rank), model_(make_model(settings["bytes"], rank)) {
+      : settings_(settings),
+        rank_(rank),
+        world_size_(from_environment("CKPTENGINE_WORLD_SIZE", 1)),
+        cut_(cut_named(settings.text("cut"))) {
+    if (settings.text("digests").empty()) {
+      model_ = content_model(settings["bytes"], rank);
+    } else {
+      optimizer_.emplace(settings.text("digests"), cut_, rank, world_size_, settings["bytes"]);
+      model_ = optimizer_->make_model();
+    }
     check("create", ckpt_create(nullptr, 0, &engine_));
     for (Tensor& tensor : model_) {
       if (tensor.created_at == from_the_start) enroll(tensor);
@@ -196,6 +139,10 @@ class Trainer {
 
  private:
   void enroll(Tensor& tensor);
+  void enter(const char* stage);
+  void take_over(const char* layout);
+  std::int64_t content_rank(const Tensor& tensor, std::int64_t private_rank) const;
+  std::size_t count_wrong(const ckpt_restored& restored, std::string& first_wrong) const;
   void verify(const ckpt_restored& restored, double restore_ms);
   void update(std::int64_t iteration);
   void fill(Tensor& tensor, std::int64_t iteration);
@@ -207,7 +154,9 @@ class Trainer {
   void train_until_superseded(std::int64_t iteration);
 
   const Settings& settings_;
-  const std::int64_t rank_;
+  const std::int64_t rank_, world_size_;
+  const Cut cut_;
+  std::optional<Optimizer> optimizer_;
   std::vector<Tensor> model_;
   ckpt_engine* engine_ = nullptr;
   std::int64_t next_ = 0;
@@ -228,64 +177,109 @@ void Trainer::enroll(Tensor& tensor) {
   tensor.registered = true;
 }
 
+// A stage of the restore begins.
+void Trainer::enter(const char* stage) {
+  say("stage", ", \"name\": \"%s\"", stage);
+  if (settings_.text("strike_in") != stage) return;
+  std::thread([us = settings_["strike_us"], signal = settings_.text("strike_with") == "die" ? SIGKILL : SIGSTOP] {
+    std::this_thread::sleep_for(std::chrono::microseconds(us));
+    kill(getpid(), signal);
+  }).detach();
+}
+
+void Trainer::take_over(const char* layout) {
+  const auto stored = nlohmann::ordered_json::parse(layout);
+  if (!stored.contains("taken")) return;
+  Takeover takeover(engine_, stored, settings_.text("exchange"), [this](const char* stage) { enter(stage); });
+  takeover.load();
+  takeover.fill(model_, *optimizer_, rank_, world_size_);
+}
+
 void Trainer::restore() {
   const auto begin = Clock::now();
+  enter("decide");
+  if (cut_ == Cut::split) check("take_shards", ckpt_take_shards(engine_));
   const char* layout = "";
   check("stored_layout", ckpt_stored_layout(engine_, &layout));
   for (Tensor& tensor : model_) {
     if (!tensor.registered && std::strstr(layout, ("\"" + tensor.name + "\"").c_str()) != nullptr) enroll(tensor);
   }
+  if (cut_ == Cut::split) take_over(layout);
+  enter("restore");
   ckpt_restored restored = CKPT_RESTORED_INIT;
   check("restore", ckpt_restore(engine_, CKPT_NO_STREAM, &restored));
   const std::string message = restored.message;
   const std::chrono::duration<double, std::milli> took = Clock::now() - begin;
   if (!message.empty()) say("remark", ", \"message\": %s", quoted(message.c_str()).c_str());
   verify(restored, took.count());
+  enter("trained");
+}
+
+// The rank whose content the tensor has. Ranks that share or split their state have the same, except for synchronous
+// tensors.
+std::int64_t Trainer::content_rank(const Tensor& tensor, std::int64_t private_rank) const {
+  return cut_ == Cut::own ? rank_ : tensor.capture == CKPT_SYNCHRONOUS ? private_rank : 0;
+}
+
+std::size_t Trainer::count_wrong(const ckpt_restored& restored, std::string& first_wrong) const {
+  std::size_t wrong = optimizer_ ? optimizer_->count_wrong(model_, restored.iteration, first_wrong) : 0;
+  for (std::size_t i = 0; i < model_.size(); ++i) {
+    const Tensor& tensor = model_[i];
+    if (!tensor.registered || tensor.kind != Tensor::Kind::content) continue;
+    std::size_t first = 0;
+    const auto rank = static_cast<std::uint64_t>(content_rank(tensor, restored.adopted != 0 ? 0 : rank_));
+    const std::size_t here = Content(rank, i, restored.iteration).count_wrong(tensor.bytes, first);
+    if (here > 0 && wrong == 0) first_wrong = tensor.name + " at byte " + std::to_string(first);
+    wrong += here;
+  }
+  return wrong;
 }
 
 void Trainer::verify(const ckpt_restored& restored, double restore_ms) {
-  std::size_t bytes = 0, wrong = 0, first = 0;
-  std::string first_wrong;
+  std::size_t bytes = 0;
   for (std::size_t i = 0; restored.found && i < model_.size(); ++i) {
     const Tensor& tensor = model_[i];
     const bool should_be_there = tensor.created_at <= restored.iteration;
     if (tensor.registered != should_be_there) {
       fail("stored_layout", CKPT_ERR_MISMATCH, (tensor.name + " is missing, or should not be there yet").c_str());
     }
-    if (!tensor.registered) continue;
-    const std::size_t here = Content(rank_, i, restored.iteration).count_wrong(tensor.bytes, first);
-    if (here > 0 && wrong == 0) first_wrong = tensor.name + " at byte " + std::to_string(first);
-    wrong += here;
-    bytes += tensor.bytes.size();
+    if (tensor.registered) bytes += tensor.bytes.size();
   }
+  std::string first_wrong;
+  const std::size_t wrong = restored.found ? count_wrong(restored, first_wrong) : 0;
   say("restored",
       ", \"found\": %d, \"iteration\": %lld, \"incarnation\": %llu, \"behind\": %d, \"status_unknown\": %d, "
       "\"main_tier\": %d, \"private_tier\": %d, \"bytes\": %zu, \"wrong\": %zu, \"first_wrong\": \"%s\", "
-      "\"restore_ms\": %.1f, \"fetch_ms\": %.1f, \"load_ms\": %.1f",
+      "\"restore_ms\": %.1f, \"fetch_ms\": %.1f, \"load_ms\": %.1f, \"stored_world_size\": %d",
       restored.found, static_cast<long long>(restored.iteration), static_cast<unsigned long long>(restored.incarnation),
       restored.behind, restored.status_unknown, restored.main_tier, restored.private_tier, bytes, wrong,
-      first_wrong.c_str(), restore_ms, restored.fetch_ms, restored.load_ms);
+      first_wrong.c_str(), restore_ms, restored.fetch_ms, restored.load_ms,
+      static_cast<int>(restored.stored_world_size));
   if (wrong > 0) std::exit(wrong_bytes_status);
   next_ = restored.next_iteration;
 }
 
 void Trainer::fill(Tensor& tensor, std::int64_t iteration) {
   const auto index = static_cast<std::uint64_t>(&tensor - model_.data());
-  Content(static_cast<std::uint64_t>(rank_), index, iteration).fill(tensor.bytes);
+  Content(static_cast<std::uint64_t>(content_rank(tensor, rank_)), index, iteration).fill(tensor.bytes);
 }
 
 // Brings the state from iteration - 1 to `iteration`.
 void Trainer::update(std::int64_t iteration) {
+  if (optimizer_) optimizer_->give_gradients(engine_, iteration);
   for (Tensor& tensor : model_) {
     if (iteration < tensor.created_at) continue;
     if (!tensor.registered) enroll(tensor);
     if (tensor.moves) {
-      std::vector<std::byte> elsewhere(tensor.bytes.size());
+      std::vector<std::byte> elsewhere = tensor.bytes;
       tensor.bytes.swap(elsewhere);
       check("move_tensor", ckpt_move_tensor(engine_, tensor.name.c_str(), tensor.bytes.data()));
     }
-    fill(tensor, iteration);
+    if (tensor.kind == Tensor::Kind::content) fill(tensor, iteration);
   }
+  if (!optimizer_ || optimizer_->update(model_, iteration)) return;
+  say("diverged", ", \"iteration\": %lld", static_cast<long long>(iteration));
+  std::exit(wrong_bytes_status);
 }
 
 // A failed snapshot must not harm training: it is told and training goes on.
@@ -380,12 +374,13 @@ void Trainer::train() {
 
 }  // namespace
 
-int main(int count, char** words) {
+int main(int count, char** words) try {
   const Settings settings(count, words);
-  const char* rank = std::getenv("CKPTENGINE_RANK");
-  Trainer trainer(settings, rank == nullptr ? 0 : std::atoll(rank));
+  Trainer trainer(settings, from_environment("CKPTENGINE_RANK", 0));
   trainer.restore();
   trainer.train();
   trainer.close();
   say("ended", ", \"status\": 0");
+} catch (const std::exception& error) {
+  fail("chaos_trainer", CKPT_ERR_INTERNAL, error.what());
 }

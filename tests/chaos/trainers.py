@@ -19,6 +19,7 @@ class Trainer:
     failed: dict | None = None
     struck: dict | None = None
     woke: dict | None = None
+    diverged: dict | None = None
     attempted: int = -1
     captured: int = -1
     committed: int = -1
@@ -37,7 +38,7 @@ class Trainer:
             self.committed = event["iteration"]
         elif kind == "remark":
             self.remarks.append(event["message"])
-        elif kind in ("restored", "failed", "struck", "woke"):
+        elif kind in ("restored", "failed", "struck", "woke", "diverged"):
             setattr(self, kind, event)
         elif kind == "eof":
             self.ended = True

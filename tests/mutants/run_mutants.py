@@ -52,11 +52,11 @@ class Verdict:
 def read_mutant(patch):
     text = patch.read_text()
     rule = re.search(r"^Rule: (.*)$", text, re.MULTILINE)
-    expected = re.search(r"^Expect: (?:(I(?:[1-9]|1[0-2]))|(test) (\S+) (\S+))$", text, re.MULTILINE)
+    expected = re.search(r"^Expect: (?:(I(?:[1-9]|1[0-3]))|(test) (\S+) (\S+))$", text, re.MULTILINE)
     sources = re.findall(r"^\+\+\+ b/(src/core/\S+\.cpp)$", text, re.MULTILINE)
     if not rule or not expected or len(sources) != 1:
         sys.exit(
-            f"{patch}: needs 'Rule:', 'Expect: I1..I12' or 'Expect: test PROGRAM FILTER', "
+            f"{patch}: needs 'Rule:', 'Expect: I1..I13' or 'Expect: test PROGRAM FILTER', "
             "and a patch of one source of src/core"
         )
     invariant, test, program, tests = expected.groups()

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 from campaign import Campaign
-from job import Violation
+from chaos_settings import Violation
 
 
 class Ground:

@@ -10,9 +10,9 @@ import subprocess
 import time
 
 import pytest
+from chaos_settings import OPTIONS
 from ckptengine import Capture, Stage, Status
 from conftest import BUILD, refused, together
-from job import OPTIONS
 from processes import build_file, kill_process
 
 COMMIT_MS = 20_000

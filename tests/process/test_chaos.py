@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import uuid
-
 import pytest
-from campaign import Campaign, schedule
+from chaos_runs import endure
+from chaos_settings import Settings
 from conftest import BUILD
 from faults import KINDS
-from ground import Ground, ends_of_logs
-from job import Settings, Violation
+from ground import Ground
 from watch import DEGRADED, NOT_PROTECTED, PROTECTED, SLACK_S, Answer, Commits, Watch
 
 SETTINGS = Settings(BUILD, megabytes=2)
 FITTING = [name for name, fault in KINDS.items() if fault.fits(SETTINGS)]
 LONG = [name for name in FITTING if KINDS[name].__module__ in ("neighbour_faults", "pause_faults", "store_faults")]
 SHORT = [name for name in FITTING if name not in LONG]
-
-
-def endure(tmp_path, settings, seed, kinds, enough):
-    """Fault after fault until `enough(kinds so far, tally)`."""
-    campaign = Campaign(settings, seed, tmp_path, f"ckptengine-test-{uuid.uuid4().hex[:12]}")
-    struck = []
-    try:
-        campaign.begin()
-        for number, name in enumerate(schedule(settings, seed, kinds), 1):
-            if enough(struck, campaign.tally):
-                return campaign.tally
-            campaign.run(number, name)
-            struck.append(name)
-    except Violation as violation:
-        logs = "\n".join(ends_of_logs(campaign.job.logs))
-        pytest.fail(f"{logs}\nrun {len(struck) + 1}, seed {seed}, after {struck}: {violation}", pytrace=False)
-    finally:
-        campaign.close()
-        print(campaign.tally.line())
 
 
 def test_chaos_25(tmp_path):

@@ -10,9 +10,9 @@ import time
 import uuid
 
 import pytest
+from chaos_settings import Job as ChaosJob
 from ckptengine import Protection, Status
 from conftest import BUILD, build_file_of, together, wipe
-from job import Job as ChaosJob
 from job import Settings
 from processes import kill_process
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import campaign  # noqa: F401 (it knows all kinds)
 import netns
 import pytest
+from chaos_settings import Settings
 from conftest import BUILD
 from faults import KINDS
 from ground import Ground
-from job import Settings
 
 SETTINGS = Settings(BUILD, megabytes=2, network=True, coordinator="etcd", standbys=1)
 WITHOUT_NETWORK = Settings(BUILD)

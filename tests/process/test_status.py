@@ -13,9 +13,9 @@ import uuid
 from contextlib import contextmanager
 
 import pytest
+from chaos_settings import TIER_LOCAL, Settings
 from ckptengine import Stage
 from conftest import BUILD, build_file_of
-from job import TIER_LOCAL, Settings
 from job import Job as ChaosJob
 from processes import kill_process
 from small_job import BYTES, RANKS, Job

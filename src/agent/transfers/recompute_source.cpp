@@ -16,7 +16,6 @@ namespace {
 using core::FetchResult;
 
 constexpr std::string_view record_prefix = "gradients:";
-constexpr std::string_view private_suffix = ".private";
 
 // A record as it travels.
 struct ServedRecord {
@@ -109,12 +108,13 @@ class RecomputeSource::Recomputation : public net::Sink,
       if (const std::string why = why_not(record, *manifest, base_->manifest()); !why.empty())
         return post(End::missing, why);
       const auto digests = repeat_update(record, record_, base_->data(), request_.destination.data());
-      if (digests == manifest->leaves) return finish(std::move(*manifest));
+      const bool is_equal = digests == manifest->leaves;
+      const End end = core::judge_repeated(is_equal, is_equal || is_record_whole());
+      if (end == End::equal) return finish(std::move(*manifest));
+      post(end, end == End::damaged ? "the gradients arrived damaged" : "");
     } catch (const Failure& failure) {
-      return post(End::damaged, failure.what());
+      post(End::damaged, failure.what());
     }
-    const bool is_damaged = !is_record_whole();
-    post(is_damaged ? End::damaged : End::unequal, is_damaged ? "the gradients arrived damaged" : "");
   }
 
   bool is_record_whole() const {
@@ -173,33 +173,23 @@ class RecomputeSource::Recomputation : public net::Sink,
   std::shared_ptr<RunningFetch> whole_;  // core thread only
 };
 
-// Among the other slots of the same segment, the one with the newest earlier checkpoint of this incarnation.
-Pin RecomputeSource::base_of(const core::StartFetch& order) const {
-  Pin newest;
-  for (std::uint8_t slot = 0; slot < arena::segment_slots_max; ++slot) {
-    if (slot == order.slot.slot) continue;
-    Pin piece = deps_.index.find(core::SlotRef{order.slot.rank, order.slot.shard, slot});
-    if (piece == nullptr) continue;
-    const CheckpointId there = piece->manifest().checkpoint;
-    const bool is_earlier = there.incarnation() == order.piece.checkpoint.incarnation() &&
-                            there.iteration() < order.piece.checkpoint.iteration();
-    if (!is_earlier || piece->manifest().length_bytes != order.piece.length_bytes) continue;
-    if (newest == nullptr || newest->manifest().checkpoint.iteration() < there.iteration()) newest = std::move(piece);
-  }
-  return newest;
-}
-
 std::shared_ptr<RunningFetch> RecomputeSource::start(const FetchRequest& request) {
   const core::StartFetch& order = request.order;
-  if (!is_node(order.source) || request.urgent || order.piece.is_parity() ||
-      order.piece.shard.ends_with(private_suffix))
-    return nullptr;
-  const auto vain = vain_.find(order.piece.shard);
-  Pin base = vain != vain_.end() && vain->second >= vain_max ? nullptr : base_of(order);
-  if (base == nullptr) {
-    ++deps_.counters.not_recomputed;
+  std::vector<Pin> pieces;
+  std::vector<core::RepeatedUpdates::Held> held;
+  for (std::uint8_t slot = 0; slot < arena::segment_slots_max; ++slot) {
+    const core::SlotRef ref{order.slot.rank, order.slot.shard, slot};
+    Pin piece = deps_.index.find(ref);
+    if (piece == nullptr) continue;
+    held.push_back({ref, piece->manifest().checkpoint, piece->manifest().length_bytes});
+    pieces.push_back(std::move(piece));
+  }
+  const auto choice = decisions_.choose(order, request.urgent, held);
+  if (choice.base == nullptr) {
+    deps_.counters.not_recomputed += choice.is_candidate;
     return nullptr;
   }
+  Pin base = std::move(pieces[static_cast<std::size_t>(choice.base - held.data())]);
   const auto recomputation = std::make_shared<Recomputation>(*this, request, std::move(base));
   recomputation->start();
   return recomputation;
@@ -207,19 +197,17 @@ std::shared_ptr<RunningFetch> RecomputeSource::start(const FetchRequest& request
 
 void RecomputeSource::ended(const core::StartFetch& order, End end, const std::string& why) {
   const std::string& shard = order.piece.shard;
+  const bool is_last = decisions_.ended(shard, end);
   switch (end) {
     case End::equal:
       ++deps_.counters.recomputed;
-      vain_.erase(shard);
       return;
-    case End::unequal: {
+    case End::unequal:
       ++deps_.counters.recomputed_in_vain;
-      const bool is_last = ++vain_[shard] >= vain_max;
       deps_.notice("a repeated update of shard " + shard +
                    " did not give the bytes of the rank that made it, so this node fetched the whole piece" +
                    (is_last ? "; after three such updates in a row, no more are repeated" : ""));
       return;
-    }
     case End::damaged:
     case End::missing:
       ++deps_.counters.not_recomputed;

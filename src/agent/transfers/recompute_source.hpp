@@ -1,12 +1,11 @@
 // RecomputeSource is the replica source that gets a main shard by repeating the update that led to it. It fetches the
 // gradient record (arena/gradient_record.hpp) from the node that captured the shard, and repeats the update on the
-// previous checkpoint, of which this node has a copy. The piece counts only if it has the digests of the owner's piece.
-// If anything is missing or differs, it lets the peer source fetch the whole piece.
+// previous checkpoint, of which this node has a copy. core/repeated_updates.hpp decides what is repeated and whether
+// the result counts. If anything is missing or differs, RecomputeSource lets the peer source fetch the whole piece.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +16,7 @@
 #include "agent/pieces/worker_pool.hpp"
 #include "agent/transfers/replica_source.hpp"
 #include "agent/transfers/transport_port.hpp"
+#include "core/repeated_updates.hpp"
 #include "net/transport.hpp"
 
 namespace ckpt::agent {
@@ -53,18 +53,14 @@ class RecomputeSource : public ReplicaSource {
 
   std::shared_ptr<RunningFetch> start(const FetchRequest& request) override;
 
-  // After so many updates of one shard in a row that gave other bytes than the owner's, none is repeated any more.
-  static constexpr std::uint32_t vain_max = 3;
-
  private:
   class Recomputation;
-  enum class End { equal, unequal, damaged, missing };
+  using End = core::RepeatEnd;
 
-  Pin base_of(const core::StartFetch& order) const;
   void ended(const core::StartFetch& order, End end, const std::string& why);
 
   const Dependencies deps_;
-  std::map<std::string, std::uint32_t> vain_;  // by shard: updates in a row that gave other bytes
+  core::RepeatedUpdates decisions_;
 };
 
 }  // namespace ckpt::agent

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/repeated_updates.hpp"
 #include "kernels/digest.hpp"
 
 namespace ckpt::agent {
@@ -67,13 +68,11 @@ class Updater {
 }  // namespace
 
 std::string why_not(const arena::GradientRecord& record, const arena::Manifest& after, const arena::Manifest& before) {
-  if (record.checkpoint != after.checkpoint || record.piece_bytes != after.length_bytes ||
-      record.layout_hash != after.layout_hash)
-    return "its gradients are those of another checkpoint";
-  if (record.base != before.checkpoint) return "this node does not have the checkpoint right before";
-  if (before.layout_hash != after.layout_hash || before.length_bytes != after.length_bytes)
-    return "its layout has changed";
-  return {};
+  const auto shape = [](const arena::Manifest& of) {
+    return core::PieceShape{of.checkpoint, of.length_bytes, of.layout_hash};
+  };
+  return core::why_not_repeated(record.base, {record.checkpoint, record.piece_bytes, record.layout_hash}, shape(after),
+                                shape(before));
 }
 
 std::vector<std::uint64_t> repeat_update(const arena::GradientRecord& record, std::span<const std::byte> bytes,
