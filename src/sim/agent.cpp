@@ -199,7 +199,7 @@ void Agent::greet(std::uint64_t instance, TimeMs waited_ms) {
   if (session_of(instance) != nullptr) return;  // it asked twice
   if (sessions_.contains(rank)) end_session(rank);
   Control& control = machine_.arena.controls[rank];
-  const std::string main_shard = world_.settings.main_shard(rank);
+  const std::string& main_shard = trainer->main_shard;
   const std::string private_shard = world_.settings.private_shard(rank);
   if (control.instance != instance) {
     control = Control{};

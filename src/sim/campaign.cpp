@@ -94,21 +94,22 @@ std::string fault_table_text(const FaultTable& faults) {
 
 std::string tally_text(const CampaignResult& result) {
   const Tally& tally = result.tally;
-  return text(
-      "commits ", tally.commits, "; rank restores ", tally.restores, ", ", tally.from_peer,
-      " with a part from a peer, ", tally.decoded, " from parity, ", tally.from_storage,
-      " from storage; members told as lost ", tally.notified_lost, "; hangs named ", tally.named,
-      "; incarnations halted ", tally.halts, ", ranks captured late ", tally.late_captures, ", restored so ",
-      tally.late_restores, ", rejoined ", tally.rejoined, ", kept their tensors ", tally.kept, ", started anew alone ",
-      tally.started_anew, "; updates repeated ", tally.repeated, " (in vain ", tally.repeated_in_vain,
-      ", not possible ", tally.not_repeated, "); standby nodes put in place ", tally.replaced, "; steps stored ",
-      tally.stored, "; restarts of the job ", tally.restarts, "; incarnations decided: ", tally.decided_restore,
-      " restore (", tally.decided_behind, " behind, ", tally.decided_elastic, " by another number of ranks), ",
-      tally.decided_fresh, " fresh, ", tally.decided_lost, " lost, of all ", tally.decided_unknown,
-      " with commit status unknown; elections ", tally.elections, "; pieces quarantined ", tally.quarantined,
-      "; reports passed on by relays ", tally.relayed, "; runs with an alarm ", tally.alarms, "; jobs given up ",
-      tally.given_up, "; slowest recovery ", tally.slowest_recovery_ms, " ms; slowest commit while all was well ",
-      tally.slowest_commit_ms, " ms\n", result.steps, " steps, ", result.virtual_ms / 1000, " s of virtual time\n");
+  return text("commits ", tally.commits, "; rank restores ", tally.restores, ", ", tally.from_peer,
+              " with a part from a peer, ", tally.decoded, " from parity, ", tally.from_storage,
+              " from storage; members told as lost ", tally.notified_lost, "; hangs named ", tally.named,
+              "; incarnations halted ", tally.halts, ", ranks captured late ", tally.late_captures, ", restored so ",
+              tally.late_restores, ", rejoined ", tally.rejoined, ", kept their tensors ", tally.kept,
+              ", started anew alone ", tally.started_anew, "; updates repeated ", tally.repeated, " (in vain ",
+              tally.repeated_in_vain, ", not possible ", tally.not_repeated, "); standby nodes put in place ",
+              tally.replaced, "; steps stored ", tally.stored, "; restarts of the job ", tally.restarts,
+              "; incarnations decided: ", tally.decided_restore, " restore (", tally.decided_behind, " behind, ",
+              tally.decided_elastic, " by another number of ranks, ", tally.decided_resplit,
+              " by as many with another split), ", tally.decided_fresh, " fresh, ", tally.decided_lost,
+              " lost, of all ", tally.decided_unknown, " with commit status unknown; elections ", tally.elections,
+              "; pieces quarantined ", tally.quarantined, "; reports passed on by relays ", tally.relayed,
+              "; runs with an alarm ", tally.alarms, "; jobs given up ", tally.given_up, "; slowest recovery ",
+              tally.slowest_recovery_ms, " ms; slowest commit while all was well ", tally.slowest_commit_ms, " ms\n",
+              result.steps, " steps, ", result.virtual_ms / 1000, " s of virtual time\n");
 }
 
 std::string violation_text(const Outcome& outcome, const std::string& options) {

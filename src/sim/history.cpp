@@ -1,6 +1,7 @@
 #include "sim/history.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace ckpt::sim {
 
@@ -10,6 +11,23 @@ using core::Verdict;
 core::Rank History::world_size(std::uint64_t incarnation) const {
   const auto found = world_sizes_.find(incarnation);
   return found == world_sizes_.end() ? settings_->ranks : found->second;
+}
+
+History::Shards History::main_shards(std::uint64_t incarnation) const {
+  const auto found = main_shards_.find(incarnation);
+  if (found != main_shards_.end() && found->second.size() == world_size(incarnation)) return found->second;
+  Shards all;
+  for (core::Rank rank = 0; rank < world_size(incarnation); ++rank) all.push_back(settings_->main_shard(rank));
+  return all;
+}
+
+bool History::takes_over(std::uint64_t incarnation, CheckpointId checkpoint) const {
+  if (!settings_->resizes) return false;
+  if (world_size(checkpoint) != world_size(incarnation)) return true;
+  const Shards there = main_shards(checkpoint.incarnation()), needed = main_shards(incarnation);
+  return std::any_of(needed.begin(), needed.end(), [&](const std::string& shard) {
+    return std::find(there.begin(), there.end(), shard) == there.end();
+  });
 }
 
 // The newest incarnation that began may have restored the checkpoint with fewer ranks than captured it. The private
@@ -23,14 +41,15 @@ core::Rank History::own_ranks(CheckpointId checkpoint) const {
 }
 
 const History::Shards& History::shards(CheckpointId checkpoint, std::optional<core::Rank> ranks) const {
-  const std::pair key(world_size(checkpoint), ranks.value_or(own_ranks(checkpoint)));
+  const std::pair key(checkpoint.incarnation(), ranks.value_or(own_ranks(checkpoint)));
   const auto [found, is_new] = shards_.try_emplace(key);
-  if (is_new) found->second = settings_->shards(key.first, key.second);
+  if (is_new) found->second = settings_->shards(main_shards(key.first), key.second);
   return found->second;
 }
 
 void History::captured(const PieceInfo& piece) {
-  world_sizes_[piece.checkpoint.incarnation()] = piece.world_size;
+  core::Rank& world_size = world_sizes_[piece.checkpoint.incarnation()];
+  if (std::exchange(world_size, piece.world_size) != piece.world_size) shards_.clear();
   auto& digests = digests_[piece.checkpoint][piece.shard];
   digests.insert(piece.root_digest);
   ranks_disagreed_ = ranks_disagreed_ || digests.size() > 1;
@@ -126,9 +145,11 @@ const std::set<NodeId>& History::hosts(std::uint64_t incarnation) const {
   return found == hosts_.end() ? none : found->second;
 }
 
-void History::decided(std::uint64_t incarnation, const Decision& decision, core::Rank world_size,
-                      core::Rank own_ranks) {
+void History::decided(std::uint64_t incarnation, const Decision& decision, core::Rank world_size, core::Rank own_ranks,
+                      const Shards& main_shards) {
   decisions_[incarnation] = decision;
+  main_shards_[incarnation] = main_shards;
+  shards_.clear();
   world_sizes_[incarnation] = world_size;
   own_ranks_[incarnation] = own_ranks;
   reported_before_ = reported_;

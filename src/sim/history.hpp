@@ -29,6 +29,11 @@ class History {
   const Shards& shards(CheckpointId checkpoint, std::optional<core::Rank> ranks = {}) const;
   core::Rank world_size(std::uint64_t incarnation) const;
   core::Rank world_size(CheckpointId checkpoint) const { return world_size(checkpoint.incarnation()); }
+  // The main shards of the incarnation's ranks, by rank.
+  Shards main_shards(std::uint64_t incarnation) const;
+  // Whether ranks of the incarnation take over shards of the checkpoint: another number of ranks captured it, or one of
+  // them needs a main shard that it does not have. Only if the job resizes.
+  bool takes_over(std::uint64_t incarnation, CheckpointId checkpoint) const;
   // How many private shards belong to the checkpoint: those of the ranks that captured it. If fewer ranks have restored
   // it, only those of these ranks.
   core::Rank own_ranks(CheckpointId checkpoint) const;
@@ -69,7 +74,9 @@ class History {
   const std::set<NodeId>& hosts(std::uint64_t incarnation) const;
 
   // Decisions, in the order in which they were written.
-  void decided(std::uint64_t incarnation, const core::Decision& decision, core::Rank world_size, core::Rank own_ranks);
+  // `main_shards`: of its ranks, as far as the store still has them.
+  void decided(std::uint64_t incarnation, const core::Decision& decision, core::Rank world_size, core::Rank own_ranks,
+               const Shards& main_shards);
   const core::Decision* decision(std::uint64_t incarnation) const;
   // True if the newest incarnation does not build on this checkpoint, because it or an incarnation before it restored
   // an older checkpoint or started anew. A void checkpoint can become valid again: if a node that kept it returns and
@@ -91,9 +98,11 @@ class History {
 
  private:
   const Settings* settings_;
-  mutable std::map<std::pair<core::Rank, core::Rank>, Shards> shards_;  // by world size and number of private shards
-  std::map<std::uint64_t, core::Rank> world_sizes_;                     // by incarnation
-  std::map<std::uint64_t, core::Rank> own_ranks_;  // by incarnation; of the checkpoint that it restored
+  // By incarnation and number of private shards. Empty after each decision.
+  mutable std::map<std::pair<std::uint64_t, core::Rank>, Shards> shards_;
+  std::map<std::uint64_t, core::Rank> world_sizes_;  // by incarnation
+  std::map<std::uint64_t, Shards> main_shards_;      // by incarnation, if it was decided
+  std::map<std::uint64_t, core::Rank> own_ranks_;    // by incarnation; of the checkpoint that it restored
   std::map<CheckpointId, std::map<std::string, std::set<std::uint64_t>>> digests_;
   bool ranks_disagreed_ = false;
   using Holders = std::map<NodeId, TimeMs>;  // when the node lost the piece; has_it if it has the piece

@@ -25,6 +25,7 @@ void Tally::add(const Tally& other) {
   decided_behind += other.decided_behind;
   decided_unknown += other.decided_unknown;
   decided_elastic += other.decided_elastic;
+  decided_resplit += other.decided_resplit;
   elections += other.elections;
   alarms += other.alarms;
   quarantined += other.quarantined;
@@ -174,7 +175,8 @@ const History::Shards& Invariants::with_parity(CheckpointId checkpoint) const {
   const Rank now = history_.world_size(history_.incarnation());
   const Rank then = history_.world_size(checkpoint);
   const bool is_cut_otherwise = world_.settings.parts(0, then) != world_.settings.parts(0, now);
-  const bool is_elsewhere = (world_.settings.elastic && is_cut_otherwise) || (world_.settings.resizes && then != now);
+  const bool is_elsewhere =
+      (world_.settings.elastic && is_cut_otherwise) || history_.takes_over(history_.incarnation(), checkpoint);
   return is_elsewhere ? none : history_.shards(checkpoint);
 }
 
@@ -353,8 +355,8 @@ void Invariants::restore_offered(const Machine& machine, std::uint64_t instance,
   };
   const CheckpointId checkpoint = ready.decision.checkpoint;
   const Rank then = history_.world_size(checkpoint), now = history_.world_size(ready.incarnation);
-  if (world_.settings.resizes && then != now) {
-    const auto expected = world_.settings.taken_by(ready.rank, then, now);
+  if (history_.takes_over(ready.incarnation, checkpoint)) {
+    const auto expected = world_.settings.taken_by(ready.rank, history_.main_shards(checkpoint.incarnation()), now);
     std::set<std::string> offered;
     const auto offer = [&](const SlotRef& ref) { check(ref, *offered.insert(ref.shard).first); };
     offer(ready.private_.slot);
@@ -366,8 +368,7 @@ void Invariants::restore_offered(const Machine& machine, std::uint64_t instance,
     }
     return;
   }
-  const auto parts = parts_of(world_.settings.main_shard(ready.rank),
-                              world_.settings.parts(ready.rank, history_.world_size(checkpoint)));
+  const auto parts = parts_of(trainer->main_shard, world_.settings.parts(ready.rank, history_.world_size(checkpoint)));
   if (ready.main.size() != parts.size()) {
     throw Violation{"I1", text("rank ", ready.rank, " on node ", machine.id, " is offered ", ready.main.size(), " of ",
                                parts.size(), " parts")};

@@ -42,6 +42,7 @@ struct Tally {
   std::uint64_t decided_fresh = 0, decided_restore = 0, decided_lost = 0;
   std::uint64_t decided_behind = 0, decided_unknown = 0;
   std::uint64_t decided_elastic = 0;  // restores of a checkpoint that another number of ranks captured
+  std::uint64_t decided_resplit = 0;  // or as many, which had split the state in another way
   std::uint64_t elections = 0;
   std::uint64_t alarms = 0;  // runs in which silent corruption was reported
   std::uint64_t quarantined = 0;

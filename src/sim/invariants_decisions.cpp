@@ -91,8 +91,9 @@ const History::Shards& Invariants::needed(CheckpointId checkpoint, const Incarna
 // Only the rank assignments of the last incarnation show that.
 bool Invariants::may_be_a_fraction(CheckpointId checkpoint, const IncarnationRecord& before, Rank world_size) const {
   const Rank captured_by = history_.world_size(checkpoint);
-  const bool is_as_now = captured_by == world_size && needed(checkpoint, before, world_size).size() ==
-                                                          history_.shards(checkpoint, world_size).size();
+  const bool is_as_now =
+      captured_by == world_size && !world_.launcher.has_resplit() &&
+      needed(checkpoint, before, world_size).size() == history_.shards(checkpoint, world_size).size();
   // If ranks take over shards, the rank assignments name only the shards of that incarnation, and of what it restored.
   const bool names_all = !world_.settings.resizes || checkpoint == before.restored ||
                          checkpoint.incarnation() == before.assignments.incarnation;
@@ -230,7 +231,11 @@ void Invariants::check_decision(const IncarnationRecord& before, const Incarnati
   Decision with_cuts = decision;
   with_cuts.cuts = assignment_table.cuts();
   tally_.decided_elastic += gives_state && history_.world_size(checkpoint) != now.world_size;
-  history_.decided(now.incarnation, with_cuts, now.world_size, now.restored_ranks);
+  History::Shards main_shards;
+  for (const RankAssignment& each : assignment_table.assignments()) main_shards.push_back(each.main_shard);
+  history_.decided(now.incarnation, with_cuts, now.world_size, now.restored_ranks, main_shards);
+  tally_.decided_resplit += gives_state && history_.world_size(checkpoint) == now.world_size &&
+                            history_.takes_over(now.incarnation, checkpoint);
   for (const Member& member : assignment_table.members()) history_.hosted(now.incarnation, member.node);
   tally_.decided_fresh += decision.verdict == Verdict::fresh;
   tally_.decided_restore += gives_state;

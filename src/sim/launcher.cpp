@@ -95,8 +95,9 @@ void Launcher::state_is_lost() {
   if (world_.settings.can_rejoin()) restart();
 }
 
-void Launcher::restart_with(Rank ranks) {
+void Launcher::restart_with(Rank ranks, unsigned split) {
   next_ranks_ = ranks;
+  next_split_ = split;
   restart();
 }
 
@@ -138,6 +139,8 @@ void Launcher::launch_all() {
   }
   ++launch_;
   ranks_ = next_ranks_;
+  split_ = next_split_;
+  has_resplit_ = has_resplit_ || split_ != 0;
   stopping_ = false;
   arrived_.clear();
   failures_.clear();

@@ -24,8 +24,9 @@ class Launcher {
   explicit Launcher(World& world);
 
   void start();
-  void restart();                                      // restarts the whole job
-  void restart_with(Rank ranks);                       // the job has so many ranks from its next restart on
+  void restart();  // restarts the whole job
+  // The job has so many ranks from its next restart on, which split the state in this way; see Settings::main_shard().
+  void restart_with(Rank ranks, unsigned split);
   void leave_some_behind() { leaves_behind_ = true; }  // the next restart fails to kill some trainers
 
   // Trainers and machines call these.
@@ -38,9 +39,11 @@ class Launcher {
   void look_away(TimeMs for_ms);
   void next_dies_in_restore() { next_dies_in_restore_ = true; }  // the next rank that is started anew
 
-  int launch() const { return launch_; }   // a launch is one start of the job; they are numbered from 1
-  Rank ranks() const { return ranks_; }    // number of ranks in this launch
-  std::vector<Trainer*> trainers() const;  // the living trainers of this launch
+  int launch() const { return launch_; }  // a launch is one start of the job; they are numbered from 1
+  Rank ranks() const { return ranks_; }   // number of ranks in this launch
+  unsigned split() const { return split_; }
+  bool has_resplit() const { return has_resplit_; }  // some launch has split the state in another way than the first
+  std::vector<Trainer*> trainers() const;            // the living trainers of this launch
   bool is_between_launches() const { return stopping_; }
   bool is_joining() const;                       // some trainer of this launch does not train yet
   bool is_newest(std::uint64_t instance) const;  // it is the last trainer of its rank that this launch has started
@@ -69,6 +72,8 @@ class Launcher {
   World& world_;
   Rank ranks_;
   Rank next_ranks_;  // number of ranks in the next launch
+  unsigned split_ = 0, next_split_ = 0;
+  bool has_resplit_ = false;
   int launch_ = 0;
   bool stopping_ = false;
   bool leaves_behind_ = false;

@@ -18,8 +18,9 @@ NodeId draw_nodes(Random& random) {
 
 }  // namespace
 
-std::string Settings::main_shard(Rank rank) const {
+std::string Settings::main_shard(Rank rank, unsigned split) const {
   if (elastic) return "model0";
+  if (split != 0) return "rank" + std::to_string(rank) + ".split" + std::to_string(split);
   return sharers == 1 ? "rank" + std::to_string(rank) + ".main" : "model" + std::to_string(rank / sharers);
 }
 
@@ -40,20 +41,22 @@ std::uint64_t part_bytes(std::uint64_t main, std::uint32_t index, std::uint32_t 
   return of == 1 ? main : main ^ mix(hash_of("part"), index);
 }
 
-std::vector<std::string> Settings::shards(Rank world_size, Rank own) const {
+std::vector<std::string> Settings::shards(const std::vector<std::string>& main_shards, Rank own) const {
   std::vector<std::string> all;
+  const auto world_size = static_cast<Rank>(main_shards.size());
   for (Rank rank = 0; rank < world_size; ++rank) {
     if (elastic ? rank == 0 : rank % sharers == 0) {
-      for (const std::string& part : core::parts_of(main_shard(rank), parts(rank, world_size))) all.push_back(part);
+      for (const std::string& part : core::parts_of(main_shards[rank], parts(rank, world_size))) all.push_back(part);
     }
     if (rank < own) all.push_back(private_shard(rank));
   }
   return all;
 }
 
-std::set<std::string> Settings::taken_by(Rank rank, Rank then, Rank now) const {
+std::set<std::string> Settings::taken_by(Rank rank, const std::vector<std::string>& main_shards, Rank now) const {
   std::set<std::string> taken;
-  for (Rank other = rank; other < then; other += now) taken.insert({main_shard(other), private_shard(other)});
+  for (Rank other = rank; other < main_shards.size(); other += now)
+    taken.insert({main_shards[other], private_shard(other)});
   if (taken.empty()) taken.insert(private_shard(0));
   return taken;
 }

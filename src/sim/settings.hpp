@@ -21,8 +21,9 @@ struct Settings {
   Rank ranks = 3;        // 1 or 2 per node; if fewer than nodes, the other nodes have no ranks
   Rank sharers = 1;      // how many ranks have the same main shard (data parallelism)
   bool elastic = false;  // all ranks have one main shard, and the job may restart with another number of ranks
-  // Each rank has a main shard of its own, and the job may restart with another number of ranks, which take over the
-  // shards. Not together with `elastic`.
+  // Each rank has a main shard of its own, and the job may restart with another number of ranks, or with as many that
+  // split the state in another way: their main shards have other names. They take over the shards. Not together with
+  // `elastic`.
   bool resizes = false;
   // Nodes repeat updates instead of fetching main shards, where they can. Each rank has a main shard of its own then.
   bool recomputes = false;
@@ -55,15 +56,15 @@ struct Settings {
   Defect defect = Defect::none;
   TimeMs fault_gap_ms = 4000;  // longest time from one fault to the next
 
-  std::string main_shard(Rank rank) const;
-  std::uint32_t parts(Rank rank, Rank world_size) const;  // into how many parts the rank's main shard is cut
+  std::string main_shard(Rank rank, unsigned split = 0) const;  // `split`: not 0 only if `resizes`
+  std::uint32_t parts(Rank rank, Rank world_size) const;        // into how many parts the rank's main shard is cut
   std::string private_shard(Rank rank) const;
-  // The shards that the rank takes over if the job has `now` ranks, and `then` ranks captured the checkpoint. Only if
-  // `resizes`.
-  std::set<std::string> taken_by(Rank rank, Rank then, Rank now) const;
-  // The names of what a job of `world_size` ranks captures: the parts of main shards, and the private shards of the
-  // first `own` ranks. Each name is listed once.
-  std::vector<std::string> shards(Rank world_size, Rank own) const;
+  // The shards that the rank takes over if the job has `now` ranks, and ranks with these main shards captured the
+  // checkpoint. Only if `resizes`.
+  std::set<std::string> taken_by(Rank rank, const std::vector<std::string>& main_shards, Rank now) const;
+  // The names of what a job captures whose ranks have these main shards: the parts of main shards, and the private
+  // shards of the first `own` ranks. Each name is listed once.
+  std::vector<std::string> shards(const std::vector<std::string>& main_shards, Rank own) const;
 };
 
 // The number that stands for the bytes of a part, if `main` stands for the bytes of the whole main shard.

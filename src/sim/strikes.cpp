@@ -3,6 +3,7 @@
 #include <set>
 
 #include "sim/faults.hpp"
+#include "sim/random.hpp"
 #include "sim/world.hpp"
 
 namespace ckpt::sim {
@@ -44,8 +45,15 @@ bool Faults::change_world_size() {
   if (world_.launcher.is_between_launches()) return false;
   const Rank ranks = world_.launcher.ranks();
   const auto most = std::max<std::int64_t>(3, 2 * world_.settings.ranks);
-  const auto other = static_cast<Rank>(world_.random.between(1, most - 1));
-  world_.launcher.restart_with(other < ranks ? other : other + 1);
+  const auto drawn = static_cast<Rank>(world_.random.between(1, most - 1));
+  const Rank other = drawn < ranks ? drawn : drawn + 1;
+  // In half of the restarts of jobs that resize, the ranks split the state in another way, and in half of these they
+  // are as many.
+  const unsigned split = world_.launcher.split();
+  Random splitting(
+      mix(world_.settings.seed, mix(hash_of("split"), static_cast<std::uint64_t>(world_.launcher.launch()))));
+  const bool is_resplit = world_.settings.resizes && splitting.chance(500);
+  world_.launcher.restart_with(is_resplit && splitting.chance(500) ? ranks : other, is_resplit ? 1 - split : split);
   return true;
 }
 

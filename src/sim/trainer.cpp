@@ -21,10 +21,11 @@ Trainer::Trainer(World& world, std::uint64_t its_instance, int its_launch, Rank 
       launch(its_launch),
       rank(its_rank),
       world_size(its_world_size),
+      main_shard(world.settings.main_shard(rank, world.launcher.split())),
       node(its_node),
       world_(world),
       kept_(its_kept) {
-  main_ = mix(hash_of(world.settings.main_shard(rank)), mix(hash_of("initial"), static_cast<std::uint64_t>(launch)));
+  main_ = mix(hash_of(main_shard), mix(hash_of("initial"), static_cast<std::uint64_t>(launch)));
   private_ = mix(hash_of(world.settings.private_shard(rank)), static_cast<std::uint64_t>(launch));
   if (!kept_) return;
   main_ = kept_->main;
@@ -238,7 +239,8 @@ void Trainer::heed(const std::string& refusal) {
   constexpr std::string_view before = "are of a job of ";
   const auto found = refusal.find(before);
   if (found != std::string::npos && launch == world_.launcher.launch())
-    world_.launcher.restart_with(static_cast<Rank>(std::stoul(refusal.substr(found + before.size()))));
+    world_.launcher.restart_with(static_cast<Rank>(std::stoul(refusal.substr(found + before.size()))),
+                                 world_.launcher.split());
 }
 
 // ---- Training ----

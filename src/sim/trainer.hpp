@@ -38,6 +38,7 @@ class Trainer {
   const int launch;  // the launch that it belongs to (launcher.hpp)
   const Rank rank;
   const Rank world_size;
+  const std::string main_shard;
   const NodeId node;
 
   void start();
