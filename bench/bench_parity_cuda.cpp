@@ -2,6 +2,8 @@
 // rates with those of copies:
 // - XOR and Reed-Solomon: a copy within the device, by bytes read and written
 // - encoding: a copy of its sources to pinned host memory
+// - a row of parity as jobs make it, with the digests of all sources: a copy within the device, by bytes read and
+// written
 // - digests alone, and packing (a copy with digests): a copy within the device. Both in launches of a sub-buffer's
 //   size and in large ones
 //
@@ -24,6 +26,7 @@
 #include "bench/comparison.hpp"
 #include "bench/parts.hpp"
 #include "kernels/digest_cuda.hpp"
+#include "kernels/encode_cuda.hpp"
 #include "kernels/parity_cuda.hpp"
 
 namespace {
@@ -290,6 +293,27 @@ void measure_encoding(std::size_t data, std::size_t parity, cudaStream_t stream)
   compare("encode_gpu_vs_copy_to_host" + suffix, stream, data * piece_bytes, encode, piece_bytes, copy_to_host);
 }
 
+// One row of parity, with the proof of what it was made from.
+void measure_proved(std::size_t data, std::size_t row, cudaStream_t stream) {
+  const std::string name = (row == 0 ? "xor" : "rs") + std::string("_with_digests_gpu_k") + std::to_string(data);
+  if (!has_room(name, (data + 3) * piece_bytes)) return;
+  std::vector<DeviceMemory> pieces;
+  device::EncodeJob job{};
+  for (std::size_t i = 0; i < data; ++i) {
+    pieces.push_back(random_piece(i, stream));
+    job.sources[i] = {reinterpret_cast<const unsigned char*>(pieces.back().get()), piece_bytes};
+    job.coefficients[i] = ErasureCode::coefficient(row, i);
+  }
+  job.source_count = static_cast<std::uint32_t>(data);
+  const DeviceMemory parity = device_memory(piece_bytes);
+  const DeviceMemory digests = device_memory(leaf_count(piece_bytes) * (data + 1) * sizeof(std::uint64_t));
+  job.parity = reinterpret_cast<unsigned char*>(parity.get());
+  job.digests = reinterpret_cast<std::uint64_t*>(digests.get());
+  const auto encode = [&] { check(device::encode(job, row == 0, leaf_count(piece_bytes), stream), "encode"); };
+  const auto copy_within = [&] { copy(parity.get(), pieces[0].get(), piece_bytes, cudaMemcpyDeviceToDevice, stream); };
+  compare(name, stream, (data + 1) * piece_bytes, encode, 2 * piece_bytes, copy_within);
+}
+
 // ---- All of it ----
 
 std::string version_text(int version) {
@@ -328,6 +352,9 @@ void measure(ckpt::bench::Parts& parts, cudaStream_t stream) {
     parts.run("XOR of " + std::to_string(data), [&] { measure_encoding(data, 1, stream); });
   for (const std::size_t parity : {2, 4})
     parts.run("Reed-Solomon with " + std::to_string(parity) + " rows", [&] { measure_encoding(6, parity, stream); });
+  for (const std::size_t data : {3, 7})
+    for (const std::size_t row : {0, 1})
+      parts.run("parity of " + std::to_string(data) + " with digests", [&] { measure_proved(data, row, stream); });
   for (const bool packs : {false, true}) {
     const std::string name = packs ? "pack_gpu" : "digest_gpu", what = packs ? "packing" : "digests";
     parts.run(what + " of pieces", [&] { measure_digests(name, piece_bytes, packs, stream); });

@@ -4,7 +4,7 @@
 
 namespace ckpt::kernels::device {
 
-// A block packs or unpacks one leaf, or digests it.
+// A block packs, unpacks, digests or encodes one leaf.
 inline constexpr unsigned pack_threads_per_block = 256;
 
 // Few, because a kernel with many registers gets whole blocks of them or none.

@@ -193,18 +193,23 @@ CKPT_ON_DEVICE WholeSums move_whole_rounds(const WholeLeaf& leaf, const RoundKey
   return sums;
 }
 
-// Returns a lane's accumulator of a leaf of more than 240 bytes, once all of its rounds are summed up.
-template <Direction direction>
-CKPT_ON_DEVICE std::uint64_t accumulator(const SegmentsJob& leaf, const DigestKeys& keys, const RoundSums& sums,
-                                         unsigned lane) {
-  const std::uint64_t stripes = stripe_count(leaf);
+// Returns a lane's accumulator of a leaf of more than 240 bytes, once all of its rounds are summed up. `last`: those 16
+// bytes of the leaf's last 64 that have the words of the lane and of its neighbour.
+CKPT_ON_DEVICE std::uint64_t accumulator(std::uint64_t stripes, const Vector& last, const DigestKeys& keys,
+                                         const RoundSums& sums, unsigned lane) {
   const auto whole_rounds = static_cast<unsigned>(stripes / stripes_per_block);
   std::uint64_t sum = first_accumulator(lane);
   for (unsigned round = 0; round < whole_rounds; ++round)
     sum = scrambled(sum + sums[round][lane], keys.words[stripes_per_block + lane]);
   if (stripes % stripes_per_block != 0) sum += sums[whole_rounds][lane];
-  const Vector last = bytes_at<direction>(leaf, leaf.length_bytes - stripe_bytes + lane / 2 * vector_bytes);
   return accumulated(sum, last, lane, keys.last[lane]);
+}
+
+template <Direction direction>
+CKPT_ON_DEVICE std::uint64_t accumulator(const SegmentsJob& leaf, const DigestKeys& keys, const RoundSums& sums,
+                                         unsigned lane) {
+  const Vector last = bytes_at<direction>(leaf, leaf.length_bytes - stripe_bytes + lane / 2 * vector_bytes);
+  return accumulator(stripe_count(leaf), last, keys, sums, lane);
 }
 
 // Returns the digest of a leaf of at most 240 bytes. `bytes`: room for short_leaf_bytes bytes, aligned to vectors. It

@@ -30,6 +30,8 @@ class Limits:
 LIMITS = {
     "ckpt_pack": Limits(64, 4),
     "ckpt_unpack": Limits(48, 4),
+    "ckpt_encode_plain": Limits(184, 4),
+    "ckpt_encode_any": Limits(248, 4),
     "encode<1, plain>": Limits(64, 4),
     "encode<2, plain>": Limits(96, 4),
     "encode<3, plain>": Limits(128, 4),

@@ -30,15 +30,16 @@ TransferOrders::TransferOrders(const Dependencies& deps)
 }
 
 // A further source joins this list. GPU replication and repeated updates save the transfer from a peer, so they come
-// before that.
+// before that. Parity that a GPU makes saves encoding, so GPU replication comes before coding, too.
 void TransferOrders::use(net::Transport& transport) {
   transport_ = std::make_shared<TransportPort>(transport);
   std::vector<std::unique_ptr<ReplicaSource>> sources;
   sources.push_back(std::make_unique<StorageReader>(storage_ ? &*storage_ : nullptr, deps_.queue));
-  sources.push_back(std::make_unique<CodingSource>(
+  auto coding = std::make_unique<CodingSource>(
       CodingJob::Dependencies{deps_.peers.own_node(), deps_.index, deps_.digests, deps_.buffers, transport_},
-      deps_.queue));
-  sources.push_back(std::make_unique<GpuSource>(replications_, deps_.digests, deps_.queue, transport_));
+      deps_.queue);
+  sources.push_back(std::make_unique<GpuSource>(replications_, deps_.digests, deps_.queue, transport_, *coding));
+  sources.push_back(std::move(coding));
   auto peer = std::make_unique<PeerSource>(deps_.digests, deps_.queue, transport_, deps_.index, deps_.arriving);
   if (deps_.options.recomputes()) {
     sources.push_back(std::make_unique<RecomputeSource>(

@@ -180,6 +180,7 @@ struct ReceiveBufferHeader {
   std::uint64_t capacity_bytes[receive_buffer_places_max];
   std::uint64_t incarnation;  // the job's incarnation that the file belongs to
   std::uint32_t member;       // this rank's number in the group
+  std::uint32_t rows;         // of parity, if the rank's GPU makes parity; 0: pieces arrive
   alignas(8) Word64 ready;    // the agent stores 1 here once the places and their capacities exist
 
   // What has arrived from one rank of the group. The trainer writes it.

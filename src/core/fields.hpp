@@ -259,6 +259,7 @@ void visit_fields(auto& v, Is<ReplicationGroup> auto& group) {
   v.field("members", group.members);
   v.field("member", group.member);
   v.field("refusal", group.refusal);
+  v.field("rows", group.rows);
 }
 
 void visit_fields(auto& v, Is<Admission> auto& admission) {

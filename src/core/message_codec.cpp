@@ -11,7 +11,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "integers are copied as they lie in memory");
 
-constexpr std::uint8_t format = 13;
+constexpr std::uint8_t format = 14;
 constexpr std::size_t text_bytes_max = 64u << 10;
 
 class BinaryWriter {
@@ -129,7 +129,9 @@ class BinaryReader {
   void field(const char*, ReplicationGroup& group) {
     visit_fields(*this, group);
     const std::size_t members = group.members.size();
-    good_ = good_ && (members == 0 || (members >= 2 && members <= replication_members_max && group.member < members));
+    good_ = good_ && (members == 0 ? group.rows == 0
+                                   : members >= 2 && members <= replication_members_max && group.member < members &&
+                                         group.rows <= placement::max_parity_rows && group.rows < members);
   }
   void field(const char*, ParityManifest& parity_manifest) {
     visit_fields(*this, parity_manifest);

@@ -122,7 +122,8 @@ struct Refusal {
   bool operator==(const Refusal&) const = default;
 };
 
-// One rank of a replication group, the ranks that copy their pieces from GPU to GPU to each other.
+// One rank of a replication group, the ranks that copy their pieces from GPU to GPU to each other, or make their nodes'
+// parity from them.
 struct ReplicationMember {
   NodeId node = 0;
   Rank rank = 0;
@@ -131,9 +132,11 @@ struct ReplicationMember {
 };
 inline constexpr std::size_t replication_members_max = 32;
 struct ReplicationGroup {
-  std::vector<ReplicationMember> members;  // by rank; empty: pieces go from host to host
-  std::uint32_t member = 0;                // the index of this rank in `members`
-  std::string refusal;                     // why `members` is empty
+  // By rank, or with parity in the order of the parity group. Empty: pieces go from host to host.
+  std::vector<ReplicationMember> members;
+  std::uint32_t member = 0;  // the index of this rank in `members`
+  std::string refusal;       // why `members` is empty
+  std::uint32_t rows = 0;    // rows of parity that the members' GPUs make; 0: they copy whole pieces
   bool operator==(const ReplicationGroup&) const = default;
 };
 

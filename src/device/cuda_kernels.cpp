@@ -1,8 +1,9 @@
 #include "device/cuda_kernels.hpp"
 
+#include <algorithm>
+
 #include "kernels/capture_kernels.hpp"
 #include "kernels/launch.hpp"
-#include "kernels/pack_body.hpp"
 
 namespace ckpt::device {
 namespace {
@@ -10,13 +11,18 @@ namespace {
 using namespace kernels::device;
 
 // Starts a block of threads for each leaf.
-void launch(CUfunction function, const SegmentsJob& range, CUdeviceptr digests, CUstream stream) {
-  const std::uint64_t leaves = kernels::leaf_count(range.length_bytes);
+template <class Job>
+void launch(CUfunction function, Job job, std::uint64_t leaves, CUstream stream) {
   if (leaves == 0) return;
-  PackJob job{range, reinterpret_cast<std::uint64_t*>(digests), make_digest_keys()};
+  job.keys = make_digest_keys();
   void* arguments[] = {&job};
   CKPT_CUDA(cuLaunchKernel, function, static_cast<unsigned>(leaves), 1, 1, pack_threads_per_block, 1, 1, 0, stream,
             arguments, nullptr);
+}
+
+void launch(CUfunction function, const SegmentsJob& range, CUdeviceptr digests, CUstream stream) {
+  launch(function, PackJob{range, reinterpret_cast<std::uint64_t*>(digests), {}},
+         kernels::leaf_count(range.length_bytes), stream);
 }
 
 }  // namespace
@@ -26,6 +32,8 @@ CudaKernels::CudaKernels() {
     CKPT_CUDA(cuModuleLoadData, &module_, capture_kernels_ptx);
   CKPT_CUDA(cuModuleGetFunction, &pack_, module_, "ckpt_pack");
   CKPT_CUDA(cuModuleGetFunction, &unpack_, module_, "ckpt_unpack");
+  CKPT_CUDA(cuModuleGetFunction, &encode_plain_, module_, "ckpt_encode_plain");
+  CKPT_CUDA(cuModuleGetFunction, &encode_any_, module_, "ckpt_encode_any");
 }
 
 void CudaKernels::pack(const SegmentsJob& range, CUdeviceptr digests, CUstream stream) const {
@@ -34,6 +42,12 @@ void CudaKernels::pack(const SegmentsJob& range, CUdeviceptr digests, CUstream s
 
 void CudaKernels::unpack(const SegmentsJob& range, CUdeviceptr digests, CUstream stream) const {
   launch(unpack_, range, digests, stream);
+}
+
+void CudaKernels::encode(EncodeJob job, std::uint64_t leaves, CUstream stream) const {
+  const bool is_plain = std::all_of(job.coefficients, job.coefficients + job.source_count,
+                                    [](std::uint8_t coefficient) { return coefficient == 1; });
+  launch(is_plain ? encode_plain_ : encode_any_, job, leaves, stream);
 }
 
 }  // namespace ckpt::device

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "device/cuda_driver.hpp"
-#include "kernels/segments_body.hpp"
+#include "kernels/encode_body.hpp"
 
 namespace ckpt::device {
 
@@ -21,9 +21,12 @@ class CudaKernels {
   void pack(const kernels::device::SegmentsJob& range, CUdeviceptr digests, CUstream stream) const;
   void unpack(const kernels::device::SegmentsJob& range, CUdeviceptr digests, CUstream stream) const;
 
+  // Makes `leaves` leaves of parity, and digests them and what they are made from. Sets the keys of the job.
+  void encode(kernels::device::EncodeJob job, std::uint64_t leaves, CUstream stream) const;
+
  private:
   CUmodule module_ = nullptr;
-  CUfunction pack_ = nullptr, unpack_ = nullptr;
+  CUfunction pack_ = nullptr, unpack_ = nullptr, encode_plain_ = nullptr, encode_any_ = nullptr;
 };
 
 }  // namespace ckpt::device

@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "device/cuda_copy.hpp"
+#include "gpu_replication/parity_place.hpp"
 
 namespace ckpt::device {
 
@@ -13,7 +14,9 @@ CudaExchange::CudaExchange(std::shared_ptr<NcclComm> comm, const Settings& setti
     : member_(static_cast<std::uint32_t>(comm->rank())),
       settings_(settings),
       memory_(std::max(settings.reserved_bytes, 1 + static_cast<std::uint64_t>(comm->ranks()))),
-      comm_(std::move(comm)) {}
+      comm_(std::move(comm)) {
+  if (settings.makes_parity) kernels_.emplace();
+}
 
 CudaExchange::~CudaExchange() { comm_->abort(); }
 
@@ -39,21 +42,14 @@ void CudaExchange::greet() {
   has_greeted_ = true;
 }
 
-// Returns where a chunk lies in the step's sub-buffers. The member's own chunk has the first place.
-CUdeviceptr CudaExchange::place(std::uint64_t step, const schedule::ExchangeTransfer& transfer) {
-  const std::uint32_t of_peer = std::max(transfer.peer + (transfer.peer < member_ ? 1 : 0), 1u);
-  return stage(step).data + (transfer.is_send ? 0 : of_peer * plan_->chunk_bytes());
-}
-
 void CudaExchange::make_stages() {
   stages_.clear();
-  const std::uint64_t stage_bytes = plan_->chunk_bytes() * plan_->places();
   for (std::uint64_t i = 0; i < plan_->buffers(); ++i)
-    stages_.push_back({memory_.pointer() + i * stage_bytes, Event(), Event(), Event()});
+    stages_.push_back({memory_.pointer() + i * plan_->step_bytes(), Event(), Event(), Event()});
 }
 
 void CudaExchange::begin(schedule::ExchangePlan plan, Fill fill, std::vector<std::byte*> to) {
-  const std::uint64_t needed_bytes = plan.chunk_bytes() * plan.places() * plan.buffers();
+  const std::uint64_t needed_bytes = plan.step_bytes() * plan.buffers();
   if (needed_bytes > memory_.size_bytes())
     throw Failure(CKPT_ERR_INTERNAL, "GPU replication needs " + size_text(needed_bytes) +
                                          " of GPU memory for its chunks, but reserved only " +
@@ -93,8 +89,8 @@ void CudaExchange::fill() {
   if (!may_fill()) return;
   for (const auto& transfer : plan_->step(member_, filling_)) {
     if (!transfer.is_send || transfer.size_bytes == 0) continue;
-    fill_(transfer.first_byte, transfer.size_bytes, place(filling_, transfer), fill_stream_);
-    break;  // the same chunk for all
+    fill_(transfer.first_byte, transfer.size_bytes, place(filling_, transfer.place), fill_stream_);
+    if (plan_->parity() == nullptr) break;  // the same chunk for all
   }
   stage(filling_).filled.record(fill_stream_);
   ++filling_;
@@ -111,7 +107,7 @@ void CudaExchange::issue_step() {
   std::vector<NcclComm::Transfer> transfers;
   for (const auto& transfer : plan_->step(member_, issued_))
     transfers.push_back({transfer.is_send ? NcclComm::Transfer::Kind::send : NcclComm::Transfer::Kind::receive,
-                         static_cast<int>(transfer.peer), place(issued_, transfer), transfer.crossing_bytes()});
+                         static_cast<int>(transfer.peer), place(issued_, transfer.place), transfer.crossing_bytes()});
   issue(transfers);
   ++issued_;
 }
@@ -130,10 +126,36 @@ void CudaExchange::cross() {
   ++crossed_;
 }
 
+// Makes the parity in the first place, whose chunk has been sent. The digests come after all places.
+void CudaExchange::encode(const schedule::EncodingStep& made) {
+  constexpr std::uint64_t leaf_bytes = kernels::leaf_size_bytes;
+  if (made.size_bytes == 0 || to_[member_] == nullptr) return;
+  const CUdeviceptr parity = place(crossed_, 0), digests = place(crossed_, plan_->places());
+  kernels::device::EncodeJob job{};
+  for (const auto& source : made.sources) {
+    const std::uint32_t column = job.source_count++;
+    job.sources[column] = {reinterpret_cast<const unsigned char*>(place(crossed_, source.place)), source.size_bytes};
+    job.coefficients[column] = kernels::ErasureCode::coefficient(made.row, column);
+  }
+  job.parity = reinterpret_cast<unsigned char*>(parity);
+  job.digests = reinterpret_cast<std::uint64_t*>(digests);
+  const std::uint64_t leaves = made.size_bytes / leaf_bytes;
+  kernels_->encode(job, leaves, copy_stream_);
+  const schedule::ParityPlace to(*plan_->parity(), member_);
+  const std::uint64_t first = to.digests_at(made.first_byte / leaf_bytes);
+  copy_to_host(to_[member_] + made.first_byte, parity, made.size_bytes, copy_stream_);
+  copy_to_host(to_[member_] + first, digests, to.digests_at(made.first_byte / leaf_bytes + leaves) - first,
+               copy_stream_);
+}
+
 void CudaExchange::copy_out() {
+  if (plan_->parity() != nullptr) {
+    encode(plan_->encoding(member_, crossed_));
+    return stage(crossed_).received.record(copy_stream_);
+  }
   for (const auto& transfer : plan_->step(member_, crossed_))
     if (!transfer.is_send && transfer.size_bytes != 0 && to_[transfer.peer] != nullptr)
-      copy_to_host(to_[transfer.peer] + transfer.first_byte, place(crossed_, transfer), transfer.size_bytes,
+      copy_to_host(to_[transfer.peer] + transfer.first_byte, place(crossed_, transfer.place), transfer.size_bytes,
                    copy_stream_);
   stage(crossed_).received.record(copy_stream_);
 }

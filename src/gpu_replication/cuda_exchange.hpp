@@ -6,6 +6,9 @@
 //    cross stream:          [cross 0 ][cross 1 ]...                sub-buffers -> sub-buffers of others; by NCCL
 //    copy stream:                     [copy out 0][copy out 1]...  sub-buffers -> host memory; by a copy engine
 //
+// In a group with parity, the copy stream first makes a chunk of this member's parity from the chunks that have
+// arrived. The copy engine copies this chunk and its digests (parity_place.hpp), and not what arrived.
+//
 // It enqueues only work that can begin at once, and a step only after the step before has crossed. Work that waits on a
 // stream may block training's own work (CUDA_DEVICE_MAX_CONNECTIONS). Then two members might wait for each other for
 // ever: on each, a chunk waits behind a collective of training, which needs the other member. A member that did not
@@ -26,6 +29,7 @@
 #include "base/clock.hpp"
 #include "device/cuda_drain.hpp"
 #include "device/cuda_handles.hpp"
+#include "device/cuda_kernels.hpp"
 #include "gpu_replication/nccl_comm.hpp"
 #include "src/gpu_replication/exchange.hpp"
 
@@ -36,6 +40,7 @@ class CudaExchange {
   struct Settings {
     std::uint64_t reserved_bytes = 128u << 20;  // device memory for the sub-buffers; no plan may need more
     std::int64_t step_timeout_ms = 10'000;      // how long an allowed step may make no progress
+    bool makes_parity = false;                  // the plans are of a group with parity
   };
   // `comm`: a communicator whose ranks are the members, with the same numbers. Throws Failure.
   CudaExchange(std::shared_ptr<NcclComm> comm, const Settings& settings);
@@ -55,7 +60,8 @@ class CudaExchange {
   using Fill = std::function<void(std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to, CUstream stream)>;
   // Begins an exchange. The previous exchange must be over(), and meet() must have returned true. The piece of member i
   // goes to `to[i]`: pinned memory that the caller keeps until the exchange is over. If `to[i]` is null, the piece is
-  // dropped. No step is issued before the caller allows it with allow().
+  // dropped. With parity, this member's parity goes to `to` of this member, as ParityPlace says. No step is issued
+  // before the caller allows it with allow().
   void begin(schedule::ExchangePlan plan, Fill fill, std::vector<std::byte*> to);
   // Allows the first `steps` steps to be issued. Earlier permissions stay.
   void allow(std::uint64_t steps);
@@ -79,11 +85,13 @@ class CudaExchange {
  private:
   // The sub-buffers of one step.
   struct Stage {
-    CUdeviceptr data;  // one place after the other: this member's chunk, then one for each other member
+    CUdeviceptr data;  // one place after the other (ExchangeTransfer::place), then digests
     Event filled, crossed, received;
   };
   Stage& stage(std::uint64_t step) { return stages_[step % stages_.size()]; }
-  CUdeviceptr place(std::uint64_t step, const schedule::ExchangeTransfer& transfer);
+  CUdeviceptr place(std::uint64_t step, std::uint32_t number) {
+    return stage(step).data + number * plan_->chunk_bytes();
+  }
   void greet();
   void make_stages();
   bool may_fill() const;
@@ -93,6 +101,7 @@ class CudaExchange {
   void cross();
   bool has_crossed(const Event& end);
   void copy_out();
+  void encode(const schedule::EncodingStep& made);
   void land();
   std::uint64_t progress() const { return filling_ + filled_ + issued_ + crossed_ + received_; }
 
@@ -112,6 +121,7 @@ class CudaExchange {
   // What the GPU works with. It is destroyed after comm_ has ended NCCL, because freeing waits for what NCCL has on the
   // GPU.
   DeviceMemory memory_;
+  std::optional<CudaKernels> kernels_;  // only with parity
   BackgroundStream fill_stream_, cross_stream_, copy_stream_;
   Event greeted_;
   std::vector<Stage> stages_;

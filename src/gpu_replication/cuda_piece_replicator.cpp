@@ -79,7 +79,9 @@ CudaPieceReplicator::CudaPieceReplicator(int ordinal, const Group& group, const 
   const auto pinned = std::make_shared<PinnedReceiveBuffers>(ordinal, std::move(failed));
   pinned->pin(receive_buffers);
   const CudaReplicator::Settings replication_settings{
-      {settings.reserved_bytes, settings.step_timeout_ms}, settings.meet_timeout_ms, settings.end_timeout_ms};
+      {settings.reserved_bytes, settings.step_timeout_ms, group.makes_parity},
+      settings.meet_timeout_ms,
+      settings.end_timeout_ms};
   replicator_ = std::make_unique<CudaReplicator>(
       ordinal, CudaReplicator::Group{nccl_id(group.id), group.members, group.member}, replication_settings,
       settings.environment, [pinned](const std::string& why, bool is_stuck) { pinned->failed(why, is_stuck); });

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "gpu_replication/parity_place.hpp"
 
 namespace ckpt::client {
 namespace {
@@ -11,9 +12,13 @@ namespace {
 constexpr const char* another_gave_up =
     "another rank of the group, or this node's agent, has given up GPU replication; ckptctl status says why";
 
-std::uint64_t own_chunk_bytes(const GpuReplication::Settings& settings, std::uint32_t members) {
-  const std::uint64_t share_bytes = settings.replicator.reserved_bytes / settings.buffers / members;
-  return std::max(share_bytes / settings.grain_bytes, std::uint64_t{1}) * settings.grain_bytes;
+schedule::StepMemory step_memory_of(const arena::ReceiveBuffer& receive_buffer) {
+  return {static_cast<std::uint32_t>(receive_buffer.members()), receive_buffer.rows()};
+}
+
+std::uint64_t own_chunk_bytes(const GpuReplication::Settings& settings, const schedule::StepMemory& step_memory) {
+  const std::uint64_t share_bytes = settings.replicator.reserved_bytes / settings.buffers;
+  return std::max(step_memory.chunk_bytes(share_bytes, settings.grain_bytes), settings.grain_bytes);
 }
 
 }  // namespace
@@ -26,8 +31,8 @@ GpuReplication::GpuReplication(device::Device& device, arena::ReceiveBuffer rece
       words_(receive_buffer.members()),
       agreement_(static_cast<std::uint32_t>(receive_buffer.members()),
                  static_cast<std::uint32_t>(receive_buffer.member())),
-      pacer_(settings.grain_bytes, own_chunk_bytes(settings, static_cast<std::uint32_t>(receive_buffer.members())),
-             settings.buffers) {
+      step_memory_(step_memory_of(receive_buffer)),
+      pacer_(settings.grain_bytes, own_chunk_bytes(settings, step_memory_), settings.buffers) {
   memory_ = std::make_shared<Memory>(Memory{std::move(receive_buffer), {}});
   words_[memory_->receive_buffer.member()].emplace().piece_bytes = piece_bytes;
 }
@@ -78,9 +83,12 @@ device::Range GpuReplication::receive_buffers() const {
 
 // Larger chunks would leave sub-buffers empty even for the largest piece. All members compute the same size.
 std::uint64_t GpuReplication::chunk_bytes_useful() const {
-  std::uint64_t largest_bytes = 1;
-  for (const auto& word : words_) largest_bytes = std::max(largest_bytes, word->piece_bytes);
-  const std::uint64_t share_bytes = (largest_bytes + settings_.buffers - 1) / settings_.buffers;
+  std::vector<std::uint64_t> lengths_bytes{1};
+  for (const auto& word : words_) lengths_bytes.push_back(word->piece_bytes);
+  std::uint64_t longest_bytes = *std::max_element(lengths_bytes.begin(), lengths_bytes.end());
+  // With parity, a step sends segments, of which a piece has as many as a stripe has data columns.
+  if (step_memory_.rows != 0) longest_bytes = longest_bytes / (step_memory_.members - step_memory_.rows) + 1;
+  const std::uint64_t share_bytes = (longest_bytes + settings_.buffers - 1) / settings_.buffers;
   return (share_bytes + settings_.grain_bytes - 1) / settings_.grain_bytes * settings_.grain_bytes;
 }
 
@@ -91,9 +99,9 @@ void GpuReplication::open() {
   {
     const Lock lock(mutex_);
     settings.reserved_bytes =
-        std::min(settings.reserved_bytes, chunk_bytes_useful() * settings_.buffers * words_.size());
+        std::min(settings.reserved_bytes, step_memory_.size_bytes(chunk_bytes_useful()) * settings_.buffers);
     group = {*words_.front()->id, static_cast<std::uint32_t>(words_.size()),
-             static_cast<std::uint32_t>(memory_->receive_buffer.member())};
+             static_cast<std::uint32_t>(memory_->receive_buffer.member()), step_memory_.rows != 0};
   }
   std::shared_ptr<device::Replicator> replicator =
       device_.replicator(group, settings, receive_buffers(),
@@ -187,7 +195,7 @@ void GpuReplication::offer() {
 bool GpuReplication::is_taken(std::uint64_t checkpoint) const {
   const arena::ReplicationPage page = memory_->receive_buffer.page();
   for (std::size_t member = 0; member < words_.size(); ++member)
-    if (is_member(member) && page.taken(member).word() < checkpoint) return false;
+    if (memory_->receive_buffer.is_used(member) && page.taken(member).word() < checkpoint) return false;
   return true;
 }
 
@@ -208,10 +216,16 @@ void GpuReplication::begin(const schedule::Agreement::Terms& terms) {
     return replicator_->give_up(
         "a rank of the replication group asked for chunks that are smaller than a grain: this is a bug in ckptengine; "
         "report it with the agent's log");
+  const schedule::ExchangePlan plan({terms.lengths_bytes, step_memory_.size_bytes(chunk_bytes) * settings_.buffers,
+                                     settings_.buffers, settings_.grain_bytes, step_memory_.rows});
   std::vector<std::byte*> to(words_.size());
   for (std::size_t member = 0; member < words_.size(); ++member) {
-    if (!is_member(member)) continue;
-    if (terms.lengths_bytes[member] > receive_buffer.bytes(member).size())
+    if (!receive_buffer.is_used(member)) continue;
+    const std::uint64_t needed_bytes =
+        plan.parity() != nullptr
+            ? schedule::ParityPlace(*plan.parity(), static_cast<std::uint32_t>(member)).size_bytes()
+            : terms.lengths_bytes[member];
+    if (needed_bytes > receive_buffer.bytes(member).size())
       return replicator_->give_up(
           "a rank's state has outgrown the receive buffers that were made at restore(); set slot_bytes to the largest "
           "size that the state will have");
@@ -221,10 +235,8 @@ void GpuReplication::begin(const schedule::Agreement::Terms& terms) {
   begun_ = checkpoint;
   filled_steps_ = 0;
   busy_ = true;
-  lengths_bytes_ = terms.lengths_bytes;
-  pacer_.begin(chunk_bytes, *std::max_element(lengths_bytes_.begin(), lengths_bytes_.end()));
-  plan_.emplace(schedule::ExchangeRequest{lengths_bytes_, chunk_bytes * words_.size() * settings_.buffers,
-                                          settings_.buffers, settings_.grain_bytes});
+  plan_ = plan;
+  pacer_.begin(chunk_bytes, plan.sent_bytes());
   replicator_->begin(
       {checkpoint, *plan_, memory_->pieces.at(checkpoint).bytes.data(), std::move(to),
        [this, checkpoint](std::uint64_t filled, std::uint64_t received) { progress(checkpoint, filled, received); },
@@ -235,8 +247,9 @@ void GpuReplication::begin(const schedule::Agreement::Terms& terms) {
 void GpuReplication::progress(std::uint64_t checkpoint, std::uint64_t filled_steps, std::uint64_t received_steps) {
   const Lock lock(mutex_);
   for (std::size_t member = 0; member < words_.size(); ++member)
-    if (is_member(member))
-      memory_->receive_buffer.received(member, std::min(received_steps * plan_->chunk_bytes(), lengths_bytes_[member]));
+    if (memory_->receive_buffer.is_used(member))
+      memory_->receive_buffer.received(member,
+                                       plan_->arrived_bytes(static_cast<std::uint32_t>(member), received_steps));
   filled_steps_ = filled_steps;
   agreement_.ended(checkpoint, received_steps, plan_->steps());
   pacer_.received(seconds_of(Clock::now()), received_steps);

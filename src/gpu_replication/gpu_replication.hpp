@@ -1,5 +1,6 @@
 // GpuReplication is one rank's part in GPU replication, for one incarnation (docs/gpu.md). It sends the pieces that the
-// rank captures to the other members of its replication group, and receives theirs.
+// rank captures to the other members of its replication group, and receives theirs. In a group with parity, it sends
+// and receives segments of them, and makes its node's parity from what it receives.
 //
 // Each member writes its state to the page of its receive buffer, and the agents pass the state on to the other
 // members. Agreement decides which steps are issued. This object has no thread of its own: each call does what is
@@ -110,12 +111,12 @@ class GpuReplication {
   std::vector<std::optional<arena::ReplicationState>> words_;
   std::optional<arena::ReplicationState> sent_state_;
   schedule::Agreement agreement_;
+  const schedule::StepMemory step_memory_;
   schedule::StepPacer pacer_;
   schedule::Training training_;  // as of the last look
   // The exchange that began last. It goes on while busy_ is set.
   std::uint64_t begun_ = 0;  // checkpoint
   std::optional<schedule::ExchangePlan> plan_;
-  std::vector<std::uint64_t> lengths_bytes_;
   std::uint64_t committed_ = 0;  // checkpoint
   std::uint64_t filled_steps_ = 0;
   bool busy_ = false;

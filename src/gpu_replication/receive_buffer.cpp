@@ -10,6 +10,7 @@
 
 #include "arena/arena_format.hpp"
 #include "base/error.hpp"
+#include "placement/parity_layout.hpp"
 
 namespace ckpt::arena {
 namespace {
@@ -63,6 +64,11 @@ void reserve_pages(int fd, std::uint64_t from_byte, std::uint64_t size_bytes) {
   throw Failure(CKPT_ERR_CORRUPT, "a rank's receive buffer file is damaged; the next incarnation makes a new one");
 }
 
+bool is_possible(const ReceiveBuffer::Group& group) {
+  return group.members <= receive_buffer_places_max && group.member < group.members &&
+         (group.rows == 0 || (group.rows <= placement::max_parity_rows && group.rows < group.members));
+}
+
 std::uint64_t bytes_of(int fd) {
   struct stat file {};
   if (::fstat(fd, &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot read the size of a rank's receive buffer file");
@@ -82,10 +88,11 @@ std::uint64_t ReceiveBuffer::file_bytes(std::span<const std::uint64_t> capacitie
 }
 
 ReceiveBuffer ReceiveBuffer::create(const std::string& directory, std::uint32_t rank, const Group& group) {
-  if (group.members > receive_buffer_places_max || group.member >= group.members)
+  if (!is_possible(group))
     throw Failure(CKPT_ERR_INVALID,
                   "a replication group cannot have member " + std::to_string(group.member) + " of " +
-                      std::to_string(group.members) + "; it has at most " + std::to_string(receive_buffer_places_max) +
+                      std::to_string(group.members) + " with " + std::to_string(group.rows) +
+                      " rows of parity; it has at most " + std::to_string(receive_buffer_places_max) +
                       " members, numbered from 0: this is a bug in ckptengine; report it with the agent's log");
   Draft draft(receive_buffer_path(directory, rank) + ".new");
   UniqueFd fd(::open(draft.path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -97,6 +104,7 @@ ReceiveBuffer ReceiveBuffer::create(const std::string& directory, std::uint32_t 
   header.places = group.members;
   header.incarnation = group.incarnation;
   header.member = group.member;
+  header.rows = group.rows;
   header.magic = receive_buffer_magic;
   draft.rename(receive_buffer_path(directory, rank));
   return ReceiveBuffer(std::move(fd), std::move(words), group);
@@ -113,9 +121,9 @@ ReceiveBuffer ReceiveBuffer::attach(UniqueFd fd) {
   bytes_of(fd.get());
   Mapping words(fd.get(), places_at, Mapping::Access::write, "a rank's receive buffer file");
   const ReceiveBufferHeader& header = receive_buffer_header(words);
-  const Group group{header.incarnation, header.member, header.places};
+  const Group group{header.incarnation, header.member, header.places, header.rows};
   if (header.magic != receive_buffer_magic || header.format != format_version) refuse_file();
-  if (group.members > receive_buffer_places_max || group.member >= group.members) refuse_file();
+  if (!is_possible(group)) refuse_file();
   return ReceiveBuffer(std::move(fd), std::move(words), group);
 }
 

@@ -1,5 +1,6 @@
 // ReceiveBuffer is the file of the arena in which pieces arrive from other GPUs before the agent takes them. It has a
-// place for each member of the rank's replication group. The agent creates and reads it; the trainer writes it. The
+// place for each member of the rank's replication group. In a group with parity, only the rank's own place is used: the
+// parity that its GPU makes arrives there. The agent creates and reads the file; the trainer writes it. The
 // page for coordination (replication_page.hpp) is a part of it.
 //
 // The agent trusts nothing in the file. It copies bytes to a slot, and verifies them there. So it does not matter in
@@ -28,6 +29,9 @@ class ReceiveBuffer {
     std::uint64_t incarnation = 0;  // the job's incarnation that the file belongs to
     std::uint32_t member = 0;       // the rank's own number
     std::uint32_t members = 0;
+    // Rows of parity. 0: the members' pieces arrive. Otherwise this rank's GPU makes parity from them, and the parity
+    // arrives at the rank's own place (parity_place.hpp).
+    std::uint32_t rows = 0;
     bool operator==(const Group&) const = default;
   };
   // Agent: creates a file without places, for a new incarnation of the rank. Replaces an earlier file, whose mappings
@@ -54,6 +58,9 @@ class ReceiveBuffer {
   std::uint64_t size_bytes() const { return std::max(words_.size_bytes(), room_.size_bytes()); }
   const Group& group() const { return group_; }
   std::size_t member() const { return group_.member; }
+  std::uint32_t rows() const { return group_.rows; }
+  // Whether anything arrives at this place.
+  bool is_used(std::size_t place) const { return (group_.rows != 0) == (place == group_.member); }
   std::size_t members() const { return group_.members; }
   // The result is valid while this ReceiveBuffer lives, even if the ReceiveBuffer is moved.
   ReplicationPage page() const;

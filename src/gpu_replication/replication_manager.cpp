@@ -4,6 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "core/parity_pieces.hpp"
+#include "gpu_replication/parity_place.hpp"
+
 namespace ckpt::agent {
 namespace {
 
@@ -45,6 +48,25 @@ arena::ReplicationState word_of(const core::ReplicationUpdate& update) {
   return word;
 }
 
+// The sizes of the places in the receive buffer of a member, for pieces of these lengths.
+std::vector<std::uint64_t> capacities_of(const core::ReplicationGroup& group,
+                                         std::vector<std::uint64_t> lengths_bytes) {
+  if (group.rows == 0) {
+    lengths_bytes[group.member] = 0;
+    return lengths_bytes;
+  }
+  std::vector<std::uint64_t> capacities_bytes(lengths_bytes.size());
+  capacities_bytes[group.member] = schedule::ParityPlace::largest(lengths_bytes, group.rows).size_bytes();
+  return capacities_bytes;
+}
+
+// The name of the parity piece that the member's GPU makes.
+std::string parity_name_of(const core::ReplicationGroup& group) {
+  std::vector<std::string> shards;
+  for (const ReplicationMember& member : group.members) shards.push_back(member.shard);
+  return core::parity_name(group.rows, shards, group.member);
+}
+
 // Returns the newest checkpoint number that is older than this one.
 CheckpointId before(CheckpointId checkpoint) { return CheckpointId::from_word(checkpoint.word() - 1); }
 
@@ -63,8 +85,10 @@ void ReplicationManager::notify(const core::NotifyReplicationGroup& notify) {
 // After a restart, the agent finds the receive buffer of the same incarnation: the trainer still has it mapped.
 void ReplicationManager::open(Rank rank, Replication& replication) {
   const arena::ReceiveBuffer::Group group{replication.incarnation, replication.group.member,
-                                          static_cast<std::uint32_t>(replication.group.members.size())};
+                                          static_cast<std::uint32_t>(replication.group.members.size()),
+                                          replication.group.rows};
   replication.words.resize(replication.group.members.size());
+  if (replication.group.rows != 0) replication.parity = parity_name_of(replication.group);
   try {
     auto found = arena::ReceiveBuffer::attach(deps_.directory, rank);
     if (found.group() == group) replication.receive_buffer = std::make_shared<arena::ReceiveBuffer>(std::move(found));
@@ -207,12 +231,12 @@ void ReplicationManager::received(NodeId from, const core::ReplicationUpdate& up
 // Makes the places once all members have said how large their pieces are. Touching that memory may take long.
 void ReplicationManager::make_places(Rank rank, Replication& replication) {
   if (replication.is_made || replication.is_being_made || !replication.trouble.empty()) return;
-  std::vector<std::uint64_t> capacities_bytes;
-  for (std::size_t member = 0; member < replication.words.size(); ++member) {
-    const auto& word = replication.words[member];
+  std::vector<std::uint64_t> lengths_bytes;
+  for (const auto& word : replication.words) {
     if (!word || word->piece_bytes == 0) return;
-    capacities_bytes.push_back(member == replication.group.member ? 0 : std::min(word->piece_bytes, piece_bytes_max));
+    lengths_bytes.push_back(std::min(word->piece_bytes, piece_bytes_max));
   }
+  const auto capacities_bytes = capacities_of(replication.group, lengths_bytes);
   const std::uint64_t wanted_bytes =
       arena::ReceiveBuffer::file_bytes(capacities_bytes) - replication.receive_buffer->size_bytes();
   try {
@@ -255,12 +279,23 @@ void ReplicationManager::made(Rank rank, std::uint64_t incarnation, std::optiona
 std::optional<ReplicationManager::MemberRef> ReplicationManager::find(const std::string& shard, NodeId source) {
   for (auto& [rank, replication] : replications_) {
     if (replication.receive_buffer == nullptr) continue;
+    if (replication.group.rows != 0) {
+      if (source == core::parity_node && replication.parity == shard)
+        return MemberRef{rank, &replication, replication.group.member};
+      continue;
+    }
     for (std::size_t member = 0; member < replication.group.members.size(); ++member) {
       const ReplicationMember& each = replication.group.members[member];
       if (each.shard == shard && each.node == source && each.rank != rank) return MemberRef{rank, &replication, member};
     }
   }
   return std::nullopt;
+}
+
+std::uint64_t ReplicationManager::bytes_in_place(const core::PieceInfo& piece) {
+  if (!piece.is_parity()) return piece.length_bytes;
+  const auto columns = static_cast<std::uint32_t>(piece.parity_manifest.sources.size()) - piece.parity_manifest.rows;
+  return schedule::ParityPlace(piece.length_bytes, columns).size_bytes();
 }
 
 // Nothing arrives before the trainer has begun its first checkpoint.
@@ -277,7 +312,7 @@ std::optional<ReplicationManager::Place> ReplicationManager::place_of(const core
   if (!is_live(replication) || piece.checkpoint.incarnation() != replication.incarnation) return std::nullopt;
   if (replication.receive_buffer->page().taken(found->member) >= piece.checkpoint)
     return std::nullopt;  // may be overwritten
-  if (replication.receive_buffer->bytes(found->member).size() < piece.length_bytes) return std::nullopt;
+  if (replication.receive_buffer->bytes(found->member).size() < bytes_in_place(piece)) return std::nullopt;
   return Place{found->rank, found->member, replication.receive_buffer};
 }
 

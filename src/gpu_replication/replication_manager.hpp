@@ -52,9 +52,9 @@ class ReplicationManager {
   // Takes the state of another member's trainer from that member's agent.
   void received(core::NodeId from, const core::ReplicationUpdate& update);
 
-  // Where a piece from that node arrives by GPU replication: in the receive buffer of `rank`, at the place `number`.
-  // Nothing if it does not arrive: no rank here receives it, the replication does not run, or the place may be
-  // overwritten.
+  // Where a piece from that node arrives by GPU replication: in the receive buffer of `rank`, at the place `number`. If
+  // `source` is parity_node: where a GPU makes this parity. Nothing if it does not arrive: no rank here receives it,
+  // the replication does not run, or the place may be overwritten.
   struct Place {
     core::Rank rank = 0;
     std::size_t number = 0;
@@ -93,6 +93,7 @@ class ReplicationManager {
   struct Replication {
     std::uint64_t incarnation = 0;
     core::ReplicationGroup group;
+    std::string parity;  // the name of the parity piece that the rank's GPU makes; "": it makes none
     std::shared_ptr<arena::ReceiveBuffer> receive_buffer;       // null: pieces go from host to host
     bool is_made = false, is_being_made = false;                // the receive buffer's places
     std::vector<std::optional<arena::ReplicationState>> words;  // by member: its state; none: not known yet
@@ -111,6 +112,7 @@ class ReplicationManager {
 
   void open(core::Rank rank, Replication& replication);
   static bool is_live(const Replication& replication);
+  static std::uint64_t bytes_in_place(const core::PieceInfo& piece);
   void end(core::Rank rank, Replication& replication, const std::string& why);
   static std::optional<arena::ReplicationState> own_word(const Replication& replication);
   void notify_members(core::Rank rank, const Replication& replication) const;

@@ -24,7 +24,8 @@ class Replicator {
   struct Group {
     Id id{};
     std::uint32_t members = 0;
-    std::uint32_t member = 0;  // number of this one
+    std::uint32_t member = 0;   // number of this one
+    bool makes_parity = false;  // members make parity of their pieces, and do not keep copies (exchange.hpp)
   };
   struct Settings {
     std::uint64_t reserved_bytes = 128u << 20;  // device memory; no exchange may need more
@@ -49,8 +50,10 @@ class Replicator {
   struct Exchange {
     std::uint64_t number;  // the same on all members, and different for each exchange
     schedule::ExchangePlan plan;
-    const std::byte* from;       // this member's piece, in pinned memory
-    std::vector<std::byte*> to;  // where each member's piece goes, in the receive buffers; null: nowhere
+    const std::byte* from;  // this member's piece, in pinned memory
+    // Where each member's piece goes, in the receive buffers; null: nowhere. With parity, only where this member's
+    // parity goes counts.
+    std::vector<std::byte*> to;
     // Called on each progress. `filled_steps`: number of steps for which this member's chunk is in a sub-buffer on the
     // GPU. `received_steps`: number of steps for which all other members' chunks have arrived.
     std::function<void(std::uint64_t filled_steps, std::uint64_t received_steps)> progress;

@@ -434,8 +434,8 @@ const std::array keys = {
     entry<&Options::replication, Replication>(
         "replication", "host", "", engine, 0,
         "How main shards go to other nodes. `host`: from host memory to host memory. `gpu`: from GPU to GPU with NCCL, "
-        "if the tensors are on GPUs and the nodes of a group hold each other's copies ([gpu](gpu.md)); otherwise as "
-        "with `host`. The same on all ranks."),
+        "if the tensors are on GPUs and the nodes form [groups](gpu.md#groups); parity is then made on the GPU. "
+        "Otherwise as with `host`. The same on all ranks."),
     entry<&Options::gpu_replication_bytes, PathBytes>(
         "gpu_replication_bytes", "128MiB", "", engine, 0,
         "GPU memory for chunks that go from GPU to GPU, with `replication` = `gpu`. The engine takes less if the "

@@ -239,13 +239,14 @@ class ParityGroup {
     }
     return begin(name, into, info(name));
   }
-  // As if that were the piece.
-  std::shared_ptr<CodingJob> begin(Name name, const std::shared_ptr<arena::Segment>& into,
-                                   const core::PieceInfo& piece) {
+  // As if that were the piece. `made`: as CodingJob takes it.
+  std::shared_ptr<CodingJob> begin(Name name, const std::shared_ptr<arena::Segment>& into, const core::PieceInfo& piece,
+                                   std::shared_ptr<const MadeParity> made_elsewhere = nullptr) {
     auto made = std::make_shared<CodingJob>(
-        CodingJob::Dependencies{name.member, network.index(name.member), pool, buffers, port},
+        CodingJob::Dependencies{name.member, network.index(name.member), pool, buffers, port, false,
+                                arrival_timeout_ms},
         FetchDestination(into, 1, piece), core::CodingInputs{info({name.member, true}).parity_manifest, sources()},
-        [this](CodingJob::Outcome outcome) { outcomes.put(std::move(outcome)); });
+        [this](CodingJob::Outcome outcome) { outcomes.put(std::move(outcome)); }, std::move(made_elsewhere));
     made->start();
     return made;
   }
@@ -289,6 +290,7 @@ class ParityGroup {
   }
 
   static inline const CheckpointId checkpoint{2, 7};
+  std::int64_t arrival_timeout_ms = 50'000;  // as CodingJob takes it
   std::vector<Piece> shards;
   core::ParityManifest parity_manifest;
   ChunkBuffers buffers;

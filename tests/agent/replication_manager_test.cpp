@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/parity_pieces.hpp"
 #include "support.hpp"
 
 namespace ckpt::agent {
@@ -69,8 +70,8 @@ class ReplicationManagerTest : public ::testing::Test {
     }
     node.manager->notify({rank, incarnation, group(rank)});
   }
-  static core::ReplicationGroup group(Rank rank) {
-    core::ReplicationGroup group{{}, rank, ""};
+  core::ReplicationGroup group(Rank rank) const {
+    core::ReplicationGroup group{{}, rank, "", rows_};
     for (Rank each = 0; each < ranks; ++each) group.members.push_back({10 + each, each, shard(each)});
     return group;
   }
@@ -115,8 +116,25 @@ class ReplicationManagerTest : public ::testing::Test {
       }));
     }
   }
+  // The parity that the rank's GPU makes of pieces of this length.
+  static core::PieceInfo parity_of(Rank rank, std::int64_t iteration, std::uint64_t length_bytes) {
+    std::vector<std::string> shards;
+    core::ParityManifest parity_manifest{1, rank, {}};
+    for (Rank each = 0; each < ranks; ++each) {
+      shards.push_back(shard(each));
+      parity_manifest.sources.push_back({shard(each), length_bytes, 10, 1});
+    }
+    return {core::parity_name(1, shards, rank),
+            CheckpointId(this_incarnation, iteration),
+            core::layout_of(parity_manifest).parity_bytes_of(rank),
+            0,
+            0,
+            2,
+            parity_manifest};
+  }
   CheckpointId taken(Rank rank, std::size_t place) { return trainer(rank).page().taken(place); }
 
+  std::uint32_t rows_ = 0;  // of parity
   test::TemporaryDirectory directory_{test::in_memory};
   std::deque<Letter> letters_;
   std::map<Rank, std::unique_ptr<ReplicationNode>> nodes_;
@@ -133,6 +151,36 @@ TEST_F(ReplicationManagerTest, WhatATrainerTellsTheOtherMembersRead) {
     EXPECT_EQ(trainer(rank).page().state_of(0), first);
     EXPECT_EQ(trainer(rank).page().state_of(3 - rank), std::nullopt);
     EXPECT_EQ(nodes_[rank]->rings, 1u);
+  }
+}
+
+// Its own place is large enough for the parity of the largest pieces, with the proof. Nothing else arrives.
+TEST_F(ReplicationManagerTest, ParityArrivesAtTheRanksOwnPlace) {
+  rows_ = 1;
+  open();
+  for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
+  for (Rank rank = 0; rank < ranks; ++rank) notify(rank, word(piece_bytes, CheckpointId(this_incarnation, 1)));
+  deliver();
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    const auto parity = parity_of(rank, 1, piece_bytes);
+    ASSERT_TRUE(testing::eventually([&] {
+      run_tasks(rank);
+      return trainer(rank).find_places() && manager(rank).place_of(parity, core::parity_node);
+    }));
+    const auto place = manager(rank).place_of(parity, core::parity_node);
+    EXPECT_EQ(place->rank, rank);
+    EXPECT_EQ(place->number, rank);
+    for (Rank other = 0; other < ranks; ++other) {
+      EXPECT_EQ(trainer(rank).bytes(other).empty(), other != rank);
+      EXPECT_FALSE(manager(rank).place_of(piece(other, 1), 10 + other));
+      if (other == rank) continue;
+      EXPECT_FALSE(manager(rank).place_of(parity_of(other, 1, piece_bytes), core::parity_node));
+    }
+    EXPECT_FALSE(manager(rank).place_of(parity_of(rank, 1, 10 * piece_bytes), core::parity_node)) << "it does not fit";
+    manager(rank).fetched(parity, core::parity_node);
+    EXPECT_EQ(taken(rank, rank), CheckpointId(this_incarnation, 1));
+    EXPECT_FALSE(manager(rank).place_of(parity, core::parity_node)) << "the trainer may overwrite it";
+    EXPECT_TRUE(manager(rank).place_of(parity_of(rank, 2, piece_bytes), core::parity_node));
   }
 }
 

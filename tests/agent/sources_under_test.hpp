@@ -147,7 +147,9 @@ class Gpu : public OfOneNode {
   ReplicationManager replications_{{arena_.directory(), segments_, *queue, [](auto, const auto&) {}, [](auto) {}, [] {},
                                     [](const auto&) {}, [](auto) { return std::uint64_t{0}; }}};
   std::optional<arena::ReceiveBuffer> trainer_;
-  GpuSource source_{replications_, pool_, *queue, port_};
+  ChunkBuffers buffers_;
+  CodingSource coding_{{own_node, index_, pool_, buffers_, port_}, *queue};
+  GpuSource source_{replications_, pool_, *queue, port_, coding_};
 };
 
 // Decoding: the shard of member 0 is lost, and the rest of its parity group is there.

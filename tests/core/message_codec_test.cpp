@@ -184,9 +184,10 @@ TEST(MessageCodec, ABatchWithSomethingThatIsNoReportIsNone) {
 }
 
 TEST(MessageCodec, ReplicationGroupsThatCannotBeAreNoMessage) {
-  const auto is_message = [](std::size_t members, std::uint32_t member, const std::string& shard) {
+  const auto is_message = [](std::size_t members, std::uint32_t member, const std::string& shard,
+                             std::uint32_t rows = 0) {
     Directive directive;
-    directive.admitted = {{0, 1, {}, ReplicationGroup{{members, {1, 2, shard}}, member, ""}}};
+    directive.admitted = {{0, 1, {}, ReplicationGroup{{members, {1, 2, shard}}, member, "", rows}}};
     return decode(encode(directive)).has_value();
   };
   EXPECT_TRUE(is_message(0, 0, "a") && is_message(2, 1, "a") && is_message(32, 31, "a"));
@@ -194,6 +195,10 @@ TEST(MessageCodec, ReplicationGroupsThatCannotBeAreNoMessage) {
   EXPECT_FALSE(is_message(33, 0, "a"));
   EXPECT_FALSE(is_message(3, 3, "a"));
   EXPECT_FALSE(is_message(3, 0, "../a"));
+  EXPECT_TRUE(is_message(2, 1, "a", 1) && is_message(32, 1, "a", 4));
+  EXPECT_FALSE(is_message(2, 1, "a", 2));
+  EXPECT_FALSE(is_message(32, 1, "a", 5));
+  EXPECT_FALSE(is_message(0, 0, "a", 1));
 }
 
 TEST(MessageCodec, SharesThatCannotBeAreNoMessage) {

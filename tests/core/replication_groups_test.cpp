@@ -107,9 +107,48 @@ TEST(ReplicationGroups, ThereIsNoneForWhatRanksShare) {
   EXPECT_THAT(ranks_of(groups.at(1)), ElementsAre(1, 3));
 }
 
-TEST(ReplicationGroups, ThereIsNoneWithParityOrWithoutCopies) {
+// For all sizes: a rank's GPU makes exactly the parity that its node holds of its main shard's group.
+TEST(ReplicationGroups, WithParityAreTheRanksWhoseShardsAreEncodedTogether) {
+  std::size_t found = 0;
+  for (const Protection& protection : {Protection{1, 2, 1}, {1, 3, 1}, {1, 4, 2}, {1, 8, 3}})
+    for (NodeId nodes = 2; nodes <= 11; ++nodes)
+      for (const Rank ranks_per_node : {1u, 3u}) {
+        const auto all = assignments(nodes, ranks_per_node);
+        const JobPlacement placement_of_job = arrange(all, {}, protection);
+        for (const auto& [rank, group] : replication_groups(all, placement_of_job, protection)) {
+          ASSERT_EQ(group.refusal, "");
+          ASSERT_EQ(group.members.at(group.member).rank, rank);
+          std::vector<std::string> shards;
+          for (const ReplicationMember& member : group.members) shards.push_back(member.shard);
+          const Place& place = placement_of_job.places.at(parity_name(group.rows, shards, group.member));
+          ASSERT_THAT(place.holders, ElementsAre(all[rank].node));
+          ASSERT_EQ(place.parity->rows, group.rows);
+          ++found;
+        }
+      }
+  EXPECT_GT(found, 1000u);
+}
+
+TEST(ReplicationGroups, ThereIsNoneWithParityIfAnyNodeOfItHasNoShardForIt) {
+  auto all = assignments(3, 2);
+  all.pop_back();
+  const auto groups = grouped(all, {}, {1, 3, 1});
+  EXPECT_THAT(ranks_of(groups.at(0)), ElementsAre(0, 2, 4));
+  for (const Rank rank : {1u, 3u}) EXPECT_THAT(groups.at(rank).refusal, HasSubstr("same number of ranks"));
+}
+
+TEST(ReplicationGroups, ThereIsNoneWithParityForRanksThatShareOrDoNotAsk) {
+  auto all = assignments(3, 2);
+  all[0].main_shard = all[3].main_shard = "model";
+  all[4].wants_gpu_replication = false;
+  const auto groups = grouped(all, {}, {1, 3, 1});
+  EXPECT_THAT(groups.at(0).refusal, HasSubstr("several ranks have its main shard"));
+  for (const auto& [rank, group] : groups) EXPECT_NE(group.refusal, "") << rank;
+}
+
+TEST(ReplicationGroups, ThereIsNoneWithParityAndCopiesOrWithoutCopies) {
   for (const auto& [rank, group] : grouped(assignments(4, 1), {}, {2, 4, 1}))
-    EXPECT_THAT(group.refusal, HasSubstr("parity"));
+    EXPECT_THAT(group.refusal, HasSubstr("copies besides parity"));
   for (const auto& [rank, group] : grouped(assignments(4, 1), 1))
     EXPECT_THAT(group.refusal, HasSubstr("no other node"));
 }

@@ -8,6 +8,8 @@
 #include <memory>
 
 #include "base/error.hpp"
+#include "gpu_replication/parity_place.hpp"
+#include "kernels/gf256.hpp"
 #include "nccl.hpp"
 #include "packed_tensors.hpp"
 
@@ -43,6 +45,16 @@ class Member {
       std::memset(slots_.back()->as<std::byte>(), 0x5A, length_bytes + 1);
       to.push_back(slots_.back()->as<std::byte>());
     }
+    exchange_->begin(plan, piece_.fill(), std::move(to));
+  }
+  // To a place for its own parity, which has other bytes in it before.
+  void begin_parity(const schedule::ExchangePlan& plan, std::uint32_t member) {
+    const schedule::ParityPlace place(*plan.parity(), member);
+    std::vector<std::byte*> to(plan.members());
+    slots_.clear();
+    slots_.push_back(std::make_unique<PinnedMemory>(place.size_bytes() + 1));
+    std::memset(slots_.back()->as<std::byte>(), 0x5A, place.size_bytes() + 1);
+    to[member] = slots_.back()->as<std::byte>();
     exchange_->begin(plan, piece_.fill(), std::move(to));
   }
   std::byte* slot(std::size_t peer) const { return slots_[peer]->as<std::byte>(); }
@@ -161,6 +173,127 @@ class CudaExchangeOfSeveralTest : public CudaExchangeTest {
     if (!IsSkipped() && !has_nccl_buttons()) GTEST_SKIP() << "needs as many GPUs as members";
   }
 };
+
+// A group in which each member makes its node's parity.
+class CudaParityTest : public CudaExchangeOfSeveralTest {
+ protected:
+  void join_group(const std::vector<std::size_t>& leaves, std::uint32_t rows, std::uint32_t plan_buffers = buffers) {
+    const schedule::StepMemory memory{static_cast<std::uint32_t>(leaves.size()), rows};
+    settings_.reserved_bytes = plan_buffers * memory.size_bytes(2 * leaf_bytes);
+    settings_.makes_parity = true;
+    const nccl::UniqueId id = NcclComm::new_id();
+    for (std::uint32_t i = 0; i < leaves.size(); ++i)
+      members_.push_back(std::make_unique<Member>(id, memory.members, i, tensors(10 * i, leaves[i]), settings_));
+    ASSERT_TRUE(eventually([&] { return meet() == members_.size(); }));
+    std::vector<std::uint64_t> lengths_bytes;
+    for (const auto& member : members_) lengths_bytes.push_back(member->bytes().size());
+    plan_.emplace(schedule::ExchangeRequest{lengths_bytes, settings_.reserved_bytes, plan_buffers, leaf_bytes, rows});
+    begin_all();
+  }
+  void begin_all() const {
+    for (std::uint32_t i = 0; i < members_.size(); ++i) members_[i]->begin_parity(*plan_, i);
+  }
+  // The bytes and the proof that the member must have in its place, by the definition of the code.
+  std::vector<std::byte> expected(std::uint32_t member) const {
+    const auto& layout = *plan_->parity();
+    const schedule::ParityPlace place(layout, member);
+    std::vector<std::byte> all(place.size_bytes());
+    const auto put = [&](std::uint64_t at, std::uint64_t digest) {
+      std::memcpy(all.data() + at, &digest, sizeof(digest));
+    };
+    for (std::uint64_t leaf = 0; leaf < place.parity_bytes() / leaf_bytes; ++leaf) {
+      std::uint32_t row = layout.parity() - 1;
+      while (leaf * leaf_bytes < layout.row_offset(member, row)) --row;
+      const std::uint64_t at = leaf * leaf_bytes - layout.row_offset(member, row);
+      std::byte* const made = all.data() + leaf * leaf_bytes;
+      for (std::uint32_t column = 0; column < layout.columns(); ++column) {
+        const std::uint32_t from = layout.member_at(layout.stripe_of_row(member, row), column);
+        const auto& bytes = members_[from]->bytes();
+        const auto segment = layout.segment(from, column);
+        const std::uint64_t end = std::min<std::uint64_t>(segment.first_byte + segment.size_bytes, bytes.size());
+        const std::uint64_t first = std::min(segment.first_byte + at, end);
+        const std::size_t size_bytes = std::min(leaf_bytes, end - first);
+        for (std::size_t i = 0; i < size_bytes; ++i)
+          made[i] ^= std::byte{kernels::gf256::multiply(kernels::ErasureCode::coefficient(row, column),
+                                                        static_cast<std::uint8_t>(bytes[first + i]))};
+        put(place.digests_at(leaf) + column * 8,
+            size_bytes == 0 ? 0 : kernels::leaf_digest(bytes.data() + first, size_bytes));
+      }
+      put(place.digests_at(leaf) + layout.columns() * 8, kernels::leaf_digest(made, leaf_bytes));
+    }
+    return all;
+  }
+  bool all_have_parity() const {
+    for (std::uint32_t i = 0; i < members_.size(); ++i) {
+      const auto all = expected(i);
+      const std::byte* const slot = members_[i]->slot(0);
+      if (!std::equal(all.begin(), all.end(), slot) || slot[all.size()] != std::byte{0x5A}) return false;
+    }
+    return true;
+  }
+};
+
+TEST_F(CudaParityTest, EachMemberMakesItsNodesParityWithItsProof) {
+  for (const std::uint32_t rows : {1u, 2u, 3u}) {
+    join_group({9, 3, 17, 11}, rows);
+    allow(UINT64_MAX);
+    ASSERT_TRUE(advance_until([&] { return all_over(); }));
+    EXPECT_TRUE(all_have_parity()) << rows;
+    EXPECT_EQ(nccl_buttons().mismatches(), 0u);
+    leave_all();
+    members_.clear();
+  }
+}
+
+TEST_F(CudaParityTest, AGroupOfTwoHasParityToo) {
+  join_group({5, 2}, 1, 1);
+  allow(UINT64_MAX);
+  ASSERT_TRUE(advance_until([&] { return all_over(); }));
+  EXPECT_TRUE(all_have_parity());
+}
+
+TEST_F(CudaParityTest, OneExchangeFollowsAnother) {
+  join_group({6, 7, 8}, 1);
+  for (int round = 0; round < 3; ++round) {
+    if (round != 0) begin_all();
+    allow(UINT64_MAX);
+    ASSERT_TRUE(advance_until([&] { return all_over(); }));
+    EXPECT_TRUE(all_have_parity());
+  }
+}
+
+// A piece of the parity crosses PCIe, and not the pieces that it is made from. On the network, each member sends its
+// piece once for each row.
+TEST_F(CudaParityTest, OnlyParityAndItsProofGoToTheHost) {
+  join_group({16, 16, 16, 16}, 1);
+  const auto sent_before = nccl_buttons().sent_bytes();
+  const auto to_host = [&] {
+    std::uint64_t sum_bytes = 0;
+    ckpt_double_traffic sums{};
+    for (std::uint64_t i = 0; buttons().traffic_at(i, &sums) != 0; ++i) sum_bytes += sums.to_host_bytes;
+    return sum_bytes;
+  };
+  const auto before = to_host();
+  allow(UINT64_MAX);
+  ASSERT_TRUE(advance_until([&] { return all_over(); }));
+  std::uint64_t needed_bytes = 0;
+  for (std::uint32_t i = 0; i < 4; ++i) needed_bytes += schedule::ParityPlace(*plan_->parity(), i).size_bytes();
+  EXPECT_EQ(to_host() - before, needed_bytes);
+  std::uint64_t pieces_bytes = 0;
+  for (const auto& member : members_) pieces_bytes += member->bytes().size();
+  EXPECT_LE(nccl_buttons().sent_bytes() - sent_before, pieces_bytes + 4 * 3 * plan_->steps());
+}
+
+TEST_F(CudaParityTest, AHangIsToldAndWhatIsGivenUpWritesNothingMore) {
+  settings_.step_timeout_ms = 50;
+  join_group({9, 9, 9}, 1);
+  nccl_buttons().hang(1, 1);
+  allow(UINT64_MAX);
+  EXPECT_THAT(failure_of(0), HasSubstr("made no progress for 50 ms"));
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(exchange(i).give_up().wait(late()));
+  nccl_buttons().hang(1, 0);
+  EXPECT_EQ(*members_[0]->slot(0), std::byte{0x5A});
+}
 
 TEST_F(CudaExchangeTest, OneThatIsAloneGetsItsOwnPiece) {
   join({9});

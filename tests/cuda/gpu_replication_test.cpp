@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "device/cuda_device.hpp"
+#include "gpu_replication/parity_place.hpp"
 #include "nccl.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -29,17 +30,19 @@ schedule::Training idle_for(double span_s) { return {{schedule::NetworkState::id
 // One rank, with the receive buffer that its agent has made.
 class Rank {
  public:
-  Rank(const std::string& directory, std::uint32_t member, std::uint32_t members,
-       const GpuReplication::Settings& settings)
-      : member_(member), receive_buffer_(ReceiveBuffer::create(directory, member, {1, member, members})) {
+  Rank(const std::string& directory, std::uint32_t member, std::uint32_t members, std::uint32_t rows,
+       std::size_t longest_bytes, const GpuReplication::Settings& settings)
+      : member_(member),
+        longest_bytes_(longest_bytes),
+        receive_buffer_(ReceiveBuffer::create(directory, member, {1, member, members, rows})) {
     replication_ = std::make_unique<GpuReplication>(
-        device_, ReceiveBuffer::attach(UniqueFd(::fcntl(receive_buffer_.fd(), F_DUPFD_CLOEXEC, 0))), piece_bytes,
+        device_, ReceiveBuffer::attach(UniqueFd(::fcntl(receive_buffer_.fd(), F_DUPFD_CLOEXEC, 0))), longest_bytes_,
         settings, [this] { ++rings_; });
   }
   GpuReplication& replication() const { return *replication_; }
   ReceiveBuffer& receive_buffer() { return receive_buffer_; }
   std::vector<std::byte> piece(std::int64_t iteration) const {
-    return bytes_of(piece_bytes - 777 * member_, 100 * member_ + static_cast<std::uint64_t>(iteration));
+    return bytes_of(longest_bytes_ - 777 * member_, 100 * member_ + static_cast<std::uint64_t>(iteration));
   }
   void capture(std::int64_t iteration) {
     auto slot = std::make_shared<PinnedSlot>(piece(iteration));
@@ -65,6 +68,7 @@ class Rank {
     const std::vector<std::byte> bytes_;
   };
   const std::uint32_t member_;
+  const std::size_t longest_bytes_;
   device::CudaDevice device_{0, 1 << 20};
   ReceiveBuffer receive_buffer_;
   std::atomic<int> rings_{0};
@@ -97,7 +101,8 @@ class GpuReplicationTest : public NcclTest {
   }
   void come(std::uint32_t members) {
     for (std::uint32_t member = 0; member < members; ++member)
-      ranks_.push_back(std::make_unique<Rank>(directory_.path(), member, members, settings_of(member)));
+      ranks_.push_back(
+          std::make_unique<Rank>(directory_.path(), member, members, rows_, longest_bytes_, settings_of(member)));
     agents_ = std::thread([this] {
       while (!is_over_) {
         carry();
@@ -142,6 +147,8 @@ class GpuReplicationTest : public NcclTest {
   }
   virtual GpuReplication::Settings settings_of(std::uint32_t) { return settings_; }
 
+  std::uint32_t rows_ = 0;  // of parity
+  std::size_t longest_bytes_ = piece_bytes;
   GpuReplication::Settings settings_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::atomic<CheckpointId> committed_{CheckpointId()};
@@ -161,6 +168,10 @@ class GpuReplicationTest : public NcclTest {
       for (const auto& rank : ranks_) {
         auto of_others = capacities_bytes;
         of_others[rank->member()] = 0;
+        if (rows_ != 0) {
+          of_others.assign(ranks_.size(), 0);
+          of_others[rank->member()] = schedule::ParityPlace::largest(capacities_bytes, rows_).size_bytes();
+        }
         rank->receive_buffer().make_places(of_others);
       }
     for (const auto& rank : ranks_) rank->replication().look(committed_.load());
@@ -172,6 +183,74 @@ class GpuReplicationTest : public NcclTest {
   std::atomic<bool> is_over_{false};
   std::thread agents_;
 };
+
+class GpuParityTest : public GpuReplicationTest {
+ protected:
+  void SetUp() override {
+    GpuReplicationTest::SetUp();
+    rows_ = 1;
+    longest_bytes_ = 700'001;
+    settings_.grain_bytes = placement::parity_unit_bytes;
+    settings_.replicator.reserved_bytes = 2 << 20;
+  }
+  // The sum of the others' segments.
+  bool has_parity_of(std::uint32_t member, std::int64_t iteration) const {
+    std::vector<std::uint64_t> lengths_bytes;
+    for (const auto& rank : ranks_) lengths_bytes.push_back(rank->piece(iteration).size());
+    const auto layout = schedule::parity_layout(lengths_bytes, rows_);
+    const std::uint32_t stripe = layout.stripe_of_row(member, 0);
+    std::vector<std::byte> parity(layout.parity_bytes(stripe));
+    for (std::uint32_t column = 0; column < layout.columns(); ++column) {
+      const std::uint32_t from = layout.member_at(stripe, column);
+      const auto piece = ranks_[from]->piece(iteration);
+      const auto segment = layout.segment(from, column);
+      for (std::uint64_t i = segment.first_byte; i < std::min(segment.first_byte + segment.size_bytes, piece.size());
+           ++i)
+        parity[i - segment.first_byte] ^= piece[i];
+    }
+    const auto& receive_buffer = ranks_[member]->receive_buffer();
+    return receive_buffer.received(member, CheckpointId(1, iteration)) == parity.size() &&
+           std::equal(parity.begin(), parity.end(), receive_buffer.bytes(member).begin());
+  }
+  bool all_have_parity_of(std::int64_t iteration) const {
+    for (std::uint32_t member = 0; member < ranks_.size(); ++member)
+      if (!has_parity_of(member, iteration)) return false;
+    return true;
+  }
+};
+
+TEST_F(GpuParityTest, OfWhatIsCapturedEachRankMakesItsNodesParity) {
+  meet(3);
+  for (std::int64_t iteration = 1; iteration <= 4; ++iteration) {
+    capture_all(iteration);
+    ASSERT_TRUE(eventually([&] { return all_have_parity_of(iteration); }));
+    for (const auto& rank : ranks_) rank->receive_buffer().page().taken(rank->member(), CheckpointId(1, iteration));
+  }
+  EXPECT_EQ(nccl_buttons().mismatches(), 0u);
+  for (const auto& rank : ranks_) EXPECT_EQ(rank->replication().take_news(), std::nullopt);
+}
+
+TEST_F(GpuParityTest, IsNotOverwrittenBeforeItWasTaken) {
+  meet(3);
+  capture_all(1);
+  ASSERT_TRUE(eventually([&] { return all_have_parity_of(1); }));
+  capture_all(2);
+  for (const std::uint32_t member : {0u, 2u}) ranks_[member]->receive_buffer().page().taken(member, CheckpointId(1, 1));
+  for (int turn = 0; turn < 300; ++turn) {  // as many as a step needs, and many more
+    ranks_[0]->replication().look(CheckpointId());
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(all_have_parity_of(1));
+  ranks_[1]->receive_buffer().page().taken(1, CheckpointId(1, 1));
+  EXPECT_TRUE(eventually([&] { return all_have_parity_of(2); }));
+}
+
+TEST_F(GpuParityTest, AStateThatGrowsBeyondItsRoomEndsIt) {
+  meet(2);
+  const std::vector<std::byte> larger(longest_bytes_ * 2);
+  for (const auto& rank : ranks_) rank->replication().captured(CheckpointId(1, 1), larger, nullptr);
+  EXPECT_THAT(news_of(0), HasSubstr("a rank's state has outgrown the receive buffers"));
+}
 
 TEST_F(GpuReplicationTest, WhatIsCapturedLandsWithAllOthers) {
   meet(3);

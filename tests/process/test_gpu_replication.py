@@ -60,32 +60,44 @@ class Trainer:
 
 
 class Job:
-    def __init__(self, cluster) -> None:
+    def __init__(self, cluster, ranks: int = RANKS, **options: object) -> None:
         self.cluster = cluster
+        self.ranks = ranks
+        self.given = options
         self.trainers: list[Trainer] = []
 
     def start(self, **changes: object) -> list[dict]:
-        self.trainers = [Trainer(self.cluster, rank, **changes) for rank in range(RANKS)]
+        changes = {"world_size": self.ranks} | self.given | changes
+        self.trainers = [Trainer(self.cluster, rank, **changes) for rank in range(self.ranks)]
         return [trainer.says() for trainer in self.trainers]
 
     def commit(self, iteration: int) -> None:
         for trainer in self.trainers:
             trainer.hears(iteration, value_of(trainer.rank, iteration))
-        assert [trainer.says() for trainer in self.trainers] == [{"committed": iteration}] * RANKS
+        assert [trainer.says() for trainer in self.trainers] == [{"committed": iteration}] * self.ranks
 
     def kill(self) -> None:
         for trainer in self.trainers:
             trainer.kill()
 
+    def lose(self, node: str) -> None:
+        """The node's agent and all its memory."""
+        for pid in self.cluster.agents(node):
+            kill_process(pid, signal.SIGKILL)
+        for folder in self.cluster.arena.glob(f"*/{node}"):
+            for file in folder.iterdir():
+                file.unlink()
+            folder.rmdir()
+
     def replications(self) -> list[dict]:
         """Of each rank, as the status of its node has it."""
         where = [f"{key}={self.cluster.options()[key]}" for key in ("job", "arena_dir", "coordination")]
         replications = []
-        for rank in range(RANKS):
+        for rank in range(self.ranks):
             answer = subprocess.run([build_file_of("ckptctl"), "status", "--json", *where, f"node=n{rank}"],
                                     capture_output=True, text=True, timeout=60, check=False)
             replications += found(json.loads(answer.stdout))
-        assert len(replications) == RANKS
+        assert len(replications) == self.ranks
         return replications
 
     def has_joined_again(self, killed: int) -> bool:
@@ -119,10 +131,14 @@ def job(cluster):
     job.kill()
 
 
-def restored(iteration: int) -> list[dict]:
+def restored(iteration: int, ranks: int = RANKS) -> list[dict]:
     """What each trainer says then; all was pinned, and so nothing was copied slowly."""
     return [{"iteration": iteration, "values": [value_of(rank, iteration)], "message": "", "slow_copies": 0}
-            for rank in range(RANKS)]
+            for rank in range(ranks)]
+
+
+def fresh(ranks: int) -> list[dict]:
+    return [{"iteration": -1, "values": [], "message": "", "slow_copies": 0}] * ranks
 
 
 def test_what_lands_is_committed_and_survives_trainers_and_nodes(job):
@@ -136,12 +152,7 @@ def test_what_lands_is_committed_and_survives_trainers_and_nodes(job):
         job.commit(iteration)
     assert job.bytes_land()
     job.kill()
-    for pid in job.cluster.agents("n1"):
-        kill_process(pid, signal.SIGKILL)
-    for folder in job.cluster.arena.glob("*/n1"):
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
+    job.lose("n1")
     assert job.start() == restored(6)
 
 
@@ -178,3 +189,46 @@ def test_a_member_that_hangs_costs_time_alone(job):
     job.commit(4)
     job.kill()
     assert job.start() == restored(4)
+
+
+@pytest.mark.parametrize(("protection", "ranks", "lost"), [("xor(3)", 3, ["n1"]), ("rs(4,2)", 4, ["n0", "n2"])])
+def test_parity_that_gpus_make_is_committed_and_gives_lost_nodes_back(cluster, protection, ranks, lost):
+    job = Job(cluster, ranks, protection=protection)
+    try:
+        assert job.start() == fresh(ranks)
+        for iteration in range(1, 4):
+            job.commit(iteration)
+        assert job.bytes_land()
+        job.kill()
+        for node in lost:
+            job.lose(node)
+        assert job.start() == restored(3, ranks)
+        for iteration in range(4, 7):
+            job.commit(iteration)
+        assert job.bytes_land()
+        job.kill()
+        job.lose("n2")
+        assert job.start() == restored(6, ranks)
+    finally:
+        job.kill()
+
+
+def test_without_gpus_that_make_it_parity_is_made_on_hosts(cluster):
+    job = Job(cluster, 3, protection="xor(3)")
+    try:
+        job.start()
+        job.commit(1)
+        job.trainers[1].hears("hang")
+        job.commit(2)
+        job.commit(3)
+        deadline = time.monotonic() + 60
+        while any(path["gpu"] for path in job.replications()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert all(path["trouble"] for path in job.replications())
+        job.commit(4)
+        job.kill()
+        job.lose("n0")
+        assert job.start() == restored(4, 3)
+    finally:
+        job.kill()

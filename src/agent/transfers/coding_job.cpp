@@ -66,17 +66,21 @@ class CodingJob::ChunkSink : public net::Sink {
 };
 
 CodingJob::CodingJob(const Dependencies& dependencies, FetchDestination destination, core::CodingInputs coding_inputs,
-                     Done done)
+                     Done done, std::shared_ptr<const MadeParity> made)
     : deps_(dependencies),
       destination_(std::move(destination)),
       piece_(destination_.piece()),
       coding_inputs_(std::move(coding_inputs)),
       done_(std::move(done)),
+      made_(std::move(made)),
       layout_(core::layout_of(coding_inputs_.parity_manifest)) {}
 
 void CodingJob::cancel() {
-  const std::lock_guard lock(mutex_);
-  cancelled_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+  }
+  look();
 }
 
 void CodingJob::start() {

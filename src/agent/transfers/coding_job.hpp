@@ -1,7 +1,7 @@
 // CodingJob computes one piece of a parity group from other pieces of the group, and writes the result into a slot. The
 // result is parity (encoding), or a lost shard (decoding). The job works chunk by chunk: it fetches the byte ranges
 // that it needs, verifies and combines them, and verifies the result. It reads pieces of this node straight from their
-// slots.
+// slots. If another part of the node makes the same parity, the job first takes and verifies what that part has made.
 //
 // Any thread may call start() and cancel(). Callbacks come on the transport's threads and the digest threads. `done`
 // runs exactly once, on one of these threads or within start(). From then on the job does not touch the slot.
@@ -19,8 +19,10 @@
 #include "agent/pieces/parity_manifest_codec.hpp"
 #include "agent/pieces/piece_index.hpp"
 #include "agent/pieces/worker_pool.hpp"
+#include "agent/transfers/made_parity.hpp"
 #include "agent/transfers/replica_source.hpp"
 #include "agent/transfers/transport_port.hpp"
+#include "base/clock.hpp"
 #include "core/parity_pieces.hpp"
 #include "kernels/coder.hpp"
 #include "net/transport.hpp"
@@ -38,6 +40,7 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
     std::vector<PieceRef> suspects;  // parity pieces that were read together, at least one of which is wrong
     std::vector<PieceRef> unusable;  // what to leave out next time: damaged, wrong, and those that could not be fetched
     std::uint64_t received_bytes = 0;  // bytes of sources from other nodes
+    std::uint64_t taken_bytes = 0;     // bytes that the job has taken from MadeParity, and not computed
   };
   using Done = std::function<void(Outcome outcome)>;
 
@@ -49,13 +52,20 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
     WorkerPool& pool;
     ChunkBuffers& buffers;
     std::shared_ptr<TransportPort> transport;
-    bool urgent = false;  // fetches do not wait for an idle network
+    bool urgent = false;                      // fetches do not wait for an idle network
+    std::int64_t arrival_timeout_ms = 2'000;  // longest wait during which nothing is made elsewhere
   };
 
-  CodingJob(const Dependencies& dependencies, FetchDestination destination, core::CodingInputs coding_inputs,
-            Done done);
+  // `made`: parity that is being made elsewhere; null: none.
+  CodingJob(const Dependencies& dependencies, FetchDestination destination, core::CodingInputs coding_inputs, Done done,
+            std::shared_ptr<const MadeParity> made = nullptr);
 
   void start();
+  // Call look() when more may have been made. Call it regularly, too, because only here the job notices that nothing
+  // has been made for `arrival_timeout_ms`. It then computes the rest itself. stop_waiting(): nothing more will be
+  // made.
+  void look();
+  void stop_waiting();
   // Fetches nothing more and leaves the slot unsealed. `done` runs once everything under way has ended.
   void cancel();
 
@@ -86,6 +96,13 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
   void keep_manifests();
   bool prepare_slot();
 
+  // In made_parity.cpp: take what is made elsewhere.
+  void begin_to_take();
+  void take(std::size_t first_leaf, std::size_t last_leaf);
+  bool take(std::size_t leaf);
+  std::uint64_t source_digest(const placement::DecodeSource& source, std::uint64_t offset) const;
+  void go_on();
+
   // In coding_job.cpp: read and combine the chunks, and end the job.
   void launch();
   bool has_next() const;
@@ -110,6 +127,7 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
   const core::PieceInfo piece_;
   const core::CodingInputs coding_inputs_;
   const Done done_;
+  const std::shared_ptr<const MadeParity> made_;
   placement::ParityLayout layout_;
 
   // Constant from the first chunk on.
@@ -125,6 +143,13 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
   std::size_t manifests_missing_ = 0;
   std::size_t step_ = 0;       // of the next chunk
   std::uint64_t in_step_ = 0;  // offset of the next chunk in that step
+  // While the job takes what is made elsewhere, and before it computes the rest:
+  bool takes_ = false;
+  bool is_taking_ = false;  // a digest thread is taking leaves
+  bool may_wait_ = true;    // more may be made; false after stop_waiting()
+  bool has_wrong_leaf_ = false;
+  std::size_t taken_ = 0;  // leaves, from the first one on
+  Deadline arrival_deadline_ = Deadline::in_ms(0);
   std::vector<std::uint64_t> leaves_;
   Outcome outcome_;
   std::optional<core::FetchResult> failure_;

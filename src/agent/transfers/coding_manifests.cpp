@@ -159,10 +159,12 @@ void CodingJob::manifest_ended(const std::string& shard, std::size_t attempt, st
   }
   if (goes_on) {
     keep_manifests();
-    if (prepare_slot())
+    if (!prepare_slot())
+      fail(FetchResult::no_space);
+    else if (made_ == nullptr)
       launch();
     else
-      fail(FetchResult::no_space);
+      begin_to_take();
   }
   {
     const std::lock_guard lock(mutex_);

@@ -29,8 +29,14 @@ std::string trouble_with(const core::StartFetch& order) {
 // One coding job after the other, until one succeeds or too few sources are left.
 class CodingSource::Attempts : public RunningFetch, public std::enable_shared_from_this<Attempts> {
  public:
-  Attempts(const CodingJob::Dependencies& deps, CoreQueue& queue, const FetchRequest& request)
-      : deps_(deps), queue_(queue), request_(request), inputs_(request.order.coding_inputs) {
+  Attempts(const CodingJob::Dependencies& deps, CoreQueue& queue, const FetchRequest& request,
+           std::shared_ptr<const MadeParity> made)
+      : deps_(deps),
+        queue_(queue),
+        request_(request),
+        made_(std::move(made)),
+        has_waited_(made_ != nullptr),
+        inputs_(request.order.coding_inputs) {
     deps_.urgent = request.urgent;
   }
 
@@ -40,8 +46,15 @@ class CodingSource::Attempts : public RunningFetch, public std::enable_shared_fr
         if (const auto self = weak.lock()) self->ended(std::move(outcome));
       });
     };
-    job_ = std::make_shared<CodingJob>(deps_, request_.destination, inputs_, std::move(done));
+    job_ = std::make_shared<CodingJob>(deps_, request_.destination, inputs_, std::move(done), made_);
     job_->start();
+  }
+  void look() override {
+    if (job_ != nullptr) job_->look();
+  }
+  void stop_waiting() override {
+    made_ = nullptr;  // for further attempts
+    if (job_ != nullptr) job_->stop_waiting();
   }
   void cancel() override {
     is_cancelled_ = true;
@@ -60,7 +73,8 @@ class CodingSource::Attempts : public RunningFetch, public std::enable_shared_fr
     FetchOutcome last;
     last.result = outcome.result;
     last.network_bytes = network_bytes_;
-    if (outcome.manifest) last.coded_bytes = outcome.manifest->length_bytes;
+    if (outcome.manifest) last.coded_bytes = outcome.manifest->length_bytes - outcome.taken_bytes;
+    if (has_waited_) last.gpu_received_bytes = outcome.taken_bytes;
     last.manifest = std::move(outcome.manifest);
     request_.done(std::move(last));
   }
@@ -96,6 +110,8 @@ class CodingSource::Attempts : public RunningFetch, public std::enable_shared_fr
   CodingJob::Dependencies deps_;
   CoreQueue& queue_;
   const FetchRequest request_;
+  std::shared_ptr<const MadeParity> made_;
+  const bool has_waited_;  // for what is made elsewhere
   core::CodingInputs inputs_;
   std::shared_ptr<CodingJob> job_;
   std::uint64_t network_bytes_ = 0;  // of all attempts
@@ -107,9 +123,9 @@ class CodingSource::Attempts : public RunningFetch, public std::enable_shared_fr
   std::size_t left_out_ = 0;           // how many of its sources were left out
 };
 
-std::shared_ptr<RunningFetch> CodingSource::start(const FetchRequest& request) {
+std::shared_ptr<RunningFetch> CodingSource::start(const FetchRequest& request, std::shared_ptr<const MadeParity> made) {
   if (request.order.source != core::parity_node) return nullptr;
-  auto attempts = std::make_shared<Attempts>(deps_, queue_, request);
+  auto attempts = std::make_shared<Attempts>(deps_, queue_, request, std::move(made));
   FetchOutcome refused;
   refused.trouble = trouble_with(request.order);
   if (refused.trouble.empty() && core::is_valid(request.order.coding_inputs.parity_manifest))

@@ -15,7 +15,9 @@ class CodingSource : public ReplicaSource {
   // The source and the transport must end before `queue` and whatever `dependencies` refers to.
   CodingSource(const CodingJob::Dependencies& dependencies, CoreQueue& queue) : deps_(dependencies), queue_(queue) {}
 
-  std::shared_ptr<RunningFetch> start(const FetchRequest& request) override;
+  std::shared_ptr<RunningFetch> start(const FetchRequest& request) override { return start(request, nullptr); }
+  // The same for parity that is also made elsewhere on this node. Takes what is made there, and makes the rest.
+  std::shared_ptr<RunningFetch> start(const FetchRequest& request, std::shared_ptr<const MadeParity> made);
 
  private:
   class Attempts;

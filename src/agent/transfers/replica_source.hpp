@@ -47,7 +47,8 @@ struct FetchOutcome {
   std::string trouble;                      // why it failed, for people; may be empty
   std::uint64_t network_bytes = 0;          // bytes received from other nodes, without those from GPU to GPU
   std::uint64_t coded_bytes = 0;            // bytes encoded or decoded
-  // Bytes received from GPU to GPU. Nothing if the fetch did not wait for GPU replication.
+  // Bytes received from GPU to GPU, or bytes of parity that a GPU has made. Nothing if the fetch did not wait for GPU
+  // replication.
   std::optional<std::uint64_t> gpu_received_bytes;
 };
 
@@ -70,6 +71,8 @@ class RunningFetch {
   virtual void cancel() = 0;
   // Called when bytes may have arrived from GPU to GPU, or when it is known that no more will.
   virtual void look() {}
+  // Called when it is known that no more bytes will arrive from GPU to GPU.
+  virtual void stop_waiting() {}
 };
 
 class ReplicaSource {

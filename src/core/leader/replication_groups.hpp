@@ -1,7 +1,8 @@
-// Finds the replication groups of an incarnation: the ranks that copy their pieces from GPU to GPU to each other. The
-// n-th ranks of the nodes that hold each other's copies form a group. There is no group if other nodes hold pieces of
-// its ranks, if there is parity, or if ranks share what they capture. Then the pieces go from host to host. Pure
-// functions.
+// Finds the replication groups of an incarnation: the ranks that copy their pieces from GPU to GPU to each other, or
+// make parity of them. The n-th ranks of the nodes that hold each other's copies form a group. If parity is the only
+// protection, ranks whose main shards are encoded together form a group. There is no group if other nodes hold pieces
+// of its ranks, if there are both copies and parity, or if ranks share what they capture. Then the pieces go from host
+// to host. Pure functions.
 #pragma once
 
 #include <map>

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/encode_body.hpp"
 #include "kernels/launch.hpp"
-#include "kernels/pack_body.hpp"
 
 namespace cuda_double {
 namespace {
@@ -70,11 +70,35 @@ Work pack_kernel(const Memory& memory, void** arguments, unsigned blocks, unsign
   };
 }
 
+// Makes parity: a block makes each leaf.
+template <bool is_plain>
+Work encode_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned threads) {
+  return [&memory, job = *static_cast<const EncodeJob*>(arguments[0]), blocks, threads](Footprint& footprint) mutable {
+    if (threads != pack_threads_per_block) return CUDA_ERROR_INVALID_VALUE;
+    const std::uint64_t parity_bytes = std::uint64_t{blocks} * ckpt::kernels::leaf_size_bytes;
+    for (std::uint32_t i = 0; i < job.source_count; ++i) {
+      const std::uint64_t size_bytes = std::min(job.sources[i].size_bytes, parity_bytes);
+      const std::uint64_t leaves = ckpt::kernels::leaf_count(size_bytes);
+      if (leaves != 0) footprint.reads.push_back({job.sources[i].data, leaves * ckpt::kernels::leaf_size_bytes});
+    }
+    footprint.writes.push_back({job.parity, parity_bytes});
+    footprint.writes.push_back({job.digests, std::size_t{blocks} * (job.source_count + 1) * sizeof(job.digests[0])});
+    if (!is_reachable(memory, footprint)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    for (std::uint32_t i = 0; i < job.source_count; ++i) job.sources[i].data = memory.bytes_at(job.sources[i].data);
+    job.parity = memory.bytes_at(job.parity);
+    job.digests = memory.bytes_at(job.digests);
+    for (std::uint64_t leaf = 0; leaf < blocks; ++leaf) encode_leaf_on_host<is_plain>(job, leaf);
+    return CUDA_SUCCESS;
+  };
+}
+
 }  // namespace
 
 Kernel find_kernel(std::string_view name) {
   if (name == "ckpt_pack") return pack_kernel<Direction::pack>;
   if (name == "ckpt_unpack") return pack_kernel<Direction::unpack>;
+  if (name == "ckpt_encode_plain") return encode_kernel<true>;
+  if (name == "ckpt_encode_any") return encode_kernel<false>;
   return nullptr;
 }
 
