@@ -8,6 +8,12 @@
 #include "device/cuda_copy.hpp"
 
 namespace ckpt::device {
+namespace {
+
+// What the members exchange when they meet. NCCL sends less than this without the adapter reading the memory itself.
+constexpr std::uint64_t greeting_max_bytes = 32u << 10;
+
+}  // namespace
 
 CudaExchange::CudaExchange(std::shared_ptr<NcclComm> comm, const Settings& settings)
     : member_(static_cast<std::uint32_t>(comm->rank())),
@@ -20,7 +26,9 @@ CudaExchange::~CudaExchange() { comm_->abort(); }
 bool CudaExchange::meet() {
   if (met_) return true;
   if (!has_greeted_) {
-    if (comm_->ready()) greet();
+    if (!comm_->ready()) return false;
+    comm_->use_memory(memory_.pointer(), memory_.size_bytes());
+    greet();
     return false;
   }
   return met_ = has_crossed(greeted_);
@@ -29,18 +37,20 @@ bool CudaExchange::meet() {
 // A member without others greets itself.
 void CudaExchange::greet() {
   using Kind = NcclComm::Transfer::Kind;
-  const CUdeviceptr bytes = memory_.pointer();
+  const auto greeted = static_cast<std::uint64_t>(comm_->ranks()) + 1;
+  const std::uint64_t size_bytes = std::min(memory_.size_bytes() / greeted, greeting_max_bytes);
+  const auto place_of = [&](int number) { return memory_.pointer() + static_cast<CUdeviceptr>(number) * size_bytes; };
   std::vector<NcclComm::Transfer> greetings;
   for (int peer = 0; peer < comm_->ranks(); ++peer)
     if (peer != comm_->rank() || comm_->ranks() == 1)
       for (const Kind kind : {Kind::send, Kind::receive})
-        greetings.push_back({kind, peer, kind == Kind::send ? bytes : bytes + 1 + static_cast<CUdeviceptr>(peer), 1});
+        greetings.push_back({kind, peer, place_of(kind == Kind::send ? 0 : 1 + peer), size_bytes});
   issue(greetings);
   has_greeted_ = true;
 }
 
 // Returns where a chunk lies in the step's sub-buffers. The member's own chunk has the first place.
-CUdeviceptr CudaExchange::place(std::uint64_t step, const schedule::ExchangeTransfer& transfer) {
+CUdeviceptr CudaExchange::place(std::uint64_t step, const schedule::ExchangeTransfer& transfer) const {
   const std::uint32_t of_peer = std::max(transfer.peer + (transfer.peer < member_ ? 1 : 0), 1u);
   return stage(step).data + (transfer.is_send ? 0 : of_peer * plan_->chunk_bytes());
 }
@@ -64,6 +74,7 @@ void CudaExchange::begin(schedule::ExchangePlan plan, Fill fill, std::vector<std
   to_ = std::move(to);
   allowed_ = filling_ = filled_ = issued_ = crossed_ = received_ = 0;
   last_ = plan_->steps();
+  filling_result_ = Filling::begun;
   make_stages();
 }
 
@@ -83,21 +94,30 @@ void CudaExchange::finish() {
 // Waits also for chunks that are still being copied to sub-buffers and will not be issued.
 bool CudaExchange::over() const { return received_ == last_ && filled_ == filling_; }
 
-bool CudaExchange::rests() const { return received_ == allowed_ && filled_ == filling_ && !may_fill(); }
+bool CudaExchange::rests() const {
+  return received_ == allowed_ && filled_ == filling_ && (!may_fill() || awaits_bytes());
+}
 
 // Chunks are copied to every free stage, allowed or not. So they wait in the sub-buffers until their step is allowed.
-bool CudaExchange::may_fill() const { return filling_ < std::min(last_, received_ + plan_->buffers()); }
+bool CudaExchange::may_fill() const {
+  return filling_result_ != Filling::never && filling_ < std::min(last_, received_ + plan_->buffers());
+}
 
 void CudaExchange::fill() {
   while (filled_ < filling_ && stage(filled_).filled.reached()) ++filled_;
   if (!may_fill()) return;
-  for (const auto& transfer : plan_->step(member_, filling_)) {
-    if (!transfer.is_send || transfer.size_bytes == 0) continue;
-    fill_(transfer.first_byte, transfer.size_bytes, place(filling_, transfer), fill_stream_);
-    break;  // the same chunk for all
-  }
-  stage(filling_).filled.record(fill_stream_);
-  ++filling_;
+  filling_result_ = fill_next();
+  if (filling_result_ == Filling::begun) ++filling_;
+}
+
+// The chunk is the same for all other members.
+CudaExchange::Filling CudaExchange::fill_next() const {
+  const Event& filled = stage(filling_).filled;
+  for (const auto& transfer : plan_->step(member_, filling_))
+    if (transfer.is_send && transfer.size_bytes != 0)
+      return fill_({transfer.first_byte, transfer.size_bytes, place(filling_, transfer), filled}, fill_stream_);
+  filled.record(fill_stream_);
+  return Filling::begun;
 }
 
 void CudaExchange::issue(std::span<const NcclComm::Transfer> group) {
@@ -158,7 +178,7 @@ void CudaExchange::advance() {
                       " ms; check whether a rank of the replication group has ended or hangs (ckptctl status)");
 }
 
-// NCCL reads and writes only sub-buffers.
+// NCCL reads and writes only sub-buffers, and so do copies on streams of the capture.
 CudaDrain CudaExchange::give_up() {
   plan_.reset();
   last_ = allowed_ = filling_ = filled_ = issued_ = crossed_ = received_ = 0;

@@ -17,6 +17,7 @@ from processes import kill_process
 
 GPU = BUILD / "tests" / "cuda_double"
 RANKS = 2
+SIZE_BYTES = 3_000_017  # of the state, in gpu_replication_trainer.py
 
 pytestmark = pytest.mark.skipif(not GPU.exists(), reason="built without CUDA")
 
@@ -79,6 +80,9 @@ class Job:
         assert len(replications) == RANKS
         return replications
 
+    def received_bytes(self) -> list[int]:
+        return [path["gpu_received_bytes"] for path in self.replications()]
+
     def has_joined_again(self, killed: int) -> bool:
         """Whether node n0 has another agent than that one, which knows its trainer and the path."""
         if self.cluster.agents("n0") in ([], [killed]):
@@ -110,6 +114,15 @@ def job(cluster):
     job.kill()
 
 
+def lose_node(cluster, node: str) -> None:
+    for pid in cluster.agents(node):
+        kill_process(pid, signal.SIGKILL)
+    for folder in cluster.arena.glob(f"*/{node}"):
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+
+
 def restored(iteration: int) -> list[dict]:
     """What each trainer says then; all was pinned, and so nothing was copied slowly."""
     return [{"iteration": iteration, "values": [value_of(rank, iteration)], "message": "", "slow_copies": 0}
@@ -127,13 +140,34 @@ def test_what_lands_is_committed_and_survives_trainers_and_nodes(job):
         job.commit(iteration)
     assert job.bytes_land()
     job.kill()
-    for pid in job.cluster.agents("n1"):
-        kill_process(pid, signal.SIGKILL)
-    for folder in job.cluster.arena.glob("*/n1"):
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
+    lose_node(job.cluster, "n1")
     assert job.start() == restored(6)
+
+
+def test_bytes_that_cross_to_other_nodes_go_to_the_gpu_only_once(job):
+    job.start()
+    for iteration in range(1, 4):
+        job.commit(iteration)
+    assert job.bytes_land()
+    for trainer in job.trainers:
+        trainer.hears("count")
+        assert trainer.says()["to_device_bytes"] < 64 << 10  # tables, not chunks
+
+
+def test_a_byte_that_changes_on_its_way_is_fetched_anew(job):
+    job.start()
+    job.commit(1)
+    job.commit(2)
+    assert job.bytes_land()
+    for trainer in job.trainers:
+        trainer.hears("corrupt")
+    before = job.received_bytes()
+    job.commit(3)
+    grown_bytes = [now - then for now, then in zip(job.received_bytes(), before, strict=True)]
+    assert all(0 < size_bytes < SIZE_BYTES for size_bytes in grown_bytes)
+    job.kill()
+    lose_node(job.cluster, "n1")
+    assert job.start() == restored(3)
 
 
 def test_an_agent_that_is_started_again_finds_the_path_as_it_was(job):
