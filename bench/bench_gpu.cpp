@@ -288,8 +288,10 @@ class Loop {
     while (!uploaded.reached() || !exchange_.meet()) require(!deadline.passed(), "NCCL does not begin");
   }
   void run() {
-    const auto fill = [this](std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to, CUstream stream) {
-      kernels_.pack(table_.job(0, first_byte, size_bytes, to), 0, stream);
+    const auto fill = [this](const CudaExchange::Chunk& chunk, CUstream stream) {
+      kernels_.pack(table_.job(0, chunk.first_byte, chunk.size_bytes, chunk.to), 0, stream);
+      chunk.filled.record(stream);
+      return CudaExchange::Filling::begun;
     };
     exchange_.begin(plan_, fill, {to_});
     exchange_.allow(plan_.steps());

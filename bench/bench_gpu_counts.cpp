@@ -10,6 +10,11 @@
 //
 // The lines without a suffix are for float32, the default, and an update that comes ahead.
 //
+// The second part replicates the state in bfloat16 between two ranks, from GPU to GPU, on the test double of NCCL. Its
+// line gpu_replication_pcie_bytes_per_byte counts what crosses PCIe on both ends for each captured byte. A byte that
+// NCCL sends crosses twice: from the sender's GPU to its adapter, and from the adapter to the GPU at the receiver.
+// There the update comes when the exchange is over (behind), or is enqueued before the GPU gets to the capture (ahead).
+//
 //   bench_gpu_counts [LAYERS]
 #include <cuda.h>
 #include <sys/mman.h>
@@ -23,7 +28,10 @@
 #include <thread>
 #include <vector>
 
+#include "../tests/cuda/capturing_ranks.hpp"
 #include "../tests/cuda/double/control.h"
+#include "../tests/cuda/nccl_double/control.h"
+#include "../tests/support/temporary_directory.hpp"
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "bench/comparison.hpp"
@@ -38,7 +46,7 @@ using namespace ckpt::device;
 
 constexpr std::uint64_t mebibyte = 1 << 20;
 constexpr std::uint64_t default_staging_bytes = 128 * mebibyte;
-constexpr double hbm_goal = 2.1, pcie_goal = 1.01;
+constexpr double hbm_goal = 2.1, pcie_goal = 1.01, replication_pcie_goal = 4.01;
 
 void require(bool condition, const std::string& what) {
   if (!condition) throw Failure(CKPT_ERR_INTERNAL, what);
@@ -211,6 +219,59 @@ void run(const Setting& setting, const std::vector<bench::NamedTensor>& paramete
   print_ratios(setting.suffix, counts, static_cast<double>(state_bytes), static_cast<double>(sub_buffers));
 }
 
+// Where the exchange takes its bytes from.
+struct Replication {
+  const char* suffix;  // of the ratio
+  bool is_told;        // of the capture when it begins; otherwise all bytes come from the slot
+  bool stages_all;
+  Update update;
+};
+
+// Replicates the state once between two ranks that both have it. Returns what that took.
+Counts replicate(const State& state, const Replication& setting, std::uint64_t& sent_bytes) {
+  const std::uint64_t state_bytes = state.plan().length_bytes();
+  const test::TemporaryDirectory directory(test::in_memory);
+  const BackgroundStream stream;
+  testing_support::CapturingRanks ranks(directory.path(), {&state.plan(), &state.plan()},
+                                        setting.stages_all ? state_bytes + 32 * mebibyte : default_staging_bytes, {});
+  const Counts before = counts_now();
+  const std::uint64_t sent_before = ckpt_nccl_double_sent_bytes();
+  std::binary_semaphore arrives{0};
+  const CUhostFn wait = [](void* semaphore) { static_cast<std::binary_semaphore*>(semaphore)->acquire(); };
+  if (setting.update == Update::ahead) check_cuda("cuLaunchHostFunc", cuLaunchHostFunc(stream, wait, &arrives));
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    ranks[rank].snapshot(1, static_cast<CUstream>(stream), setting.is_told);
+  if (setting.update == Update::behind && setting.is_told) wait_until([&] { return ranks.all_received(1); });
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].before_update(static_cast<CUstream>(stream));
+  arrives.release();
+  wait_until([&] { return ranks.all_captured() && ranks.all_received(1); });
+  require(ranks.all_match(1), "other bytes arrived than were captured");
+  sent_bytes = ckpt_nccl_double_sent_bytes() - sent_before;
+  return difference(before, counts_now());
+}
+
+void run_replication(const std::vector<bench::NamedTensor>& parameters) {
+  const State state(parameters, 2);
+  const double state_bytes = static_cast<double>(2 * state.plan().length_bytes());  // of both ranks
+  for (const Replication& setting :
+       {Replication{"_from_slot", false, false, Update::behind}, Replication{"_staged", true, true, Update::ahead},
+        Replication{"_behind", true, false, Update::behind}, Replication{"", true, false, Update::ahead}}) {
+    std::uint64_t sent_bytes = 0;
+    const Counts counts = replicate(state, setting, sent_bytes);
+    double to_host = 0, to_device = 0;
+    for (const auto& [name, sums] : counts) {
+      to_host += static_cast<double>(sums.to_host_bytes);
+      to_device += static_cast<double>(sums.to_device_bytes);
+    }
+    const auto per_byte = [&](double bytes) { return bytes / state_bytes; };
+    std::printf("\nreplication%s: to host %.4f, to GPU %.4f, sent %.4f (bytes per captured byte)\n", setting.suffix,
+                per_byte(to_host), per_byte(to_device), per_byte(static_cast<double>(sent_bytes)));
+    const double crossed = to_host + to_device + 2 * static_cast<double>(sent_bytes);
+    bench::print_ratio({std::string("gpu_replication_pcie_bytes_per_byte") + setting.suffix, per_byte(crossed), crossed,
+                        state_bytes, "bytes", "state"});
+  }
+}
+
 // The parameters of GPT-2 with so many layers.
 std::vector<bench::NamedTensor> gpt2_of(int layers) {
   std::vector<bench::NamedTensor> tensors;
@@ -233,6 +294,12 @@ int main(int count, char** arguments) {
           Setting{"_behind", 4, false, Update::behind}, Setting{"", 4, false, Update::ahead}})
       run(setting, parameters);
     std::printf("goals: gpu_hbm_bytes_per_byte %.1f, gpu_pcie_bytes_per_byte %.2f\n", hbm_goal, pcie_goal);
+  });
+  parts.run("the replication", [&] {
+    const Context context(0);
+    const ContextScope scope(context);
+    run_replication(parameters);
+    std::printf("goal: gpu_replication_pcie_bytes_per_byte_behind %.2f\n", replication_pcie_goal);
   });
   return parts.finish();
 }

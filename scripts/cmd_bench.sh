@@ -17,7 +17,8 @@ the program bench_NAME of the release build. Each bench gets the ARGUMENTs after
 The command fails if a bench fails. If all benches run and there is no GPU, benches that need one do not count as
 failed. --list prints the names of all benches.
 
-gpu_counts needs no GPU: it counts the bytes and kernel launches of a capture on a test double of the CUDA driver.
+gpu_counts needs no GPU: it counts the bytes and kernel launches of a capture, and the bytes that GPU replication moves
+across PCIe, on test doubles of the CUDA driver and of NCCL.
 TEXT
 }
 

@@ -173,6 +173,7 @@ class Engine {
   bool open_capture() const { return !sealing_.under_way() && (deferred_.is_open() || capture_.active()); }
   bool release(std::span<const device::Stream> streams, std::int64_t timeout_ms);
   void sealed(bool whole);
+  void cancel_capture();
   void check_no_capture(const char* call) const;
 
   // gradients.cpp

@@ -138,7 +138,7 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
   // Closing finishes a snapshot that was taken, as it always did.
   const bool finishes = is_closing && !capture_.may_begin_late() && !habit_.has_forgotten_after_taken();
   if (!gate_.is_kept() && !finishes) {
-    capture_.cancel();
+    cancel_capture();
     return fail(not_asked_for);
   }
   if (!capture_.active()) {
@@ -149,7 +149,7 @@ bool Engine::capture_late(Deadline slot_deadline, bool is_closing) {
     if (!grant || !capture_.begin_late(*grant)) return fail(no_slot);
   }
   if (!release({}, deadline.remaining_ms())) {
-    capture_.cancel();
+    cancel_capture();
     const std::string why = device_->failure();
     return fail(why.empty() ? too_long : why);
   }

@@ -178,6 +178,11 @@ void Engine::discard() {
   if (!open_capture() || give_up_deferred(CKPT_DISCARDED)) return;
   tickets_.discarded(last_iteration_);
   capture_.session().control->not_taken(last_iteration_, CKPT_DISCARDED);
+  cancel_capture();
+}
+
+void Engine::cancel_capture() {
+  if (gpu_replication_ && capture_.active()) gpu_replication_->discarded(capture_.checkpoint());
   capture_.cancel();
 }
 
@@ -240,7 +245,10 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   check_device(iteration);
   tickets_.taken(iteration, called_at);
   layered_.begin(capture_.session().control);
-  capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
+  const CheckpointId checkpoint(incarnation_.load(std::memory_order_relaxed), iteration);
+  capture_.begin(*grant, checkpoint, state, stream);
+  if (gpu_replication_)
+    gpu_replication_->capturing(checkpoint, capture_.main_piece(), device_->capture_number(), capture_.session().slots);
   pass_on_news();
   return {};
 }
@@ -425,8 +433,10 @@ void Engine::sealed(bool whole) {
   capture_.session().control->copied(layered_.copied_bytes());
   if (!whole) capture_.session().control->not_taken(iteration, CKPT_DISCARDED);
   released_.slots.reset();
-  if (whole && gpu_replication_)
-    gpu_replication_->captured(CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), main, slots);
+  if (gpu_replication_) {
+    const CheckpointId checkpoint(incarnation_.load(std::memory_order_relaxed), iteration);
+    whole ? gpu_replication_->captured(checkpoint, main, slots) : gpu_replication_->discarded(checkpoint);
+  }
   if (whole) newest_sealed_.store(iteration);
   sealing_.end();  // first: whoever waited for the ticket may take the next snapshot
   if (whole)

@@ -55,6 +55,7 @@ class AutoDevice : public Device {
                                                StreamTimestamps::Reached reached) override {
     return used_.load()->timestamps(words, std::move(owner), std::move(reached));
   }
+  std::uint64_t capture_number() const override { return used_.load()->capture_number(); }
   void check_replication(const char* const* environment) const override {
     used_.load()->check_replication(environment);
   }

@@ -1,4 +1,4 @@
-// Copies between the GPU and host memory that the engine has pinned.
+// Copies between the GPU and host memory that the engine has pinned, and within the GPU.
 //
 // To pin a very large range holds the driver's lock for seconds, or fails. The driver also refuses a copy that touches
 // two registrations, which are ranges that were pinned separately. So each slot has registrations of its own, and both
@@ -50,6 +50,10 @@ inline void copy_to_device(CUdeviceptr to, const void* from, std::size_t size_by
   cut_as_pinned(from, size_bytes, [&](std::size_t at, std::size_t part_bytes) {
     CKPT_CUDA(cuMemcpyHtoDAsync_v2, to + at, static_cast<const std::byte*>(from) + at, part_bytes, stream);
   });
+}
+
+inline void copy_within(CUdeviceptr to, CUdeviceptr from, std::size_t size_bytes, CUstream stream) {
+  CKPT_CUDA(cuMemcpyDtoDAsync_v2, to, from, size_bytes, stream);
 }
 
 }  // namespace ckpt::device

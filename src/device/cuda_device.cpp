@@ -67,6 +67,7 @@ CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes, const CudaLimit
       pinning_(context_, limits.retries) {
   const ContextScope scope(context_);
   staging_pipeline_ = std::make_unique<CudaStagingPipeline>(staging_bytes, limits.chunk_max_bytes);
+  captured_ = std::make_shared<CudaCaptured>(mutex_, *staging_pipeline_);
   thread_ = start_thread("ckpt-cuda", [this] { run(); });
 }
 
@@ -78,6 +79,7 @@ CudaDevice::~CudaDevice() {
   }
   changed_.notify_all();
   thread_.join();
+  captured_->detach();
   const ContextScope scope(context_);
   lead_.reset();
   if (is_late_) look_for_late_copy();
@@ -168,6 +170,11 @@ void CudaDevice::reserve_late(std::span<const Copy> pieces) {
     return;
   }
   pinning_.free(staging_pipeline_->take_retired());
+}
+
+std::uint64_t CudaDevice::capture_number() const {
+  const Lock lock(mutex_);
+  return phase_ == Phase::copying ? staging_pipeline_->captures() : 0;
 }
 
 bool CudaDevice::wait_for_synchronous(std::int64_t timeout_ms) {

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "device/cuda_captured.hpp"
 #include "device/cuda_handles.hpp"
 #include "device/cuda_pinning.hpp"
 #include "device/cuda_staging_pipeline.hpp"
@@ -68,11 +69,13 @@ class CudaDevice : public Device {
   std::optional<std::size_t> verify(const Plan& plan, const std::uint64_t* digests, Stream stream) override;
   std::unique_ptr<StreamTimestamps> timestamps(Range words, std::shared_ptr<void> owner,
                                                StreamTimestamps::Reached reached) override;
+  std::uint64_t capture_number() const override;
   void check_replication(const char* const* environment) const override { CudaPieceReplicator::check(environment); }
   Replicator::Id new_communicator_id() override { return CudaPieceReplicator::new_id(); }
   std::unique_ptr<Replicator> replicator(const Replicator::Group& group, const Replicator::Settings& settings,
                                          Range receive_buffers, Replicator::Failed failed) override {
-    return std::make_unique<CudaPieceReplicator>(ordinal_, group, settings, receive_buffers, std::move(failed));
+    return std::make_unique<CudaPieceReplicator>(ordinal_, group, settings, receive_buffers, captured_,
+                                                 std::move(failed));
   }
 
  private:
@@ -106,6 +109,7 @@ class CudaDevice : public Device {
   const Context context_;
   CudaPinning pinning_;
   std::unique_ptr<CudaStagingPipeline> staging_pipeline_;
+  std::shared_ptr<CudaCaptured> captured_;
 
   std::optional<Event> lead_;  // what note_lead() recorded; none if it recorded nothing
 

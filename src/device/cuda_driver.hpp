@@ -49,6 +49,7 @@ inline constexpr int oldest_driver_version = 12020;
   X(cuMemHostGetDevicePointer_v2)      \
   X(cuMemcpyDtoHAsync_v2)              \
   X(cuMemcpyHtoDAsync_v2)              \
+  X(cuMemcpyDtoDAsync_v2)              \
   X(cuPointerGetAttribute)             \
   X(cuModuleLoadData)                  \
   X(cuModuleUnload)                    \

@@ -11,6 +11,7 @@ namespace ckpt::device {
 namespace {
 
 constexpr auto exchange_pause = std::chrono::microseconds(50);
+constexpr auto bytes_pause = std::chrono::milliseconds(1);
 constexpr auto meeting_pause = std::chrono::milliseconds(1);
 constexpr std::int64_t late_ms = 1'000;  // how late a thread may be on a busy machine without being stuck
 
@@ -219,7 +220,11 @@ bool CudaReplicator::ProgressThread::come_round() {
   Lock lock(mutex_);
   expect_progress(allowed_ > exchange_->received());
   changed_.wait_for(lock, exchange_pause, [this] { return stop_; });
-  changed_.wait(lock, [this] { return goes_on(); });
+  const auto may_go_on = [this] { return goes_on(); };
+  if (exchange_->awaits_bytes())
+    changed_.wait_for(lock, bytes_pause, may_go_on);
+  else
+    changed_.wait(lock, may_go_on);
   if (stop_) return false;
   exchange_->allow(allowed_);
   if (finishes_) exchange_->finish();

@@ -23,8 +23,15 @@ CudaStagingPipeline::Plans CudaStagingPipeline::take_overlapped(std::span<const 
   return plans;
 }
 
+// A capture that fails to begin also has a number of its own.
+void CudaStagingPipeline::name_capture() {
+  ++captures_;
+  holds_tensors_ = false;
+}
+
 void CudaStagingPipeline::begin(std::span<const Device::Copy> overlapped, const Device::Copy& synchronous,
                                 CUstream stream) {
+  name_capture();
   Plans plans = take_overlapped(overlapped);
   plans[overlapped_count_] = synchronous.plan;
   table_.assign(std::span(plans).first(overlapped_count_ + 1), CudaTable::Images::copied, retired_, direct_min_bytes());
@@ -37,6 +44,7 @@ void CudaStagingPipeline::begin(std::span<const Device::Copy> overlapped, const 
 }
 
 void CudaStagingPipeline::begin_late(std::span<const Device::Copy> overlapped) {
+  name_capture();
   const Plans plans = take_overlapped(overlapped);
   table_.assign(std::span(plans).first(overlapped_count_), CudaTable::Images::copied, retired_, direct_min_bytes());
   table_.upload(pack_stream_);
@@ -92,6 +100,7 @@ void CudaStagingPipeline::begin_chunks() {
   direct_left_ = chunks - std::min(chunks, ring_.count());
   piece_ = leaf_ = 0;
   skip_finished_pieces();
+  holds_tensors_ = true;
 }
 
 void CudaStagingPipeline::skip_finished_pieces() {
@@ -108,7 +117,8 @@ void CudaStagingPipeline::pack_next() {
   const std::size_t length_bytes = std::min(leaves * leaf_bytes, plan.length_bytes() - first_byte);
   const bool is_direct = direct_left_ > 0;
   if (is_direct) --direct_left_;
-  packed_chunks_[number_ % packed_chunks_.size()] = {overlapped_[piece_], leaf_, leaves, length_bytes, is_direct};
+  packed_chunks_[number_ % packed_chunks_.size()] = {overlapped_[piece_], captures_, piece_, leaf_, leaves,
+                                                     length_bytes,        is_direct};
   Lane& lane = lane_of(number_);
   const SubBuffer& buffer = ring_[number_++];
   buffer.emptied.hold_back(lane.stream);
@@ -156,6 +166,7 @@ std::size_t CudaStagingPipeline::copy_data(const Chunk& chunk, CUdeviceptr packe
 }
 
 void CudaStagingPipeline::release(std::span<const Stream> streams) {
+  holds_tensors_ = false;
   join_lanes();
   packed_.record(pack_stream_);
   for (const Stream stream : streams) packed_.hold_back(static_cast<CUstream>(stream));
@@ -167,8 +178,81 @@ void CudaStagingPipeline::end() {
 }
 
 void CudaStagingPipeline::abandon() {
+  holds_tensors_ = false;
   piece_ = overlapped_count_;
   copied_ = number_;
+}
+
+bool CudaStagingPipeline::copy_captured(std::uint64_t capture, std::uint64_t first_byte, std::uint64_t size_bytes,
+                                        CUdeviceptr to, const Event& copied) {
+  if (!entered() || !std::all_of(lanes_.begin(), lanes_.end(), [](Lane& lane) { return lane.backlog.has_room(); }))
+    return false;
+  Lane* const last = capture == captures_ && holds_tensors_ ? copy_from_tensors(first_byte, size_bytes, to)
+                                                            : copy_from_ring(capture, first_byte, size_bytes, to);
+  if (last == nullptr) return false;
+  copied.record(last->stream);
+  return true;
+}
+
+// Returns the lane where the copy ends, or null if there is none, here and below. The update is enqueued later, and
+// waits for all lanes.
+CudaStagingPipeline::Lane* CudaStagingPipeline::copy_from_tensors(std::uint64_t first_byte, std::uint64_t size_bytes,
+                                                                  CUdeviceptr to) {
+  if (first_byte % leaf_bytes != 0 || overlapped_count_ == 0) return nullptr;
+  Lane& lane = lanes_[0];
+  kernels_.pack(table_.job(0, first_byte, size_bytes, to), 0, lane.stream);
+  lane.backlog.added(lane.stream, 2);
+  return &lane;
+}
+
+// A later chunk is packed over each of these sub-buffers on the same lane, so after the copy.
+CudaStagingPipeline::Lane* CudaStagingPipeline::copy_from_ring(std::uint64_t capture, std::uint64_t first_byte,
+                                                               std::uint64_t size_bytes, CUdeviceptr to) {
+  struct Part {
+    Lane* lane;
+    CUdeviceptr from;
+    std::size_t size_bytes;
+  };
+  std::array<Part, CudaBacklog::chunk_operations_max - 1> parts;
+  std::size_t count = 0;
+  for (std::uint64_t at = first_byte, end = first_byte + size_bytes; at < end; ++count) {
+    const auto found = staged(capture, at);
+    if (!found || count == parts.size()) return nullptr;
+    const Chunk& chunk = packed_chunks_[*found];
+    const std::uint64_t begin = chunk.first_leaf * leaf_bytes;
+    const std::uint64_t part_bytes = std::min(begin + chunk.length_bytes, end) - at;
+    parts[count] = {&lane_of(*found), ring_[*found].data + (at - begin), part_bytes};
+    at += part_bytes;
+  }
+  Lane* last = nullptr;
+  for (const Part& part : std::span(parts).first(count)) {
+    if (last != nullptr && last != part.lane) last->done.hold_back(part.lane->stream);
+    last = part.lane;
+    copy_within(to, part.from, part.size_bytes, last->stream);
+    last->done.record(last->stream);
+    last->backlog.added(last->stream, 3);
+    to += part.size_bytes;
+  }
+  return last;
+}
+
+// Returns the number of the sub-buffer that has this byte of the capture's first piece.
+std::optional<std::size_t> CudaStagingPipeline::staged(std::uint64_t capture, std::uint64_t byte) const {
+  for (std::size_t i = 0; i < packed_chunks_.size(); ++i) {
+    const Chunk& chunk = packed_chunks_[i];
+    const std::uint64_t begin = chunk.first_leaf * leaf_bytes;
+    const bool is_there = chunk.capture == capture && chunk.piece == 0 && !chunk.is_direct;
+    if (is_there && byte >= begin && byte - begin < chunk.length_bytes) return i;
+  }
+  return std::nullopt;
+}
+
+// Returns the next sub-buffer, for anything but a capture.
+const SubBuffer& CudaStagingPipeline::take_buffer() {
+  packed_chunks_[number_ % packed_chunks_.size()] = {};
+  const SubBuffer& buffer = ring_[number_++];
+  copied_ = number_;
+  return buffer;
 }
 
 // Calls each(first leaf, length in bytes) for each chunk of a plan.
@@ -181,14 +265,14 @@ void CudaStagingPipeline::cut_into_chunks(const Plan& plan, Each each) const {
 }
 
 void CudaStagingPipeline::digest(const Plan& plan, std::uint64_t* digests, CUstream stream) {
+  holds_tensors_ = false;
   const Plan* const plans[] = {&plan};
   table_.assign(plans, CudaTable::Images::copied, retired_);
   entered_.record(stream);
   entered_.hold_back(pack_stream_);
   table_.upload(pack_stream_);
   cut_into_chunks(plan, [&](std::size_t first_leaf, std::uint64_t length_bytes) {
-    const SubBuffer& buffer = ring_[number_++];
-    copied_ = number_;
+    const SubBuffer& buffer = take_buffer();
     buffer.emptied.hold_back(pack_stream_);
     kernels_.pack(table_.job(0, first_leaf * leaf_bytes, length_bytes, 0), buffer.digests, pack_stream_);
     copy_to_host(digests + first_leaf, buffer.digests, kernels::leaf_count(length_bytes) * sizeof(std::uint64_t),
@@ -199,6 +283,7 @@ void CudaStagingPipeline::digest(const Plan& plan, std::uint64_t* digests, CUstr
 }
 
 void CudaStagingPipeline::load(const Plan& plan, const CopyIn& copy_in, std::uint64_t* digests, CUstream stream) {
+  holds_tensors_ = false;
   const Plan* const plans[] = {&plan};
   table_.assign(plans, CudaTable::Images::blank, retired_);
   entered_.record(stream);
@@ -213,8 +298,7 @@ void CudaStagingPipeline::load(const Plan& plan, const CopyIn& copy_in, std::uin
 void CudaStagingPipeline::load_chunk(const CopyIn& copy_in, std::size_t first_leaf, std::uint64_t length_bytes,
                                      std::uint64_t* digests) {
   const std::uint64_t first_byte = first_leaf * leaf_bytes;
-  const SubBuffer& buffer = ring_[number_++];
-  copied_ = number_;
+  const SubBuffer& buffer = take_buffer();
   buffer.emptied.hold_back(copy_stream_);
   copy_in(buffer.data, first_byte, length_bytes, copy_stream_);
   buffer.filled.record(copy_stream_);

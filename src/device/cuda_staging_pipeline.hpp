@@ -22,11 +22,15 @@
 // at all delays the caller's work behind it. So call pack_next() only when room() is true, unless the caller waits for
 // all of the copy anyway.
 //
+// GPU replication may ask for captured bytes, which are then copied within the GPU (copy_captured()). This adds work to
+// the pack stream that can begin at once. So neither the capture nor the update waits for GPU replication.
+//
 // One thread at a time may use it, with the context current. Throws Failure. A capture never waits for the GPU.
 #pragma once
 
 #include <array>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -77,6 +81,14 @@ class CudaStagingPipeline {
   void abandon();
   // True if the GPU has reached the beginning of the capture.
   bool entered() const { return entered_.reached(); }
+  // Number of captures that have begun. So it is the number of the newest capture.
+  std::uint64_t captures() const { return captures_; }
+  // Enqueues a copy of bytes from the first piece of capture number `capture` to device memory at `to`, and records
+  // `copied` after it. Nothing else may use that memory now. Returns false, and enqueues nothing, if the bytes are not
+  // on the GPU, the GPU has not reached the newest capture, or the driver's queue is full. The bytes are on the GPU
+  // until release(). After that, those of chunks that are not direct are there until a later chunk is packed over them.
+  bool copy_captured(std::uint64_t capture, std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to,
+                     const Event& copied);
   // After end(), load() or digest(): true if everything has arrived.
   bool arrived() const { return arrived_.reached(); }
 
@@ -99,10 +111,13 @@ class CudaStagingPipeline {
   template <class Each>
   void cut_into_chunks(const Plan& plan, Each each) const;
   void carry_at_once(const Device::Copy& copy, std::size_t plan, CUstream stream);
+  void name_capture();
   void begin_chunks();
   void skip_finished_pieces();
   // A smaller tensor is not worth a copy of its own. At most 33 larger ones have bytes in a chunk.
   std::size_t direct_min_bytes() const { return ring_.chunk_bytes() / 32; }
+  Lane* copy_from_tensors(std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to);
+  Lane* copy_from_ring(std::uint64_t capture, std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to);
   void load_chunk(const CopyIn& copy_in, std::size_t first_leaf, std::uint64_t length_bytes, std::uint64_t* digests);
 
   // The streams on which chunks are packed in turns. All other work of the pack streams is on the first.
@@ -112,7 +127,8 @@ class CudaStagingPipeline {
     Event done;
   };
   static constexpr std::size_t lane_count = 4;
-  Lane& lane_of(std::uint64_t chunk) { return lanes_[chunk % lane_count]; }
+  // A sub-buffer is always filled on the same lane.
+  Lane& lane_of(std::uint64_t chunk) { return lanes_[chunk % ring_.count() % lane_count]; }
   void share_table();
   void join_lanes();
 
@@ -131,13 +147,19 @@ class CudaStagingPipeline {
   std::uint64_t number_ = 0;          // number of chunks that were packed or loaded, ever
   std::uint64_t copied_ = 0;          // number of chunks that were copied out or loaded, ever
   std::size_t direct_left_ = 0;       // so many of the next chunks to pack are direct
+  std::uint64_t captures_ = 0;
+  bool holds_tensors_ = false;  // the tensors of the newest capture do not change, and table_ is theirs
   struct Chunk {
     Device::Copy copy;
+    std::uint64_t capture = 0;  // number of the capture; 0: the sub-buffer has no captured bytes
+    std::size_t piece = 0;
     std::size_t first_leaf = 0, leaves = 0;
     std::size_t length_bytes = 0;
     bool is_direct = false;
   };
   std::size_t copy_data(const Chunk& chunk, CUdeviceptr packed) const;
+  std::optional<std::size_t> staged(std::uint64_t capture, std::uint64_t byte) const;
+  const SubBuffer& take_buffer();
   std::vector<Chunk> packed_chunks_;  // of each sub-buffer
   CudaBacklog copy_backlog_;
   RetiredMemory retired_;

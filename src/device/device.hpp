@@ -206,6 +206,10 @@ class Device {
     return nullptr;
   }
 
+  // Number of the capture that start() began last, if it was not released and has not failed. GPU replication names a
+  // capture by this number (Replicator::Piece). 0 if there is no such capture, or if tensors are not on a GPU.
+  virtual std::uint64_t capture_number() const { return 0; }
+
   // For GPU replication. new_communicator_id() makes the id with which members of a group meet; one member calls it.
   // replicator() creates one member's replicator. It receives into `receive_buffers`. These must be whole pages, and
   // the caller keeps them mapped as long as `failed` exists. check_replication() throws early what the other two

@@ -9,6 +9,12 @@
 #include "gpu_replication/parity_place.hpp"
 
 namespace ckpt::device {
+namespace {
+
+// What the members exchange when they meet. NCCL sends less than this without the adapter reading the memory itself.
+constexpr std::uint64_t greeting_max_bytes = 32u << 10;
+
+}  // namespace
 
 CudaExchange::CudaExchange(std::shared_ptr<NcclComm> comm, const Settings& settings)
     : member_(static_cast<std::uint32_t>(comm->rank())),
@@ -23,7 +29,9 @@ CudaExchange::~CudaExchange() { comm_->abort(); }
 bool CudaExchange::meet() {
   if (met_) return true;
   if (!has_greeted_) {
-    if (comm_->ready()) greet();
+    if (!comm_->ready()) return false;
+    comm_->use_memory(memory_.pointer(), memory_.size_bytes());
+    greet();
     return false;
   }
   return met_ = has_crossed(greeted_);
@@ -32,20 +40,23 @@ bool CudaExchange::meet() {
 // A member without others greets itself.
 void CudaExchange::greet() {
   using Kind = NcclComm::Transfer::Kind;
-  const CUdeviceptr bytes = memory_.pointer();
+  const auto greeted = static_cast<std::uint64_t>(comm_->ranks()) + 1;
+  const std::uint64_t size_bytes = std::min(memory_.size_bytes() / greeted, greeting_max_bytes);
+  const auto place_of = [&](int number) { return memory_.pointer() + static_cast<CUdeviceptr>(number) * size_bytes; };
   std::vector<NcclComm::Transfer> greetings;
   for (int peer = 0; peer < comm_->ranks(); ++peer)
     if (peer != comm_->rank() || comm_->ranks() == 1)
       for (const Kind kind : {Kind::send, Kind::receive})
-        greetings.push_back({kind, peer, kind == Kind::send ? bytes : bytes + 1 + static_cast<CUdeviceptr>(peer), 1});
+        greetings.push_back({kind, peer, place_of(kind == Kind::send ? 0 : 1 + peer), size_bytes});
   issue(greetings);
   has_greeted_ = true;
 }
 
 void CudaExchange::make_stages() {
   stages_.clear();
+  const std::size_t chunks = plan_->parity() == nullptr ? 1 : plan_->places();
   for (std::uint64_t i = 0; i < plan_->buffers(); ++i)
-    stages_.push_back({memory_.pointer() + i * plan_->step_bytes(), Event(), Event(), Event()});
+    stages_.push_back({memory_.pointer() + i * plan_->step_bytes(), std::vector<Event>(chunks), Event(), Event()});
 }
 
 void CudaExchange::begin(schedule::ExchangePlan plan, Fill fill, std::vector<std::byte*> to) {
@@ -60,6 +71,8 @@ void CudaExchange::begin(schedule::ExchangePlan plan, Fill fill, std::vector<std
   to_ = std::move(to);
   allowed_ = filling_ = filled_ = issued_ = crossed_ = received_ = 0;
   last_ = plan_->steps();
+  filling_chunk_ = 0;
+  filling_result_ = Filling::begun;
   make_stages();
 }
 
@@ -77,22 +90,47 @@ void CudaExchange::finish() {
 }
 
 // Waits also for chunks that are still being copied to sub-buffers and will not be issued.
-bool CudaExchange::over() const { return received_ == last_ && filled_ == filling_; }
+bool CudaExchange::over() const {
+  return received_ == last_ && filled_ == filling_ && (filling_chunk_ == 0 || is_filled(filling_));
+}
 
-bool CudaExchange::rests() const { return received_ == allowed_ && filled_ == filling_ && !may_fill(); }
+bool CudaExchange::rests() const {
+  return received_ == allowed_ && filled_ == filling_ && (!may_fill() || awaits_bytes());
+}
 
 // Chunks are copied to every free stage, allowed or not. So they wait in the sub-buffers until their step is allowed.
-bool CudaExchange::may_fill() const { return filling_ < std::min(last_, received_ + plan_->buffers()); }
+bool CudaExchange::may_fill() const {
+  return filling_result_ != Filling::never && filling_ < std::min(last_, received_ + plan_->buffers());
+}
+
+// With parity each other member gets another chunk. Otherwise all get the same.
+std::vector<schedule::ExchangeTransfer> CudaExchange::sent_chunks(std::uint64_t step) const {
+  std::vector<schedule::ExchangeTransfer> chunks;
+  for (const auto& transfer : plan_->step(member_, step)) {
+    if (!transfer.is_send || transfer.size_bytes == 0) continue;
+    chunks.push_back(transfer);
+    if (plan_->parity() == nullptr) break;
+  }
+  return chunks;
+}
+
+// An event that was not recorded for this step was reached in an earlier one.
+bool CudaExchange::is_filled(std::uint64_t step) const {
+  const std::vector<Event>& filled = stage(step).filled;
+  return std::all_of(filled.begin(), filled.end(), [](const Event& each) { return each.reached(); });
+}
 
 void CudaExchange::fill() {
-  while (filled_ < filling_ && stage(filled_).filled.reached()) ++filled_;
+  while (filled_ < filling_ && is_filled(filled_)) ++filled_;
   if (!may_fill()) return;
-  for (const auto& transfer : plan_->step(member_, filling_)) {
-    if (!transfer.is_send || transfer.size_bytes == 0) continue;
-    fill_(transfer.first_byte, transfer.size_bytes, place(filling_, transfer.place), fill_stream_);
-    if (plan_->parity() == nullptr) break;  // the same chunk for all
+  const auto chunks = sent_chunks(filling_);
+  for (; filling_chunk_ < chunks.size(); ++filling_chunk_) {
+    const auto& chunk = chunks[filling_chunk_];
+    const Event& filled = stage(filling_).filled[filling_chunk_];
+    filling_result_ = fill_({chunk.first_byte, chunk.size_bytes, place(filling_, chunk.place), filled}, fill_stream_);
+    if (filling_result_ != Filling::begun) return;
   }
-  stage(filling_).filled.record(fill_stream_);
+  filling_chunk_ = 0;
   ++filling_;
 }
 
@@ -180,9 +218,10 @@ void CudaExchange::advance() {
                       " ms; check whether a rank of the replication group has ended or hangs (ckptctl status)");
 }
 
-// NCCL reads and writes only sub-buffers.
+// NCCL reads and writes only sub-buffers, and so do copies on streams of the capture.
 CudaDrain CudaExchange::give_up() {
   plan_.reset();
+  filling_chunk_ = 0;
   last_ = allowed_ = filling_ = filled_ = issued_ = crossed_ = received_ = 0;
   return CudaDrain({fill_stream_, copy_stream_});
 }

@@ -2,7 +2,7 @@
 // replication group, and receives theirs (GEMINI, SOSP'23, section 5.2). Bytes pass through sub-buffers in device
 // memory:
 //
-//    fill stream:   [fill 0][fill 1]...                            own chunk -> sub-buffer
+//    fill stream:   [fill 0][fill 1]...                            own chunk -> sub-buffer; or on another stream
 //    cross stream:          [cross 0 ][cross 1 ]...                sub-buffers -> sub-buffers of others; by NCCL
 //    copy stream:                     [copy out 0][copy out 1]...  sub-buffers -> host memory; by a copy engine
 //
@@ -52,12 +52,22 @@ class CudaExchange {
 
   // Connects this member to all others. Call it until it returns true, before the first step. Each call does what is
   // possible now and does not wait. NCCL connects two members at their first common transfer, which allocates memory
-  // and waits for both. So the members exchange a byte here. Then no step has to wait for a connection. Throws Failure.
+  // and waits for both. At the first transfer that is not tiny, it also makes the sub-buffers known to the adapter. So
+  // the members exchange some bytes here. Then no step has to wait for any of this. Throws Failure.
   bool meet();
 
-  // Enqueues on `stream` a copy of `size_bytes` of this member's piece, from `first_byte` on, to `to`. The copy must be
-  // able to begin at once.
-  using Fill = std::function<void(std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to, CUstream stream)>;
+  // A chunk of this member's piece: `size_bytes` from `first_byte` on, to be copied to `to` in device memory.
+  struct Chunk {
+    std::uint64_t first_byte, size_bytes;
+    CUdeviceptr to;
+    const Event& filled;
+  };
+  // begun: the copy is enqueued. later: the bytes are not there yet; advance() asks again. never: they will never be
+  // there, so this step and all later ones are not filled.
+  enum class Filling { begun, later, never };
+  // Enqueues the copy of a chunk, on `stream` or on another one, and records `filled` after it. The copy must be able
+  // to begin at once. Throws Failure.
+  using Fill = std::function<Filling(const Chunk& chunk, CUstream stream)>;
   // Begins an exchange. The previous exchange must be over(), and meet() must have returned true. The piece of member i
   // goes to `to[i]`: pinned memory that the caller keeps until the exchange is over. If `to[i]` is null, the piece is
   // dropped. With parity, this member's parity goes to `to` of this member, as ParityPlace says. No step is issued
@@ -75,8 +85,12 @@ class CudaExchange {
   std::uint64_t filled() const { return filled_; }
   std::uint64_t received() const { return received_; }
   bool over() const;
-  // True if advance() has nothing to do until allow() allows more steps.
+  // True if advance() has nothing to do until allow() allows more steps, or until the bytes of the next chunk are
+  // there.
   bool rests() const;
+  // True if the bytes of the next chunk were not there yet. Nobody announces that they are, so call advance() now and
+  // then.
+  bool awaits_bytes() const { return filling_result_ == Filling::later && may_fill(); }
 
   // Gives up the exchange under way. After that this object can only be destroyed. Once the returned streams are
   // drained, nothing on the GPU reads this member's piece or writes to `to` any more.
@@ -85,13 +99,16 @@ class CudaExchange {
  private:
   // The sub-buffers of one step.
   struct Stage {
-    CUdeviceptr data;  // one place after the other (ExchangeTransfer::place), then digests
-    Event filled, crossed, received;
+    CUdeviceptr data;           // one place after the other (ExchangeTransfer::place), then digests
+    std::vector<Event> filled;  // one for each of sent_chunks()
+    Event crossed, received;
   };
-  Stage& stage(std::uint64_t step) { return stages_[step % stages_.size()]; }
-  CUdeviceptr place(std::uint64_t step, std::uint32_t number) {
+  const Stage& stage(std::uint64_t step) const { return stages_[step % stages_.size()]; }
+  CUdeviceptr place(std::uint64_t step, std::uint32_t number) const {
     return stage(step).data + number * plan_->chunk_bytes();
   }
+  std::vector<schedule::ExchangeTransfer> sent_chunks(std::uint64_t step) const;
+  bool is_filled(std::uint64_t step) const;
   void greet();
   void make_stages();
   bool may_fill() const;
@@ -114,6 +131,8 @@ class CudaExchange {
   // How many steps have passed each point. filling_ >= filled_ >= issued_ >= crossed_ >= received_, and allowed_ >=
   // issued_.
   std::uint64_t allowed_ = 0, filling_ = 0, filled_ = 0, issued_ = 0, crossed_ = 0, received_ = 0;
+  std::size_t filling_chunk_ = 0;            // the next of sent_chunks() of step filling_ to be filled
+  Filling filling_result_ = Filling::begun;  // what the last call of fill_ returned
   bool has_greeted_ = false, met_ = false;
   bool on_stream_ = false;                  // NCCL has enqueued the group of transfers issued last
   Deadline deadline_ = Deadline::in_ms(0);  // for the next progress

@@ -59,6 +59,22 @@ class PinnedReceiveBuffers {
   std::atomic<bool> is_stuck_{false};
 };
 
+// The state is read first: a piece that is complete by then stays complete, and is in the slot.
+CudaExchange::Filling fill_chunk(const Replicator::Piece& piece, CudaCaptured* captured,
+                                 const CudaExchange::Chunk& chunk, CUstream stream) {
+  using Answer = CudaCaptured::Answer;
+  const Replicator::PieceState state = *piece.state;
+  if (state == Replicator::PieceState::discarded) return CudaExchange::Filling::never;
+  const Answer answer = captured == nullptr
+                            ? Answer::absent
+                            : captured->copy(piece.capture, chunk.first_byte, chunk.size_bytes, chunk.to, chunk.filled);
+  if (answer == Answer::copying) return CudaExchange::Filling::begun;
+  if (answer == Answer::busy || state != Replicator::PieceState::complete) return CudaExchange::Filling::later;
+  copy_to_device(chunk.to, piece.data + chunk.first_byte, chunk.size_bytes, stream);
+  chunk.filled.record(stream);
+  return CudaExchange::Filling::begun;
+}
+
 }  // namespace
 
 void CudaPieceReplicator::check(const char* const* environment) {
@@ -74,7 +90,8 @@ Replicator::Id CudaPieceReplicator::new_id() {
 }
 
 CudaPieceReplicator::CudaPieceReplicator(int ordinal, const Group& group, const Settings& settings,
-                                         Range receive_buffers, Failed failed) {
+                                         Range receive_buffers, std::shared_ptr<CudaCaptured> captured, Failed failed)
+    : captured_(std::move(captured)) {
   check(settings.environment);
   const auto pinned = std::make_shared<PinnedReceiveBuffers>(ordinal, std::move(failed));
   pinned->pin(receive_buffers);
@@ -88,9 +105,8 @@ CudaPieceReplicator::CudaPieceReplicator(int ordinal, const Group& group, const 
 }
 
 bool CudaPieceReplicator::begin(Exchange exchange) {
-  const auto fill = [from = exchange.from](std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to,
-                                           CUstream stream) {
-    copy_to_device(to, from + first_byte, size_bytes, stream);
+  const auto fill = [from = exchange.from, captured = captured_](const CudaExchange::Chunk& chunk, CUstream stream) {
+    return fill_chunk(from, captured.get(), chunk, stream);
   };
   return replicator_->begin({exchange.number, std::move(exchange.plan), fill, std::move(exchange.to),
                              std::move(exchange.progress), std::move(exchange.done)});

@@ -142,15 +142,38 @@ void GpuReplication::receive_states() {
   }
 }
 
+void GpuReplication::capturing(CheckpointId checkpoint, std::span<const std::byte> piece, std::uint64_t capture,
+                               std::shared_ptr<const void> owner) {
+  const Lock lock(mutex_);
+  add(checkpoint, PieceState::capturing, {piece, capture, nullptr, std::move(owner)});
+}
+
 void GpuReplication::captured(CheckpointId checkpoint, std::span<const std::byte> piece,
                               std::shared_ptr<const void> owner) {
   const Lock lock(mutex_);
+  const auto found = memory_->pieces.find(checkpoint.word());
+  if (found != memory_->pieces.end()) {
+    found->second.state->store(PieceState::complete);
+    return go_on();
+  }
+  add(checkpoint, PieceState::complete, {piece, 0, nullptr, std::move(owner)});
+}
+
+// An exchange that has begun ends once this member goes on to a newer checkpoint.
+void GpuReplication::discarded(CheckpointId checkpoint) {
+  const Lock lock(mutex_);
+  const auto found = memory_->pieces.find(checkpoint.word());
+  if (found != memory_->pieces.end()) found->second.state->store(PieceState::discarded);
+}
+
+void GpuReplication::add(CheckpointId checkpoint, PieceState state, Piece piece) {
   if (has_failed_ || checkpoint.word() <= committed_) return;
   // An offered piece may begin, and a begun one may still be read. All others are older and come too late.
   const std::uint64_t offered = agreement_.own().checkpoint, read = busy_ ? begun_ : offered;
   std::erase_if(memory_->pieces, [&](const auto& each) { return each.first != offered && each.first != read; });
   try {
-    memory_->pieces[checkpoint.word()] = {piece, std::move(owner)};
+    piece.state = std::make_shared<std::atomic<PieceState>>(state);
+    memory_->pieces[checkpoint.word()] = std::move(piece);
   } catch (const std::bad_alloc& failure) {
     return stop(failure.what());
   }
@@ -188,6 +211,7 @@ void GpuReplication::advance() {
 void GpuReplication::offer() {
   if (memory_->pieces.empty()) return;
   const auto& [checkpoint, piece] = *memory_->pieces.rbegin();
+  if (*piece.state == PieceState::discarded) return;
   if (checkpoint > committed_ && checkpoint > agreement_.own().checkpoint && is_taken(begun_))
     agreement_.offer(checkpoint, piece.bytes.size(), pacer_.chunk_bytes(training_));
 }
@@ -199,7 +223,7 @@ bool GpuReplication::is_taken(std::uint64_t checkpoint) const {
   return true;
 }
 
-// Promises as many captured chunks as training leaves time for. A promise is kept, whatever happens. If training always
+// Promises as many filled chunks as training leaves time for. A promise is kept, whatever happens. If training always
 // communicates, nothing is promised, and pieces go from host to host, which shares the network fairly.
 void GpuReplication::promise() {
   const bool has_more = busy_ && begun_ == agreement_.own().checkpoint && begun_ > committed_ &&
@@ -210,6 +234,8 @@ void GpuReplication::promise() {
 
 void GpuReplication::begin(const schedule::Agreement::Terms& terms) {
   const std::uint64_t checkpoint = agreement_.own().checkpoint;
+  const Piece& piece = memory_->pieces.at(checkpoint);
+  if (*piece.state == PieceState::discarded) return;
   arena::ReceiveBuffer& receive_buffer = memory_->receive_buffer;
   const std::uint64_t chunk_bytes = std::min(chunk_bytes_useful(), terms.chunk_bytes);
   if (chunk_bytes < settings_.grain_bytes)
@@ -238,7 +264,10 @@ void GpuReplication::begin(const schedule::Agreement::Terms& terms) {
   plan_ = plan;
   pacer_.begin(chunk_bytes, plan.sent_bytes());
   replicator_->begin(
-      {checkpoint, *plan_, memory_->pieces.at(checkpoint).bytes.data(), std::move(to),
+      {checkpoint,
+       *plan_,
+       {piece.bytes.data(), piece.capture, piece.state},
+       std::move(to),
        [this, checkpoint](std::uint64_t filled, std::uint64_t received) { progress(checkpoint, filled, received); },
        [this, checkpoint] { done(checkpoint); }});
 }

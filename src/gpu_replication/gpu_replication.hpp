@@ -58,9 +58,17 @@ class GpuReplication {
   bool is_held() const { return is_held_.load(std::memory_order_relaxed); }
   // Makes GPU replication end, and does not wait for the end. Use it when an exchange cannot succeed any more.
   void give_up(const std::string& why);
-  // Call this when the rank has captured a newer checkpoint. `piece` must not change until the agent grants its slot
-  // for another snapshot. It must stay mapped and pinned until `owner` is destroyed or end() has returned.
+  // Call this when the rank has begun to capture a newer checkpoint. `capture` is the number of the capture
+  // (Device::capture_number()), and `piece` the memory that it goes to. From now on the piece may be exchanged, as far
+  // as its bytes are on the GPU. The memory must stay mapped and pinned until `owner` is destroyed or end() has
+  // returned.
+  void capturing(CheckpointId checkpoint, std::span<const std::byte> piece, std::uint64_t capture,
+                 std::shared_ptr<const void> owner);
+  // Call this when the capture is complete. `piece` and `owner` are as in capturing(), which need not have been called.
+  // `piece` must not change until the agent grants its slot for another snapshot.
   void captured(CheckpointId checkpoint, std::span<const std::byte> piece, std::shared_ptr<const void> owner);
+  // Call this when the capture was given up. Chunks that other members have been promised are still sent.
+  void discarded(CheckpointId checkpoint);
   // Ends GPU replication and tells the other members why. After that the GPU reads no captured piece any more. If the
   // GPU cannot be stopped, the memory of these pieces is never freed.
   void end(const std::string& why);
@@ -71,8 +79,11 @@ class GpuReplication {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
+  using PieceState = device::Replicator::PieceState;
   struct Piece {
     std::span<const std::byte> bytes;
+    std::uint64_t capture = 0;
+    std::shared_ptr<std::atomic<PieceState>> state;
     std::shared_ptr<const void> owner;
   };
   // The memory that the GPU reads and writes. If the GPU may still use it at the end, it is never freed.
@@ -88,6 +99,7 @@ class GpuReplication {
   void open();
   void receive_states();
   void stop(const std::string& why);
+  void add(CheckpointId checkpoint, PieceState state, Piece piece);
   void go_on();
   void advance();
   void offer();

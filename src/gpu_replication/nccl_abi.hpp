@@ -58,6 +58,7 @@ using GetUniqueId = Result(UniqueId* id);
 using CommInitRankConfig = Result(Communicator** communicator, int ranks, UniqueId id, int rank, Config* config);
 using CommGetAsyncError = Result(Communicator* communicator, Result* error);
 using CommAbort = Result(Communicator* communicator);
+using CommRegister = Result(Communicator* communicator, void* data, std::size_t size_bytes, void** handle);
 using GroupStart = Result();
 using GroupEnd = Result();
 using Send = Result(const void* data, std::size_t count, DataType type, int peer, Communicator* communicator,

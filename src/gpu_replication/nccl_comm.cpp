@@ -53,6 +53,14 @@ bool NcclComm::ready() const {
   return state == nccl::success;
 }
 
+// NCCL forgets the memory when the communicator ends.
+void NcclComm::use_memory(CUdeviceptr data, std::size_t size_bytes) {
+  const Lock lock = use();
+  void* handle = nullptr;
+  if (nccl_library().CommRegister != nullptr)
+    nccl_library().CommRegister(comm_, reinterpret_cast<void*>(data), size_bytes, &handle);
+}
+
 void NcclComm::exchange(std::span<const Transfer> transfers, CUstream stream) {
   const Lock lock = use();
   CKPT_NCCL(GroupStart);

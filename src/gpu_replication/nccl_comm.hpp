@@ -1,8 +1,9 @@
 // NcclComm is an NCCL communicator of our own, for the ranks of one replication group. Training has its own
 // communicators.
 //
-// Its calls never block, except abort(). NCCL runs it on one thread block of the GPU (maxCTAs). That is enough, because
-// the network is slower.
+// Its calls never block, except abort(). NCCL runs it on one thread block of the GPU (maxCTAs). A step must be able to
+// begin beside training's collectives, and they leave room for one block. With memory that use_memory() has named,
+// NCCL from 2.24 on lets the adapter move the bytes. Then the block only waits, so more of them would not help.
 //
 // Only the progress thread uses it, with the GPU's context current. Up to 2.26, NCCL keeps a group's progress in the
 // memory of the thread that issued the group. So that thread must live longer than the communicator.
@@ -45,6 +46,11 @@ class NcclComm {
   // stream. An event recorded on this stream from then on tells when the transfers are done. Throws Failure if anything
   // went wrong, also with earlier transfers, or if abort() was called. After a Failure only abort() may be called.
   bool ready() const;
+  // Tells NCCL that transfers will use this memory, so that adapters may read and write it directly. Otherwise NCCL's
+  // kernel copies the bytes to NCCL's own buffers. Call it once, when ready() has returned true and before exchange().
+  // The memory must stay until abort() has returned. It makes no difference if NCCL cannot use that memory, or if its
+  // version lacks the call.
+  void use_memory(CUdeviceptr data, std::size_t size_bytes);
   // Enqueues the transfers as one group on `stream`. They run at the same time, and end together. ready() must have
   // returned true since the last call. If one rank sends to another, the other one must receive in the same order and
   // in the same groups. Throws Failure.

@@ -21,8 +21,13 @@ struct CloseNccl {
 using OpenNccl = std::unique_ptr<void, CloseNccl>;
 
 template <class Function>
-void find(const OpenNccl& library, const char* name, Function*& function) {
+void look_for(const OpenNccl& library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(::dlsym(library.get(), name));
+}
+
+template <class Function>
+void find(const OpenNccl& library, const char* name, Function*& function) {
+  look_for(library, name, function);
   if (function == nullptr)
     refuse_nccl(std::string(nccl_file_name) + " lacks " + name + "; install NCCL " + version_text(nccl::version_min) +
                 " or newer");
@@ -43,6 +48,9 @@ NcclLibrary load_nccl() {
 #define CKPT_NCCL_FIND(name) find(opened, "nccl" #name, library.name);
   CKPT_NCCL_FUNCTIONS(CKPT_NCCL_FIND)
 #undef CKPT_NCCL_FIND
+#define CKPT_NCCL_LOOK_FOR(name) look_for(opened, "nccl" #name, library.name);
+  CKPT_NCCL_OPTIONAL_FUNCTIONS(CKPT_NCCL_LOOK_FOR)
+#undef CKPT_NCCL_LOOK_FOR
   check_version(library);
   static_cast<void>(opened.release());  // stays
   return library;

@@ -22,10 +22,14 @@ namespace ckpt::device {
   X(Send)                      \
   X(Recv)
 
+// Functions that only some versions have. They are null if this one lacks them.
+#define CKPT_NCCL_OPTIONAL_FUNCTIONS(X) X(CommRegister)
+
 // NCCL's functions, by their names without the prefix "nccl".
 struct NcclLibrary {
 #define CKPT_NCCL_MEMBER(name) nccl::name* name = nullptr;
   CKPT_NCCL_FUNCTIONS(CKPT_NCCL_MEMBER)
+  CKPT_NCCL_OPTIONAL_FUNCTIONS(CKPT_NCCL_MEMBER)
 #undef CKPT_NCCL_MEMBER
 };
 

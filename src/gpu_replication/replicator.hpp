@@ -6,9 +6,11 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -45,12 +47,22 @@ class Replicator {
   // by the deadline, or after a failure.
   virtual bool wait_to_meet(Deadline deadline) = 0;
 
+  // A piece that this rank sends. `data` is where it is or will be in pinned memory. `capture` is its number
+  // (Device::capture_number()), and `state` how far it is. The bytes come from the GPU while it has them, otherwise
+  // from `data` once the piece is complete.
+  enum class PieceState { capturing, complete, discarded };
+  struct Piece {
+    const std::byte* data = nullptr;
+    std::uint64_t capture = 0;
+    std::shared_ptr<const std::atomic<PieceState>> state;
+  };
+
   // One exchange: what this rank sends, where it receives, and callbacks. Callbacks must not throw, block or destroy
   // the replicator. None runs after a failure.
   struct Exchange {
     std::uint64_t number;  // the same on all members, and different for each exchange
     schedule::ExchangePlan plan;
-    const std::byte* from;  // this member's piece, in pinned memory
+    Piece from;  // this member's piece
     // Where each member's piece goes, in the receive buffers; null: nowhere. With parity, only where this member's
     // parity goes counts.
     std::vector<std::byte*> to;

@@ -36,7 +36,8 @@ class CudaTrafficTest : public GpuTest {
             now.to_host - before.to_host, now.to_device - before.to_device};
   }
   void forget() {
-    for (const char* name : {"ckpt_pack", "ckpt_unpack", "copy_to_host", "copy_to_device", "fill"}) take(name);
+    for (const char* name : {"ckpt_pack", "ckpt_unpack", "copy_to_host", "copy_to_device", "copy_within", "fill"})
+      take(name);
   }
 
   // Captures tensors of these sizes, and restores them.
@@ -108,6 +109,51 @@ TEST_F(CudaTrafficTest, ChunksForWhichTheUpdateWaitsAreReadInPlaceOnceByTheKerne
   // The first chunk takes three copies of data.
   EXPECT_EQ(copied_to_host_,
             (Counts{.count = 2 * chunks + 2, .device_read = state + digests, .to_host = state + digests}));
+}
+
+// What GPU replication takes from a capture. Before the update a kernel packs it, afterwards it is copied out of a
+// sub-buffer. Neither crosses the link.
+TEST_F(CudaTrafficTest, CapturedBytesAreReadOnceAndWrittenOnceWithinTheGpu) {
+  constexpr std::uint64_t taken = leaf + 3, table = 3 * entry_bytes;
+  const GpuTensors tensors({2 * leaf, 3});
+  const Plan plan = tensors.plan(), nothing{{}};
+  const Slot slot(plan);
+  const auto bytes = tensors.fill(1);
+  const GpuBytes to(taken);
+  const Event copied;
+  CudaStagingPipeline pipeline(small_staging);
+  const auto take_bytes = [&](std::uint64_t capture) {
+    return pipeline.copy_captured(capture, leaf, taken, to.pointer(), copied);
+  };
+  const auto expect_taken = [&] {
+    ASSERT_TRUE(eventually([&] { return copied.reached(); }));
+    EXPECT_EQ(to.read(), std::vector(bytes.begin() + leaf, bytes.end()));
+    take("copy_to_host");
+  };
+  const Device::Copy copy{&plan, slot.packed()};
+  pipeline.begin({&copy, 1}, {&nothing, {}}, nullptr);
+  ASSERT_TRUE(eventually([&] { return pipeline.entered(); }));
+  forget();
+  ASSERT_TRUE(take_bytes(1));
+  expect_taken();
+  EXPECT_EQ(take("ckpt_pack"), (Counts{.count = 1, .device_read = taken + table, .device_written = taken}));
+  pipeline.pack_next();
+  pipeline.copy_next();
+  pipeline.release({});
+  pipeline.end();
+  ASSERT_TRUE(eventually([&] { return pipeline.arrived(); }));
+  forget();
+  ASSERT_TRUE(take_bytes(1));
+  expect_taken();
+  EXPECT_EQ(take("copy_within"), (Counts{.count = 1, .device_read = taken, .device_written = taken}));
+  EXPECT_FALSE(take_bytes(2)) << "there is no such capture";
+  pipeline.begin({&copy, 1}, {&nothing, {}}, nullptr);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(take_bytes(1)) << "nothing was packed over it yet";
+  pipeline.abandon();
+  EXPECT_FALSE(take_bytes(2)) << "its tensors may change";
+  pipeline.release({});
+  pipeline.end();
+  ASSERT_TRUE(eventually([&] { return pipeline.arrived(); }));
 }
 
 }  // namespace

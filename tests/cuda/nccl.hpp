@@ -17,6 +17,7 @@ nccl::GetUniqueId ncclGetUniqueId;
 nccl::CommInitRankConfig ncclCommInitRankConfig;
 nccl::CommGetAsyncError ncclCommGetAsyncError;
 nccl::CommAbort ncclCommAbort;
+nccl::CommRegister ncclCommRegister;
 nccl::GroupStart ncclGroupStart;
 nccl::GroupEnd ncclGroupEnd;
 nccl::Send ncclSend;
@@ -33,6 +34,7 @@ struct NcclButtons {
   // NOLINTEND(bugprone-macro-parentheses)
   CKPT_BUTTON(reset);
   CKPT_BUTTON(hang);
+  CKPT_BUTTON(corrupt);
   CKPT_BUTTON(slow);
   CKPT_BUTTON(hold_launches);
   CKPT_BUTTON(hold_inits);
@@ -47,6 +49,7 @@ struct NcclButtons {
   CKPT_BUTTON(groups);
   CKPT_BUTTON(sent_bytes);
   CKPT_BUTTON(mismatches);
+  CKPT_BUTTON(registered_bytes);
   CKPT_BUTTON(max_ctas);
 #undef CKPT_BUTTON
 };

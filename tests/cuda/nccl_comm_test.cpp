@@ -123,6 +123,25 @@ TEST_F(NcclCommTest, TakesOneBlockOfTheGpu) {
   EXPECT_EQ(nccl_buttons().max_ctas(), 1);
 }
 
+TEST_F(NcclCommTest, NamesTheMemoryThatTransfersUse) {
+  make_pair();
+  const auto registered_before = nccl_buttons().registered_bytes();
+  comms_[0]->use_memory(memory_[0]->pointer(), size_bytes);
+  EXPECT_EQ(nccl_buttons().registered_bytes(), registered_before + size_bytes);
+}
+
+TEST_F(NcclCommTest, CarriesBytesFromMemoryThatNcclRefuses) {
+  make_pair();
+  comms_[0]->use_memory(0, size_bytes);
+  exchange(0);
+  exchange(1);
+  for (int rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(becomes_ready(*comms_[rank]));
+    ASSERT_TRUE(becomes_idle(rank));
+    EXPECT_EQ(received_[rank]->read(), bytes_of(size_bytes, 2 - rank));
+  }
+}
+
 TEST_F(NcclCommTest, IsNotReadyUntilTheOthersAreThere) {
   const nccl::UniqueId id = NcclComm::new_id();
   comms_[1] = std::make_unique<NcclComm>(id, 2, 1);

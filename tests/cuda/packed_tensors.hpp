@@ -32,8 +32,10 @@ class PackedTensors {
   }
   const std::vector<std::byte>& bytes() const { return bytes_; }
   device::CudaExchange::Fill fill() const {
-    return [this](std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to, CUstream stream) {
-      kernels_.pack(table_.job(0, first_byte, size_bytes, to), 0, stream);
+    return [this](const device::CudaExchange::Chunk& chunk, CUstream stream) {
+      kernels_.pack(table_.job(0, chunk.first_byte, chunk.size_bytes, chunk.to), 0, stream);
+      chunk.filled.record(stream);
+      return device::CudaExchange::Filling::begun;
     };
   }
 

@@ -54,11 +54,11 @@ class ReplicatingMember {
     for (const auto& slot : slots_) to.push_back(slot->as<std::byte>());
     const schedule::ExchangePlan plan({std::vector<std::uint64_t>(members_, piece_.bytes().size()),
                                        settings_.exchange.reserved_bytes, buffers, leaf_bytes});
-    const auto fill = [this, beside, pack = piece_.fill()](std::uint64_t first_byte, std::uint64_t size_bytes,
-                                                           CUdeviceptr at, CUstream stream) {
-      beside(first_byte);
-      pack(first_byte, size_bytes, at, stream);
+    const auto fill = [this, beside, pack = piece_.fill()](const device::CudaExchange::Chunk& chunk, CUstream stream) {
+      beside(chunk.first_byte);
+      const auto filling = pack(chunk, stream);
       ++filled_;
+      return filling;
     };
     in_sub_buffers_ = received_ = 0;
     const bool has_begun = replicator_->begin({number_ + 1, plan, fill, std::move(to),

@@ -1,6 +1,10 @@
 """A trainer of test_gpu_replication.py, whose state is on a GPU or its test double: it restores and says what it has.
-Then each line that it reads is an iteration and the value of all bytes, which it snapshots and says to be committed, or
-"hang": what goes from its GPU gets no further.
+Then each line that it reads is a command:
+
+- an iteration and the value of all bytes: it takes a snapshot, and says when that is committed.
+- "hang": what goes from its GPU gets no further. "corrupt": the first byte of each chunk that goes from its GPU is
+  another one.
+- "count": it says how many bytes went from host memory to its GPU since it restored.
 
     gpu_replication_trainer.py OPTIONS-AS-JSON
 """
@@ -22,6 +26,20 @@ def pageable_copies() -> int:
     """How many copies so far read or wrote memory that is not pinned; only a test double knows."""
     driver = ctypes.CDLL("libcuda.so.1")
     return driver.ckpt_double_pageable_copies() if hasattr(driver, "ckpt_double_pageable_copies") else 0
+class Traffic(ctypes.Structure):
+    """ckpt_double_traffic in tests/cuda/double/control.h."""
+
+    _fields_ = [("name", ctypes.c_char_p),
+                *((name, ctypes.c_uint64) for name in ("count", "device_read_bytes", "device_written_bytes",
+                                                       "to_host_bytes", "to_device_bytes"))]
+
+
+def to_device_bytes() -> int:
+    sums, index, total = Traffic(), 0, 0
+    while ctypes.CDLL("libcuda.so.1").ckpt_double_traffic_at(ctypes.c_uint64(index), ctypes.byref(sums)):
+        total += sums.to_device_bytes
+        index += 1
+    return total
 
 
 def main() -> None:
@@ -42,9 +60,13 @@ def main() -> None:
     slow_copies = pageable_copies() - before
     values = sorted(set(gpu.read(weights, SIZE_BYTES))) if start.found else []
     say(iteration=start.iteration, values=values, message=message, slow_copies=slow_copies)
+    counted_before = to_device_bytes()
     for line in sys.stdin:
-        if line.strip() == "hang":
-            ctypes.CDLL("libnccl.so.2").ckpt_nccl_double_hang(-1, 1)
+        if line.strip() in ("hang", "corrupt"):
+            getattr(ctypes.CDLL("libnccl.so.2"), f"ckpt_nccl_double_{line.strip()}")(-1, 1)
+            continue
+        if line.strip() == "count":
+            say(to_device_bytes=to_device_bytes() - counted_before)
             continue
         iteration, value = map(int, line.split())
         gpu.fill(weights, value, SIZE_BYTES)

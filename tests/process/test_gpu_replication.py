@@ -19,6 +19,7 @@ from processes import kill_process
 GPU = BUILD / "tests" / "cuda_double"
 RANKS = 2
 IS_REAL = os.environ.get("CKPTENGINE_TEST_GPU") == "real"
+SIZE_BYTES = 3_000_017  # of the state, in gpu_replication_trainer.py
 
 pytestmark = pytest.mark.skipif(not GPU.exists() and not IS_REAL, reason="built without CUDA")
 
@@ -100,6 +101,9 @@ class Job:
         assert len(replications) == self.ranks
         return replications
 
+    def received_bytes(self) -> list[int]:
+        return [path["gpu_received_bytes"] for path in self.replications()]
+
     def has_joined_again(self, killed: int) -> bool:
         """Whether node n0 has another agent than that one, which knows its trainer and the path."""
         if self.cluster.agents("n0") in ([], [killed]):
@@ -154,6 +158,32 @@ def test_what_lands_is_committed_and_survives_trainers_and_nodes(job):
     job.kill()
     job.lose("n1")
     assert job.start() == restored(6)
+
+
+def test_bytes_that_cross_to_other_nodes_go_to_the_gpu_only_once(job):
+    job.start()
+    for iteration in range(1, 4):
+        job.commit(iteration)
+    assert job.bytes_land()
+    for trainer in job.trainers:
+        trainer.hears("count")
+        assert trainer.says()["to_device_bytes"] < 64 << 10  # tables, not chunks
+
+
+def test_a_byte_that_changes_on_its_way_is_fetched_anew(job):
+    job.start()
+    job.commit(1)
+    job.commit(2)
+    assert job.bytes_land()
+    for trainer in job.trainers:
+        trainer.hears("corrupt")
+    before = job.received_bytes()
+    job.commit(3)
+    grown_bytes = [now - then for now, then in zip(job.received_bytes(), before, strict=True)]
+    assert all(0 < size_bytes < SIZE_BYTES for size_bytes in grown_bytes)
+    job.kill()
+    job.lose("n1")
+    assert job.start() == restored(3)
 
 
 def test_an_agent_that_is_started_again_finds_the_path_as_it_was(job):

@@ -537,6 +537,17 @@ EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t 
   });
 }
 
+EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, std::size_t size_bytes, CUstream handle) {
+  return on_stream(handle, [&](Stream& stream) {
+    if (!driver().memory.allocated(to, size_bytes) || !driver().memory.allocated(from, size_bytes))
+      return CUDA_ERROR_INVALID_VALUE;
+    const auto work = [=] {
+      copy("copy_within", reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), size_bytes);
+    };
+    return enqueue(stream, {CKPT_DOUBLE_KERNEL, work, nullptr});
+  });
+}
+
 EXPORT CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, std::size_t size_bytes) {
   const CUresult result = cuMemcpyDtoHAsync(to, from, size_bytes, nullptr);
   return result == CUDA_SUCCESS ? cuStreamSynchronize(nullptr) : result;

@@ -13,8 +13,8 @@ extern "C" {
 typedef enum ckpt_double_work {
   CKPT_DOUBLE_TO_HOST = 0, /* copies from the device */
   CKPT_DOUBLE_TO_DEVICE = 1,
-  CKPT_DOUBLE_KERNEL = 2,
-  CKPT_DOUBLE_OTHER = 3, /* events, flags, host functions: never held */
+  CKPT_DOUBLE_KERNEL = 2, /* kernels, and copies within the device */
+  CKPT_DOUBLE_OTHER = 3,  /* events, flags, host functions: never held */
   CKPT_DOUBLE_WORK_KINDS = 4
 } ckpt_double_work;
 
@@ -25,7 +25,8 @@ typedef enum ckpt_double_calls {
   CKPT_DOUBLE_CALLS_WAIT_FOR_KERNEL = 2 /* until the next kernel of a library, as NCCL is one, has ended */
 } ckpt_double_calls;
 
-/* What copies or launches of one kind did. Names are copy_to_host, copy_to_device, fill and those of our kernels. */
+/* What copies or launches of one kind did. Names are copy_to_host, copy_to_device, copy_within, fill
+ * and those of our kernels. */
 /* NOLINTNEXTLINE(modernize-use-using): C reads it, too */
 typedef struct ckpt_double_traffic {
   const char* name; /* stays valid */

@@ -136,6 +136,15 @@ EXPORT nccl::Result ncclCommAbort(nccl::Communicator* comm) {
   return nccl::success;
 }
 
+// Of memory that is there, once the ranks have met.
+EXPORT nccl::Result ncclCommRegister(nccl::Communicator* comm, void* data, std::size_t size_bytes, void** handle) {
+  if (comm == nullptr || comm->rank->state() != nccl::success) return nccl::invalid_argument;
+  if (cuda_double::bytes_at(data, size_bytes) == nullptr) return nccl::invalid_argument;
+  counters().registered_bytes += size_bytes;
+  *handle = data;
+  return nccl::success;
+}
+
 EXPORT nccl::Result ncclGroupStart() {
   ++group.depth;
   return nccl::success;
@@ -169,11 +178,13 @@ EXPORT void ckpt_nccl_double_reset(void) {
   faults().hangs.set(-1, false);
   faults().pause_us.set(-1, 0);
   faults().failure.set(-1, 0);
+  faults().corrupts.set(-1, false);
   faults().launches_held = faults().inits_held = faults().aborts_held = false;
   faults().abort_pause_us = 0;
   faults().version = 0;
 }
 EXPORT void ckpt_nccl_double_hang(int rank, int on) { faults().hangs.set(rank, on != 0); }
+EXPORT void ckpt_nccl_double_corrupt(int rank, int on) { faults().corrupts.set(rank, on != 0); }
 EXPORT void ckpt_nccl_double_slow(int rank, std::uint64_t pause_us) { faults().pause_us.set(rank, pause_us); }
 EXPORT void ckpt_nccl_double_hold_launches(int on) { faults().launches_held = on != 0; }
 EXPORT void ckpt_nccl_double_hold_inits(int on) { faults().inits_held = on != 0; }
@@ -191,4 +202,5 @@ EXPORT std::uint64_t ckpt_nccl_double_orphans(void) { return counters().orphans;
 EXPORT std::uint64_t ckpt_nccl_double_groups(void) { return counters().groups; }
 EXPORT std::uint64_t ckpt_nccl_double_sent_bytes(void) { return counters().sent_bytes; }
 EXPORT std::uint64_t ckpt_nccl_double_mismatches(void) { return counters().mismatches; }
+EXPORT std::uint64_t ckpt_nccl_double_registered_bytes(void) { return counters().registered_bytes; }
 EXPORT int ckpt_nccl_double_max_ctas(void) { return counters().max_ctas; }

@@ -15,6 +15,8 @@ extern "C" {
 void ckpt_nccl_double_reset(void);
 /* What the rank has on its stream gets no further, or goes on. */
 void ckpt_nccl_double_hang(int rank, int on);
+/* The first byte of what the rank sends is another one from now on, or is not. */
+void ckpt_nccl_double_corrupt(int rank, int on);
 /* How long the rank waits before each byte range that it sends or receives begins. */
 void ckpt_nccl_double_slow(int rank, uint64_t pause_us);
 /* Groups stay in progress and do not get onto their stream, or do. */
@@ -39,6 +41,8 @@ uint64_t ckpt_nccl_double_orphans(void);
 uint64_t ckpt_nccl_double_groups(void);
 uint64_t ckpt_nccl_double_sent_bytes(void);
 uint64_t ckpt_nccl_double_mismatches(void);
+/* Of memory that ranks have registered with their communicators, since the start. */
+uint64_t ckpt_nccl_double_registered_bytes(void);
 /* maxCTAs of the communicator made last. */
 int ckpt_nccl_double_max_ctas(void);
 

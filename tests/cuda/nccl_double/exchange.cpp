@@ -28,6 +28,7 @@ bool Communicator::pause() const {
 void Communicator::post(const Operations& operations) {
   for (const Operation& operation : operations) {
     if (!pause()) return;
+    if (operation.is_send && faults().corrupts[rank_]) *operation.data ^= std::byte{1};
     const std::lock_guard lock(wires_);
     if (operation.peer == rank_)
       (operation.is_send ? own_sends_ : own_receives_).push_back(operation);

@@ -24,7 +24,7 @@ class PerRank {
 };
 
 struct Faults {
-  PerRank<bool> hangs;
+  PerRank<bool> hangs, corrupts;
   PerRank<std::uint64_t> pause_us;
   PerRank<int> failure;
   std::atomic<bool> launches_held{false}, inits_held{false}, aborts_held{false};
@@ -37,7 +37,8 @@ inline Faults& faults() {
 }
 
 struct Counters {
-  std::atomic<std::uint64_t> communicators{0}, aborts{0}, orphans{0}, groups{0}, sent_bytes{0}, mismatches{0};
+  std::atomic<std::uint64_t> communicators{0}, aborts{0}, orphans{0}, groups{0}, sent_bytes{0}, mismatches{0},
+      registered_bytes{0};
   std::atomic<int> max_ctas{0};
 };
 inline Counters& counters() {
