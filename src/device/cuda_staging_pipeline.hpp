@@ -106,6 +106,16 @@ class CudaStagingPipeline {
   RetiredMemory take_retired() { return std::exchange(retired_, {}); }
 
  private:
+  // The streams on which chunks are packed in turns. All other work of the pack streams is on the first.
+  struct Lane {
+    BackgroundStream stream;
+    CudaBacklog backlog;
+    Event done;
+  };
+  static constexpr std::size_t lane_count = 4;
+  // A sub-buffer is always filled on the same lane.
+  Lane& lane_of(std::uint64_t chunk) { return lanes_[chunk % ring_.count() % lane_count]; }
+
   using Plans = std::array<const Plan*, plans_max + 1>;
   Plans take_overlapped(std::span<const Device::Copy> overlapped);
   template <class Each>
@@ -120,15 +130,6 @@ class CudaStagingPipeline {
   Lane* copy_from_ring(std::uint64_t capture, std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to);
   void load_chunk(const CopyIn& copy_in, std::size_t first_leaf, std::uint64_t length_bytes, std::uint64_t* digests);
 
-  // The streams on which chunks are packed in turns. All other work of the pack streams is on the first.
-  struct Lane {
-    BackgroundStream stream;
-    CudaBacklog backlog;
-    Event done;
-  };
-  static constexpr std::size_t lane_count = 4;
-  // A sub-buffer is always filled on the same lane.
-  Lane& lane_of(std::uint64_t chunk) { return lanes_[chunk % ring_.count() % lane_count]; }
   void share_table();
   void join_lanes();
 
