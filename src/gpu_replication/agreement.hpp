@@ -4,7 +4,7 @@
 // member sends its state to the others, over messages that may be lost, repeated or reordered. A member never takes
 // back a promise.
 //
-// - A member that has captured a checkpoint promises the first steps of this checkpoint's exchange, up to some
+// - A member that captures a checkpoint promises the first steps of this checkpoint's exchange, up to some
 //   number. It issues the steps that all members have promised, whatever happens.
 // - A member goes on to a newer checkpoint when its exchange has ended. It may go on earlier, when all steps have ended
 //   that all members promised, and either it has promised no others, or another member has gone on. So the first member

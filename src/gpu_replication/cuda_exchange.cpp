@@ -40,8 +40,8 @@ bool CudaExchange::meet() {
 // A member without others greets itself.
 void CudaExchange::greet() {
   using Kind = NcclComm::Transfer::Kind;
-  const auto greeted = static_cast<std::uint64_t>(comm_->ranks()) + 1;
-  const std::uint64_t size_bytes = std::min(memory_.size_bytes() / greeted, greeting_max_bytes);
+  const auto places = static_cast<std::uint64_t>(comm_->ranks()) + 1;
+  const std::uint64_t size_bytes = std::min(memory_.size_bytes() / places, greeting_max_bytes);
   const auto place_of = [&](int number) { return memory_.pointer() + static_cast<CUdeviceptr>(number) * size_bytes; };
   std::vector<NcclComm::Transfer> greetings;
   for (int peer = 0; peer < comm_->ranks(); ++peer)

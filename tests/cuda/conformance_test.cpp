@@ -96,6 +96,17 @@ TEST_F(Conformance, PageableMemoryMayBeReusedOnceACopyFromItReturns) {
   EXPECT_EQ(memory.read(), before);
 }
 
+TEST_F(Conformance, ACopyWithinTheDeviceComesAfterWhatItsStreamHasBefore) {
+  const auto bytes = bytes_of(mebibyte, 4);
+  const GpuBytes from(mebibyte), to(mebibyte);
+  const GpuStream stream;
+  ASSERT_CUDA(cuMemcpyHtoDAsync(from.pointer(), bytes.data(), mebibyte, stream));
+  ASSERT_CUDA(cuMemcpyDtoDAsync(to.pointer(), from.pointer(), mebibyte, stream));
+  ASSERT_CUDA(cuMemsetD8Async(from.pointer(), 0, mebibyte, stream));
+  ASSERT_CUDA(cuStreamSynchronize(stream));
+  EXPECT_EQ(to.read(), bytes);
+}
+
 TEST_F(Conformance, AnEventThatWasNeverRecordedCountsAsReached) {
   const GpuEvent event;
   EXPECT_CUDA(cuEventQuery(event));

@@ -51,6 +51,10 @@ class Rank {
   nccl::Result receive(const GpuBytes& bytes, int peer, CUstream stream) const {
     return ncclRecv(bytes.data(), bytes.size_bytes(), nccl::uint8, peer, comm_, stream);
   }
+  nccl::Result use_memory(const GpuBytes& bytes) const {
+    void* handle = nullptr;
+    return ncclCommRegister(comm_, bytes.data(), bytes.size_bytes(), &handle);
+  }
   void abort() {
     if (comm_ != nullptr) ncclCommAbort(comm_);
     comm_ = nullptr;
@@ -136,6 +140,25 @@ TEST_F(NcclConformance, ARankAloneSendsToItself) {
   ASSERT_TRUE(rank.becomes(nccl::success));
   ASSERT_TRUE(becomes_idle(stream));
   EXPECT_EQ(to.read(), bytes);
+}
+
+TEST_F(NcclConformance, RegisteredMemoryCarriesBytesAndNeedNotBeDeregisteredBeforeAnAbort) {
+  Rank rank(new_id(), 1, 0);
+  ASSERT_TRUE(rank.becomes(nccl::success));
+  const auto bytes = bytes_of(3 * mebibyte + 7, 1);
+  const GpuBytes from(bytes), to(bytes.size());
+  const GpuStream stream;
+  EXPECT_EQ(rank.use_memory(from), nccl::success);
+  EXPECT_EQ(rank.use_memory(to), nccl::success);
+  EXPECT_EQ(rank.state(), nccl::success);
+  in_group([&] {
+    rank.send(from, 0, stream);
+    rank.receive(to, 0, stream);
+  });
+  ASSERT_TRUE(rank.becomes(nccl::success));
+  ASSERT_TRUE(becomes_idle(stream));
+  EXPECT_EQ(to.read(), bytes);
+  rank.abort();
 }
 
 TEST_F(NcclConformance, SendsAndReceivesOfAGroupMeetInTheirOrder) {

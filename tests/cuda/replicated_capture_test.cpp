@@ -89,6 +89,11 @@ class ReplicatedCaptureTest : public NcclTest {
       states_[rank]->update(*stream_);
     }
   }
+  // What training has enqueued before its next snapshot, until the semaphore is released.
+  void hold_stream(std::binary_semaphore& arrives) const {
+    const CUhostFn wait = [](void* semaphore) { static_cast<std::binary_semaphore*>(semaphore)->acquire(); };
+    ASSERT_CUDA(cuLaunchHostFunc(*stream_, wait, &arrives));
+  }
   bool captured() {
     return eventually([&] { return ranks_->all_captured(); });
   }
@@ -217,15 +222,10 @@ TEST_F(ReplicatedCaptureTest, CapturesAndUpdatesGoOnWhileTheExchangeHangs) {
 // The tensors may still change until then.
 TEST_F(ReplicatedCaptureTest, SendsNothingBeforeTheGpuGetsToTheCapture) {
   meet(some_staging);
-  const GpuBytes before(1);
   const auto groups = nccl_buttons().groups();
   std::binary_semaphore arrives{0};
-  const CUhostFn wait = [](void* semaphore) { static_cast<std::binary_semaphore*>(semaphore)->acquire(); };
-  ASSERT_CUDA(cuLaunchHostFunc(*stream_, wait, &arrives));
-  for (std::size_t rank = 0; rank < 2; ++rank) {
-    states_[rank]->fill(rank);
-    (*ranks_)[rank].snapshot(1, static_cast<CUstream>(*stream_));
-  }
+  hold_stream(arrives);
+  snapshot(1);
   ASSERT_TRUE(eventually([&] {
     return (*ranks_)[0].receive_buffer().page().own_state()->state.checkpoint != 0 &&
            (*ranks_)[1].receive_buffer().page().own_state()->state.checkpoint != 0;
@@ -238,6 +238,24 @@ TEST_F(ReplicatedCaptureTest, SendsNothingBeforeTheGpuGetsToTheCapture) {
   update();
   ASSERT_TRUE(captured());
   EXPECT_TRUE(ranks_->all_match(1));
+}
+
+// The sub-buffers of the capture still have the bytes, but a copy out of them would come after the work of training.
+TEST_F(ReplicatedCaptureTest, SendsWhatWasCapturedBeforeTheGpuGetsToTheNextCapture) {
+  is_communicating_ = true;
+  meet(all_staging);
+  snapshot(1);
+  update();
+  ASSERT_TRUE(captured());
+  std::binary_semaphore arrives{0};
+  hold_stream(arrives);
+  snapshot(2);
+  is_communicating_ = false;
+  EXPECT_TRUE(received(1));
+  EXPECT_TRUE(ranks_->all_match(1));
+  arrives.release();
+  update();
+  ASSERT_TRUE(captured());
 }
 
 TEST_F(ReplicatedCaptureTest, ADiscardedCaptureIsLeftForTheNextOne) {
@@ -277,10 +295,13 @@ TEST_F(ReplicatedCaptureTest, NothingIsAskedOfTheGpuAfterACaptureWasDiscarded) {
 TEST_F(ReplicatedCaptureTest, BytesThatWereNotCapturedDoNotMatchTheDigests) {
   is_communicating_ = true;
   meet(all_staging);
-  const auto to_host = to_host_bytes();
+  const auto to_host = to_host_bytes(), packed = traffic("ckpt_pack").count;
   snapshot(1);
-  ASSERT_TRUE(eventually([&] { return to_host_bytes() >= to_host + state_bytes(); }));
-  ASSERT_TRUE(is_held());
+  constexpr std::uint64_t chunks = 2;  // of each capture
+  ASSERT_TRUE(eventually([&] {
+    return to_host_bytes() >= to_host + state_bytes() &&
+           traffic("ckpt_pack").count == packed + 2 * (chunks + sub_buffers);
+  }));
   for (const auto& state : states_) state->update(*stream_);
   ASSERT_CUDA(cuStreamSynchronize(*stream_));
   is_communicating_ = false;
