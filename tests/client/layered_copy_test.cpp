@@ -5,26 +5,12 @@
 
 #include "engine_fixture.hpp"
 #include "kernels/digest.hpp"
+#include "long_iterations.hpp"
 
 namespace ckpt::client {
 namespace {
 
-using std::chrono::minutes;
-
-constexpr std::uint32_t profile_iterations = 3;
 constexpr std::size_t leaves = 100;
-
-// Writes marks of iterations of an hour: the device idles from minute 20 to minute 40, and the update comes in minute
-// 50. So in a test that takes less than minutes, no bubble and no update is ever due.
-void write_long_iterations(arena::CommWriter writer) {
-  Clock::time_point at = Clock::now() - std::chrono::hours(10);
-  for (std::uint32_t i = 0; i < profile_iterations; ++i, at += minutes(60)) {
-    writer.iteration(at);
-    writer.bubble_begin(at + minutes(20));
-    writer.bubble_end(at + minutes(40));
-    writer.update(at + minutes(50));
-  }
-}
 
 class LayeredCopyTest : public testing::Test {
  protected:
