@@ -1,7 +1,7 @@
 """Runs everything there is for a machine with a GPU, in the order of its value, within a budget of time:
 
   conformance, device, timestamps, engine      what is taken for granted about the driver; capture and restore
-  copy, parity, training                       the first figures
+  copy, parity, training, idle                 the first figures
   nccl, exchange_test, replicator, trainers    from GPU to GPU; real trainers and agents
   exchange, kills                              more figures; kill -9 in the middle of captures
   sanitizer                                    the kernels under memcheck and racecheck
@@ -174,6 +174,7 @@ def all_steps(build: Path, libraries: str, *, on_double: bool) -> list[Step]:
         bench("copy", 180),
         bench("parity", 240),
         bench("training", 570),
+        bench("idle", 180),
         program("nccl", "nccl_conformance_test", no_nccl),
         program("exchange_test", "cuda_exchange_test", no_nccl),
         program("replicator", "cuda_replicator_test", no_nccl),

@@ -214,9 +214,9 @@ TEST_F(LayeredEngineTest, BeforeUpdateWaitsForNoBubbleAndTheStateIsWhole) {
 TEST_F(LayeredEngineTest, StateThatWasCopiedInABubbleIsWhole) {
   learn();
   snapshot(1);
-  engine_->bubble_begin();
+  engine_->bubble_begin({});
   while (engine_->stats().bubble_bytes != 40u << 16) std::this_thread::yield();
-  EXPECT_EQ(engine_->bubble_end().status, CKPT_OK);
+  EXPECT_EQ(engine_->bubble_end({}).status, CKPT_OK);
   update(1);
   EXPECT_EQ(engine_->stats().layered_late, 0u);
   EXPECT_EQ(engine_->stats().update_bytes, learned_.update_bytes);
@@ -240,13 +240,13 @@ TEST_F(LayeredEngineTest, ClosingWaitsForNoBubble) {
 }
 
 TEST_F(LayeredEngineTest, SnapshotEndsABubbleWhoseEndWasForgotten) {
-  engine_->bubble_begin();
+  engine_->bubble_begin({});
   snapshot(1);
-  EXPECT_EQ(engine_->bubble_end().status, CKPT_ERR_INVALID);
+  EXPECT_EQ(engine_->bubble_end({}).status, CKPT_ERR_INVALID);
 }
 
 TEST_F(LayeredEngineTest, AnEndWithoutABeginIsRefused) {
-  const Outcome outcome = engine_->bubble_end();
+  const Outcome outcome = engine_->bubble_end({});
   EXPECT_EQ(outcome.status, CKPT_ERR_INVALID);
   EXPECT_NE(std::string(outcome.text).find("bubble_begin()"), std::string::npos);
 }
