@@ -7,9 +7,10 @@ bool CudaPacing::may_pack() const {
                                                  pipeline_.leaves_under_way(), pipeline_.entered()});
 }
 
+// The pace is asked first: it learns from each capture, also from one whose update is due already.
 bool CudaPacing::holds_back() const {
-  return pace_ != nullptr && !pipeline_.is_packed() && !pipeline_.is_update_due() &&
-         pace_->holds_back(pipeline_.leaves_left());
+  return pace_ != nullptr && !pipeline_.is_packed() && pace_->holds_back(pipeline_.leaves_left()) &&
+         !pipeline_.is_update_due();
 }
 
 void CudaPacing::hurry() const {
