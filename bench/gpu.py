@@ -4,6 +4,8 @@
   exchange  copies from GPU to GPU, through a communicator of one rank
   parity    parity and digest kernels, compared with copies within the device
   kills     a hundred kill -9 in the middle of captures
+  idle      idle time of a loop like a pipeline's, as the engine's marks see it and as CUDA events do; and the loop's
+            iterations with captures in layers, with captures at once, and without
   training  a training step of PyTorch with a snapshot in every iteration: with little and with much staging, and with
             copies that fit into the iteration and copies that do not; in a loop that waits for the GPU, and in one
             that runs ahead of it
@@ -211,14 +213,27 @@ def kills(bench: Bench) -> None:
 # ---- training ----
 
 
-def training(bench: Bench) -> None:
+def torch_device(bench: Bench) -> str:
     if importlib.util.find_spec("torch") is None:
         raise LeftOut("there is no PyTorch here")
     import torch
 
     if not (bench.test_double or torch.cuda.is_available()):
         raise LeftOut(f"PyTorch {torch.__version__} here has no CUDA")
-    device = "cpu" if bench.test_double else "cuda"
+    return "cpu" if bench.test_double else "cuda"
+
+
+def idle(bench: Bench) -> None:
+    device, size_bytes = torch_device(bench), bench.mib * MIB // 4
+    need_arena(size_bytes)
+    for how in ("layered", "immediate", "ahead"):
+        with job(bench.build) as options:
+            command = [sys.executable, Path(__file__).with_name("_gpu_idle.py"), json.dumps(options), how, device]
+            measure(f"idle {how}", [*command, str(size_bytes)], bench.for_python)
+
+
+def training(bench: Bench) -> None:
+    device = torch_device(bench)
     if not bench.test_double:
         need_arena(3_200_000_000)
     script = Path(__file__).with_name("_gpu_training.py")
@@ -266,6 +281,7 @@ PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {  # each with its limit
     "exchange": (exchange, 180),
     "parity": (parity, 240),
     "kills": (kills, 570),
+    "idle": (idle, 180),
     "training": (training, 570),
     "beside": (beside, 120),
     "pin": (pin, 120),

@@ -1,7 +1,7 @@
 // DeviceProfiler learns from a rank's marks when its device is idle while a capture may run. That is the stretch of an
 // iteration from snapshot() to before_update(), in which the state does not change. An idle time of the device in it is
-// a bubble: on the CPU backend, the training thread waits for other ranks. REFT has an online bubble profiler, too
-// (section 4.1). No clock: callers pass times in, in seconds of any one clock. Not thread-safe.
+// a bubble: the training thread waits for other ranks, or the stream of a GPU does. REFT has an online bubble profiler,
+// too (section 4.1). No clock: callers pass times in, in seconds of any one clock. Not thread-safe.
 #pragma once
 
 #include <array>

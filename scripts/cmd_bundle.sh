@@ -80,7 +80,7 @@ fi
 if [[ -x build/release/bench/bench_gpu ]]; then
   mkdir -p "$stage"/{tests,bench,scripts,python/tests}
   cp build/release/tests/{cuda_{conformance,device,timestamps,engine,exchange,replicator},nccl_conformance}_test "$stage/tests/"
-  cp build/release/bench/bench_{gpu,parity_cuda} bench/{gpu,pin,_gpu_beside,_gpu_trainer,_gpu_training}.py "$stage/bench/"
+  cp build/release/bench/bench_{gpu,parity_cuda} bench/{gpu,pin,_gpu_beside,_gpu_idle,_gpu_trainer,_gpu_training}.py "$stage/bench/"
   cp scripts/gpu_{all,driver,tests}.py "$stage/scripts/"
   cp -r build/release/tests/cuda_double "$stage/tests/"  # for gpu_all --stand-in
   cp python/tests/{conftest,comm_words,communicating,cuda_trainer,torch_trainer,test_cuda}.py "$stage/python/tests/"

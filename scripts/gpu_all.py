@@ -1,7 +1,7 @@
 """Runs everything there is for a machine with a GPU, in the order of its value, within a budget of time:
 
   conformance, device, timestamps, engine      what is taken for granted about the driver; capture and restore
-  copy, parity, training, beside               the first figures
+  copy, parity, training, beside, idle         the first figures
   nccl, exchange_test, replicator, trainers    from GPU to GPU; real trainers and agents
   gpu_to_gpu                                   the same between two trainers that share the GPU
   exchange, kills, pin                         more figures; kill -9 in the middle of captures
@@ -176,6 +176,7 @@ def all_steps(build: Path, libraries: str, *, on_double: bool) -> list[Step]:
         bench("parity", 240),
         bench("training", 570),
         bench("beside", 120),
+        bench("idle", 180),
         program("nccl", "nccl_conformance_test", no_nccl),
         program("exchange_test", "cuda_exchange_test", no_nccl),
         program("replicator", "cuda_replicator_test", no_nccl),

@@ -182,10 +182,10 @@ typedef struct ckpt_stats_t {
   double commit_ms;            /* last commit: from the ckpt_snapshot() call until this rank learned of it */
   uint64_t gpu_staging_bytes;  /* GPU memory through which tensors are copied; 0 if none are in GPU memory. Less than
                                   the option gpu_staging_bytes if the GPU had less free memory */
-  /* How much of main shards in host memory was copied when, in whole leaves of 64 KiB (docs/schedule.md). */
+  /* How much of main shards was copied when, in whole leaves of 64 KiB (docs/schedule.md). */
   uint64_t bubble_bytes;  /* in bubbles: between ckpt_bubble_begin() and ckpt_bubble_end() */
-  uint64_t compute_bytes; /* at other times before ckpt_before_update() */
-  uint64_t update_bytes;  /* in ckpt_before_update(), which waited for it */
+  uint64_t compute_bytes; /* while nothing waited for it */
+  uint64_t update_bytes;  /* while ckpt_before_update(), or the update on a GPU, waited for it */
   uint64_t layered;       /* snapshots that were copied in layers, by a plan */
   uint64_t layered_late;  /* of them, those for which ckpt_before_update() had to wait */
 } ckpt_stats_t;
@@ -504,17 +504,27 @@ CKPT_API ckpt_status ckpt_rejoin(ckpt_engine* engine);
 CKPT_API ckpt_status ckpt_comm_begin(ckpt_engine* engine, uint32_t channel, void* stream);
 CKPT_API ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t channel, void* stream);
 
-/* Marks the begin and end of a bubble: a time in which the training thread waits for other ranks, and its device
- * computes nothing. Put both calls around a receive or collective that blocks, and around a wait for one. Host tensors
- * can be copied in bubbles then, with the option layered_capture. ckpt_comm_begin() does not say that the thread
- * waits: a communication may overlap computation.
+/* Marks the begin and end of a bubble: a time in which training waits for other ranks, and its device computes nothing.
+ * With the option layered_capture, state is copied in bubbles as far as possible. ckpt_comm_begin() does not say that
+ * training waits: a communication may overlap computation.
  *
- * For the training thread, if it computes on the CPU. Pairs may be nested: then the outer one counts. Before
- * ckpt_restore() nothing is recorded. ckpt_snapshot() ends a bubble that still goes on. These calls never block. They
- * make no system call, except one futex wake if a copy waits for the bubble. CKPT_ERR_INVALID: ckpt_bubble_end() has no
- * ckpt_bubble_begin() before it. Nothing changes then. */
-CKPT_API ckpt_status ckpt_bubble_begin(ckpt_engine* engine);
-CKPT_API ckpt_status ckpt_bubble_end(ckpt_engine* engine);
+ * With CKPT_NO_STREAM, for training on the CPU: put both calls around a receive or collective that blocks, and around a
+ * wait for one. Call them on the training thread. If a tensor is in GPU memory, these calls do nothing: a wait of the
+ * host says nothing about what the GPU does.
+ *
+ * For training on a GPU, name the stream on which it computes, the one of ckpt_snapshot(). Put both calls around what
+ * makes this stream wait for other ranks: a collective on the stream itself, or the wait for one on another stream. The
+ * bubble begins when the GPU has finished the work that is on the stream at the first call. It ends when the GPU has
+ * finished the work that is on it at the second call. Neither the host nor the stream waits for the marks. Bubbles on
+ * other streams, and before the first ckpt_snapshot(), are not recorded. Any thread may call. If no tensor is in GPU
+ * memory, a stream means the same as CKPT_NO_STREAM. Calls captured into a CUDA graph are not seen.
+ *
+ * Pairs may be nested: then the outer one counts. Before ckpt_restore() nothing is recorded. ckpt_snapshot() ends a
+ * bubble that still goes on. These calls never block. Without a stream they make no system call, except one futex wake
+ * if a copy waits for the bubble. CKPT_ERR_INVALID: ckpt_bubble_end() has no ckpt_bubble_begin() before it. Nothing
+ * changes then. */
+CKPT_API ckpt_status ckpt_bubble_begin(ckpt_engine* engine, void* stream);
+CKPT_API ckpt_status ckpt_bubble_end(ckpt_engine* engine, void* stream);
 
 /* Between ckpt_pause() and ckpt_resume(), training does something other than iterations, e.g. an evaluation. Meanwhile
  * the agent does not suspect this rank to hang (docs/jit.md). `name` is for people; the engine keeps its first 32

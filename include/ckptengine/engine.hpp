@@ -280,10 +280,10 @@ class Engine {
     detail::check(ckpt_comm_end(engine_, channel, stream));
   }
 
-  // Mark the begin and end of a time in which the training thread waits for other ranks and computes nothing. They
-  // throw Error only for wrong use. See ckpt_bubble_begin().
-  void bubble_begin() { detail::check(ckpt_bubble_begin(engine_)); }
-  void bubble_end() { detail::check(ckpt_bubble_end(engine_)); }
+  // Mark the begin and end of a time in which training waits for other ranks and computes nothing: the training thread,
+  // or a stream of a GPU. They throw Error only for wrong use. See ckpt_bubble_begin().
+  void bubble_begin(void* stream = CKPT_NO_STREAM) { detail::check(ckpt_bubble_begin(engine_, stream)); }
+  void bubble_end(void* stream = CKPT_NO_STREAM) { detail::check(ckpt_bubble_end(engine_, stream)); }
 
   // Between pause() and resume(), training does something other than iterations, such as an evaluation. The class
   // Pause, below, calls both. They throw Error only for wrong use. See ckpt_pause().

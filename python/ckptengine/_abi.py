@@ -288,8 +288,8 @@ _CALLS: dict[str, list] = {
 _INSTANT_CALLS: dict[str, list] = {
     "ckpt_comm_begin": [c_void_p, c_uint32, c_void_p],
     "ckpt_comm_end": [c_void_p, c_uint32, c_void_p],
-    "ckpt_bubble_begin": [c_void_p],
-    "ckpt_bubble_end": [c_void_p],
+    "ckpt_bubble_begin": [c_void_p, c_void_p],
+    "ckpt_bubble_end": [c_void_p, c_void_p],
     "ckpt_pause": [c_void_p, c_char_p],
     "ckpt_resume": [c_void_p],
     "ckpt_capture_next": [c_void_p],

@@ -511,26 +511,30 @@ class Engine:
         """Marks the end of a communication of training. Raises Error (INVALID) if none has begun on `channel`."""
         self._check(self._library.ckpt_comm_end(self._open(), _c_channel(channel), _c_stream(stream)))
 
-    def bubble_begin(self) -> None:
-        """Marks the begin of a bubble: the training thread waits for other ranks, in a receive or a collective that
-        blocks, and computes nothing. For training on the CPU, on the training thread. With `layered_capture`, host
-        tensors are copied in bubbles as far as possible (docs/schedule.md). Pairs may be nested: then the outer one
-        counts."""
-        self._check(self._library.ckpt_bubble_begin(self._open()))
+    def bubble_begin(self, stream: int | None = None) -> None:
+        """Marks the begin of a bubble: training waits for other ranks and computes nothing. With `layered_capture`,
+        state is copied in bubbles as far as possible (docs/schedule.md). Pairs may be nested: then the outer one
+        counts.
 
-    def bubble_end(self) -> None:
+        Without `stream`, for training on the CPU: the training thread waits, in a receive or a collective that blocks.
+        It makes the call. With the stream on which training computes on a GPU, the bubble lasts from where the GPU has
+        finished the work that is on the stream now until it has finished the work that is there at bubble_end(). Other
+        streams than the one of snapshot() are ignored."""
+        self._check(self._library.ckpt_bubble_begin(self._open(), _c_stream(stream)))
+
+    def bubble_end(self, stream: int | None = None) -> None:
         """Marks the end of a bubble. Raises Error (INVALID) if none has begun."""
-        self._check(self._library.ckpt_bubble_end(self._open()))
+        self._check(self._library.ckpt_bubble_end(self._open(), _c_stream(stream)))
 
     @contextlib.contextmanager
-    def bubble(self) -> Iterator[None]:
-        """Context in which the training thread waits for other ranks: bubble_begin() and bubble_end()."""
-        self.bubble_begin()
+    def bubble(self, stream: int | None = None) -> Iterator[None]:
+        """Context in which training waits for other ranks: bubble_begin() and bubble_end()."""
+        self.bubble_begin(stream)
         try:
             yield
         finally:
             with contextlib.suppress(Error):  # a snapshot() in the context has ended the bubble
-                self.bubble_end()
+                self.bubble_end(stream)
 
     @contextlib.contextmanager
     def communication(self, channel: int = 0, stream: int | None = None) -> Iterator[None]:

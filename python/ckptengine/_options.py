@@ -95,9 +95,9 @@ class Options:
     copy_threads: int | None = None
     """Threads that copy and digest tensors in host memory. Default: 1."""
     layered_capture: bool | None = None
-    """When a capture copies tensors in host memory (docs/schedule.md). `false`: at once, as fast as it can. `true`:
-    first while training waits for other ranks, and what is left beside computation, at a limited rate. Default:
-    false."""
+    """When a capture copies tensors (docs/schedule.md). `false`: at once, as fast as it can. `true`: first while
+    training waits for other ranks, and what is left beside computation, at a limited rate. With tensors on a GPU,
+    the host may then wait in `before_update()`. Default: false."""
     gpu_staging_bytes: int | str | None = None
     """GPU memory through which tensors are copied. If it is as large as the main shard, the next update can start as
     soon as the state is copied within the GPU. The engine takes less if less is free. Default: 128MiB."""

@@ -40,7 +40,7 @@ class Told(list):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bubbles: list[bool] = []  # True: one begins
+        self.bubbles: list[bool | tuple] = []  # True: one begins; with a stream, (True, stream)
 
     def comm_begin(self, *where: int) -> None:
         self.append((True, *where))
@@ -48,11 +48,11 @@ class Told(list):
     def comm_end(self, *where: int) -> None:
         self.append((False, *where))
 
-    def bubble_begin(self) -> None:
-        self.bubbles.append(True)
+    def bubble_begin(self, *on: int) -> None:
+        self.bubbles.append((True, *on) if on else True)
 
-    def bubble_end(self) -> None:
-        self.bubbles.append(False)
+    def bubble_end(self, *on: int) -> None:
+        self.bubbles.append((False, *on) if on else False)
 
     def is_busy(self) -> bool:
         return 2 * sum(told[0] for told in self) != len(self)

@@ -117,13 +117,64 @@ def test_a_wait_of_the_training_thread_is_a_bubble(alone):
     assert told.bubbles == [True, False] * 2 and len(told) == 2 * 3
 
 
-def test_a_wait_for_tensors_on_a_gpu_is_no_bubble(alone, monkeypatch):
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """All tensors seem to be on a GPU whose current stream is 7."""
     monkeypatch.setattr(torch.cuda, "current_stream", lambda gpu: SimpleNamespace(cuda_stream=7))
     monkeypatch.setattr(_communication, "_gpu_of", lambda tensors: torch.device("cuda", 0))
+
+
+def test_a_wait_for_tensors_on_a_gpu_is_a_bubble_of_the_current_stream_on_any_thread(alone, on_gpu):
     told = Told()
     with communication(told):
         dist.all_reduce(torch.ones(4))
-    assert told == [(True, 0, 7), (False, 0, 7)] and told.bubbles == []
+        assert told.bubbles == [(True, 7), (False, 7)]
+        work = dist.all_reduce(torch.ones(4), async_op=True)
+        assert told.bubbles == [(True, 7), (False, 7)]
+        other = threading.Thread(target=work.wait)
+        other.start()
+        other.join()
+    assert told.bubbles == [(True, 7), (False, 7)] * 2 and not told.is_busy()
+
+
+def test_a_collective_on_a_gpu_that_is_waited_for_at_once_is_a_bubble_from_its_begin(alone, on_gpu, monkeypatch):
+    told = Told()
+    begun: list = []
+    original = dist.ProcessGroup.allreduce
+    monkeypatch.setattr(dist.ProcessGroup, "allreduce",
+                        lambda *a, **o: (begun.append(list(told.bubbles)), original(*a, **o))[1])  # fmt: skip
+    with communication(told):
+        dist.all_reduce(torch.ones(4))
+    assert begun == [[(True, 7)]] and told.bubbles == [(True, 7), (False, 7)]
+
+
+def test_a_collective_on_a_gpu_that_fails_or_is_dropped_ends_its_bubble(alone, on_gpu):
+    told = Told()
+    with communication(told):
+        with pytest.raises(RuntimeError):
+            dist.broadcast(torch.ones(4), 3)
+        options = dist.AllreduceOptions()
+        options.asyncOp = False
+        dist.group.WORLD.allreduce([torch.ones(4)], options)
+        gc.collect()
+    assert told.bubbles.count((True, 7)) == told.bubbles.count((False, 7)) >= 1 and not told.is_busy()
+
+
+def test_what_is_coalesced_is_one_communication_that_ends_when_it_was_waited_for(alone, on_gpu, monkeypatch):
+    """As torch.distributed.pipelining receives with NCCL. gloo coalesces nothing, so its works stand for NCCL's."""
+    works: list = []
+    monkeypatch.setattr(dist.ProcessGroup, "_start_coalescing", lambda group, device: works.clear())
+    monkeypatch.setattr(dist.ProcessGroup, "_end_coalescing", lambda group, device: works.pop())
+    told = Told()
+    group = dist.group.WORLD
+    with communication(told):
+        group._start_coalescing(torch.device("cuda", 0))
+        for _ in range(2):
+            works.append(group.allreduce([torch.ones(4)], dist.AllreduceOptions()))
+        work = group._end_coalescing(torch.device("cuda", 0))
+        assert told == [(True, 0, 7)] and told.bubbles == []
+        work.wait()
+    assert told == [(True, 0, 7), (False, 0, 7)] and told.bubbles == [(True, 7), (False, 7)]
 
 
 def test_a_wait_that_fails_is_a_bubble_that_has_ended(alone, monkeypatch):
@@ -138,7 +189,7 @@ def test_a_wait_that_fails_is_a_bubble_that_has_ended(alone, monkeypatch):
 
 
 def test_on_a_gpu_begin_and_end_are_on_the_stream_that_is_current_then(alone, monkeypatch):
-    current = iter([SimpleNamespace(cuda_stream=handle) for handle in (7, 9, 7, 7)])
+    current = iter([SimpleNamespace(cuda_stream=handle) for handle in (7, 9, 7, 7, 7)])
     monkeypatch.setattr(torch.cuda, "current_stream", lambda gpu: next(current))
     monkeypatch.setattr(_communication, "_gpu_of", lambda tensors: torch.device("cuda", 0))
     told = Told()

@@ -59,7 +59,7 @@ class Scheduler : public net::ChunkPacer {
     schedule::RankIdleForecast idle_forecast;
     schedule::DeviceProfiler device;
     std::optional<std::int64_t> bubble_began_us;                // of a bubble that has not ended
-    std::optional<std::int64_t> copy_began_us;                  // of copy threads that have not ended
+    std::optional<std::int64_t> copy_began_us;                  // of copying that has not ended
     std::map<std::uint8_t, std::deque<std::int64_t>> began_us;  // by channel: communications that have not ended
     bool is_saved = false;                                      // whether the learned profile is in its file
     bool has_reported = false;

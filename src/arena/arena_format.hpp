@@ -121,8 +121,8 @@ struct RankControl {
   alignas(64) Word64 answered;  // number of the halt that `freeze` answers; stored before `freeze`
   Word64 freeze;                // core::Freeze << 56 | (the rank's iteration + 1); 0: no answer yet
 
-  // Written by the trainer when a capture is sealed: what the engine's captures have copied of main shards in host
-  // memory, and when. In bubbles, beside computation, in before_update().
+  // Written by the trainer when a capture is sealed: what the engine's captures have copied of main shards, and when.
+  // In bubbles, beside computation, in before_update().
   alignas(64) Word64 bubble_bytes;
   Word64 compute_bytes;
   Word64 update_bytes;
@@ -164,6 +164,9 @@ struct CommWords {
   // The last iteration offered to snapshot(), plus 1; 0: none. Stored before the event of that iteration.
   // RankControl::attempted may change later than this word: only when the capture begins.
   alignas(64) Word64 offered;
+  // Bubbles on the stream of the GPU that training computes on. For bubble n, the GPU writes n, modulo 2^32, to `begun`
+  // and later to `ended`.
+  alignas(64) Channel bubbles_on_gpu;
 };
 inline constexpr std::size_t control_file_bytes =
     page_bytes + (sizeof(CommWords) + page_bytes - 1) / page_bytes * page_bytes;

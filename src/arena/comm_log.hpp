@@ -22,9 +22,9 @@
 
 namespace ckpt::arena {
 
-// begin, end: of a communication. iteration: snapshot() was called. bubble_begin, bubble_end: the training thread
-// begins and ends to wait for other ranks. update: before_update() was called. copy: copy threads began to copy without
-// a pause (channel 0), or stopped (channel 1).
+// begin, end: of a communication. iteration: snapshot() was called. bubble_begin, bubble_end: training begins and ends
+// to wait for other ranks. update: before_update() was called. copy: state began to be copied without a pause (channel
+// 0), or no longer was (channel 1). With a GPU, the first six happen when the GPU gets there.
 enum class CommKind : std::uint8_t {
   begin = 1,
   end = 2,
@@ -74,7 +74,7 @@ class CommWriter {
   void bubble_begin(Clock::time_point now) { store(CommKind::bubble_begin, 0, now); }
   void bubble_end(Clock::time_point now) { store(CommKind::bubble_end, 0, now); }
   void update(Clock::time_point now) { store(CommKind::update, 0, now); }
-  // Records that copy threads have copied in this time.
+  // Records that state was copied in this time.
   void copied(Clock::time_point begin, Clock::time_point end) {
     store(CommKind::copy, 0, begin);
     store(CommKind::copy, 1, end);

@@ -162,6 +162,10 @@ ckpt_gradient_t gradient_of(const ckpt_gradient_t& given) {
                                 "CKPT_GRADIENT_INIT");
 }
 
+std::optional<ckpt::device::Stream> named_stream(void* stream) {
+  return stream == CKPT_NO_STREAM ? std::nullopt : std::optional(stream);
+}
+
 // CKPT_NO_STREAM is for state in host memory, where streams mean nothing.
 ckpt::device::Stream stream_of(const ckpt::client::Engine& engine, void* stream, const char* call) {
   if (stream != CKPT_NO_STREAM) return stream;
@@ -389,15 +393,15 @@ ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t channel, void* stream) {
   });
 }
 
-ckpt_status ckpt_bubble_begin(ckpt_engine* engine) {
-  return on_engine(engine, [](auto& self) -> Outcome {
-    self.bubble_begin();
+ckpt_status ckpt_bubble_begin(ckpt_engine* engine, void* stream) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    self.bubble_begin(named_stream(stream));
     return {};
   });
 }
 
-ckpt_status ckpt_bubble_end(ckpt_engine* engine) {
-  return on_engine(engine, [](auto& self) { return self.bubble_end(); });
+ckpt_status ckpt_bubble_end(ckpt_engine* engine, void* stream) {
+  return on_engine(engine, [&](auto& self) { return self.bubble_end(named_stream(stream)); });
 }
 
 ckpt_status ckpt_pause(ckpt_engine* engine, const char* name) {

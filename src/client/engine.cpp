@@ -161,17 +161,27 @@ Outcome Engine::mark_end(std::uint32_t channel, device::Stream on) const {
   return end_outcome(!gpu ? link_.comm().end(channel) : gpu->end(channel, on));
 }
 
-void Engine::bubble_begin() {
-  if (layered_.bubble_begin()) link_.comm().bubble_begin();
+// With tensors on a GPU, a wait of the host says nothing about what the GPU does.
+void Engine::bubble_begin(std::optional<device::Stream> on) {
+  if (!registry_.has_gpu_tensors()) {
+    if (layered_.bubble_begin()) link_.comm().bubble_begin();
+  } else if (const auto gpu = gpu_comm(); gpu && on) {
+    gpu->bubble_begin(*on);
+  }
 }
 
-Outcome Engine::bubble_end() {
-  const auto has_ended = layered_.bubble_end();
-  if (has_ended == true) link_.comm().bubble_end();
+Outcome Engine::bubble_end(std::optional<device::Stream> on) {
+  std::optional<bool> has_ended = true;
+  if (!registry_.has_gpu_tensors()) {
+    has_ended = layered_.bubble_end();
+    if (has_ended == true) link_.comm().bubble_end();
+  } else if (const auto gpu = gpu_comm(); gpu && on && !gpu->bubble_end(*on)) {
+    has_ended.reset();
+  }
   if (has_ended) return {};
   return {CKPT_ERR_INVALID,
           "bubble_end() was called without a bubble_begin() before it, so nothing was recorded; call both in pairs, on "
-          "the training thread"};
+          "the training thread or with the stream that training computes on"};
 }
 
 // No exception may pass through libckptinterpose, which is C.

@@ -102,8 +102,9 @@ class Engine {
   Outcome comm_end(std::uint32_t channel, device::Stream on) const;
 
   // Training thread. Call these around each time in which it waits for other ranks and its device computes nothing.
-  void bubble_begin();
-  Outcome bubble_end();
+  // With a stream, any thread may call these.
+  void bubble_begin(std::optional<device::Stream> on);
+  Outcome bubble_end(std::optional<device::Stream> on);
 
   // Any thread. Waits until this rank is frozen because of a halt, and captured if it can be. Then returns CKPT_OK and
   // fills `halt`.
@@ -160,6 +161,8 @@ class Engine {
   bool await_deferred(Deadline deadline);
   void not_taken(std::int64_t iteration, ckpt_status why);
   void mark_iteration(Clock::time_point now, device::Stream stream) const;
+  void mark_update() const;
+  std::optional<GpuBubbles> gpu_bubbles() const;
   void warn_of_habit();
   void rest(std::int64_t iteration, bool is_taken);
   bool follow_session(Deadline deadline);

@@ -14,6 +14,9 @@ constexpr std::size_t chunk_leaves = 4;       // 256 KiB, some 30 us: a bubble t
 constexpr std::uint32_t pause_max = 64;
 constexpr std::uint32_t trusted_after = 16;  // captures in time, after which the next pause is short again
 constexpr double longest_wait_s = 1;         // only bounds the wait
+// On a GPU, so much is enqueued ahead: two chunks, or as much as is copied until the device's thread looks again.
+constexpr std::size_t chunks_ahead = 2;
+constexpr double ahead_s = 500e-6;
 
 }  // namespace
 
@@ -46,27 +49,35 @@ std::optional<bool> LayeredCopy::bubble_end() {
   return true;
 }
 
+// With a GPU, called if chunks are left that a plan may have put off.
 void LayeredCopy::hurry() {
   state_.fetch_or(hurrying);
+  if (gpu_) {
+    const std::lock_guard lock(mutex_);
+    is_late_ = is_late_ || (is_planned_ && (pacer_.has_waited() || !gpu_came_at_));
+  }
   if (waiters_.load() != 0) futex_wake_all(state_, FutexScope::process);
 }
 
-void LayeredCopy::begin(std::shared_ptr<arena::Control> control) {
+void LayeredCopy::begin(std::shared_ptr<arena::Control> control, std::optional<GpuBubbles> gpu) {
   judge_last();
+  gpu_ = std::move(gpu);
+  gpu_came_at_.reset();
   if (control != control_) {
     log_.reset();
     profiler_.reset();
     control_ = std::move(control);
   }
-  has_begun_ = is_planned_ = is_late_ = is_over_ = false;
+  has_begun_ = is_planned_ = is_late_ = is_over_ = is_at_rest_ = false;
   forget_bursts();
   state_.fetch_and(~hurrying);
 }
 
 void LayeredCopy::begin_hurried() {
   judge_last();
+  gpu_.reset();
   is_planned_ = is_late_ = is_over_ = false;
-  has_begun_ = true;
+  has_begun_ = is_at_rest_ = true;
   forget_bursts();
   state_.fetch_or(hurrying);
 }
@@ -118,16 +129,24 @@ LayeredCopy::Turn LayeredCopy::unpaced(std::size_t left, Layer layer) const {
 }
 
 schedule::DeviceNow LayeredCopy::now(std::uint32_t state) const {
+  if (gpu_) {
+    const auto [begun, is_in_one] = gpu_->now();
+    return {seconds_of(Clock::now()) - seconds_of(*gpu_came_at_), begun, is_in_one};
+  }
   const Clock::time_point snapshot_at{Clock::duration(snapshot_at_.load(std::memory_order_relaxed))};
   return {seconds_of(Clock::now()) - seconds_of(snapshot_at), state / one_bubble, (state & in_bubble) != 0};
 }
+
+bool LayeredCopy::is_in_bubble() const { return gpu_ ? gpu_->now().is_in_one : (state_.load() & in_bubble) != 0; }
+
+double LayeredCopy::bytes_per_s() const { return gpu_ ? bytes_per_s_ : bytes_per_s_ * settings_.threads; }
 
 // On the first turn of a capture. Without memory for a plan, the capture copies without one.
 void LayeredCopy::plan(std::uint32_t state, std::size_t left) try {
   if (!settings_.follows_plan) return;
   learn();
   is_planned_ = pause_ == 0 && (state & hurrying) == 0 &&
-                pacer_.begin(profiler_->profile(), left * kernels::leaf_size_bytes, bytes_per_s_ * settings_.threads);
+                pacer_.begin(profiler_->profile(), left * kernels::leaf_size_bytes, bytes_per_s());
   if (is_planned_) layered_.fetch_add(1, std::memory_order_relaxed);
 } catch (const std::exception&) {
   is_planned_ = false;
@@ -161,6 +180,34 @@ LayeredCopy::Turn LayeredCopy::await_turn(std::size_t left) {
   }
 }
 
+bool LayeredCopy::holds_back(std::size_t left) {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t state = state_.load();
+  if (!std::exchange(has_begun_, true)) plan(state, left);
+  return gpu_ && is_planned_ && (state & hurrying) == 0;
+}
+
+bool LayeredCopy::may_enqueue(const Enqueued& capture) try {
+  if (!holds_back(capture.left)) return true;
+  const std::lock_guard lock(mutex_);
+  if (!capture.has_gpu_come_so_far) return false;
+  if (!gpu_came_at_) gpu_came_at_ = Clock::now();
+  constexpr std::size_t leaf = kernels::leaf_size_bytes;
+  const bool is_ahead = capture.under_way >= chunks_ahead * capture.chunk &&
+                        static_cast<double>(capture.under_way * leaf) >= ahead_s * bytes_per_s();
+  return !is_ahead && pacer_.turn(now(0), capture.left * leaf, capture.chunk * leaf).size_bytes != 0;
+} catch (const std::exception&) {
+  const std::lock_guard lock(mutex_);
+  is_planned_ = false;
+  return true;
+}
+
+unsigned LayeredCopy::layer_now(bool is_awaited) {
+  const std::lock_guard lock(mutex_);
+  if (is_awaited || is_at_rest_ || (gpu_ && is_late_)) return in_update;
+  return is_in_bubble() ? in_bubbles : beside_computation;
+}
+
 void LayeredCopy::wait(std::uint32_t seen, double wait_s) {
   const auto wait_us = static_cast<std::int64_t>(1e6 * std::clamp(wait_s, 0.0, longest_wait_s));
   waiters_.fetch_add(1);
@@ -175,7 +222,7 @@ void LayeredCopy::copied(unsigned layer, std::size_t leaves, Clock::time_point b
   busy_s_ += seconds_of(end) - seconds_of(begin);
   busy_bytes_ += static_cast<double>(bytes);
   // Not when a thread gets its turn: while it waited, others may have taken all that was left.
-  is_late_ = is_late_ || (layer == in_update && is_planned_ && pacer_.has_waited());
+  is_late_ = is_late_ || (!gpu_ && layer == in_update && is_planned_ && pacer_.has_waited());
   add_burst({begin, end});
 }
 

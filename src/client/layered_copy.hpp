@@ -1,14 +1,17 @@
-// LayeredCopy lets copy threads copy host tensors in layers: first in bubbles, in which the training thread waits for
-// other ranks, then beside computation, and what is left in before_update(). It learns from the rank's own
-// communication log when there are bubbles and how long they last. Until it knows that, or if there are none, captures
-// copy at once.
+// LayeredCopy lets tensors be copied in layers: first in bubbles, in which training waits for other ranks, then beside
+// computation, and what is left in before_update(). It learns from the rank's own communication log when there are
+// bubbles and how long they last. Until it knows that, or if there are none, captures copy at once.
+//
+// Tensors in host memory are copied by copy threads, and a bubble is a wait of the training thread. Tensors on a GPU
+// are copied by the GPU, and bubbles are those of the GPU's timeline (GpuBubbles). All times of a capture count from
+// the moment in which the GPU has done what training enqueued before snapshot().
 //
 // If a plan was wrong, so that before_update() had to wait for what it had put off, the next captures copy at once.
 //
 // began_iteration(), bubble_begin() and bubble_end() are for the training thread. They take no lock, allocate nothing,
 // and make no system call except a futex wake if a copy thread waits for that bubble. The thread that begins or
 // ends a capture calls begin(), begin_hurried() or end(). Any thread may call hurry() and copied_bytes(). The rest is
-// for copy threads.
+// for copy threads, and for those that enqueue copies of a GPU.
 #pragma once
 
 #include <array>
@@ -21,6 +24,7 @@
 
 #include "arena/comm_log.hpp"
 #include "arena/control.hpp"
+#include "client/gpu_comm.hpp"
 #include "device/copy_pace.hpp"
 #include "schedule/copy_pacer.hpp"
 #include "schedule/device_profile.hpp"
@@ -44,14 +48,18 @@ class LayeredCopy : public device::CopyPace {
   // Returns true if a bubble ended, false if an outer one goes on, and nothing if there was none.
   std::optional<bool> bubble_end();
 
-  // Call this before Device::start(). No capture is under way. `control` has the rank's log.
-  void begin(std::shared_ptr<arena::Control> control);
+  // Call this before Device::start(). No capture is under way. `control` has the rank's log. `gpu`: the tensors are on
+  // a GPU with such a timeline.
+  void begin(std::shared_ptr<arena::Control> control, std::optional<GpuBubbles> gpu = std::nullopt);
   // The same for a capture that must not wait: it copies at once, and counts as copied in before_update().
   void begin_hurried();
   // Call this when a copy has ended and is whole. Writes to the log when copy threads have copied.
   void end();
 
   Turn await_turn(std::size_t left) override;
+  bool may_enqueue(const Enqueued& capture) override;
+  bool holds_back(std::size_t left) override;
+  unsigned layer_now(bool is_awaited) override;
   void copied(unsigned layer, std::size_t leaves, Clock::time_point begin, Clock::time_point end) override;
   void hurry() override;
 
@@ -68,6 +76,8 @@ class LayeredCopy : public device::CopyPace {
   std::optional<Turn> turn_now(std::uint32_t state, std::size_t left, double& wait_s);
   Turn unpaced(std::size_t left, Layer layer) const;
   schedule::DeviceNow now(std::uint32_t state) const;
+  bool is_in_bubble() const;
+  double bytes_per_s() const;
   void wait(std::uint32_t seen, double wait_s);
 
   const Settings settings_;
@@ -82,6 +92,8 @@ class LayeredCopy : public device::CopyPace {
   std::mutex mutex_;
   std::shared_ptr<arena::Control> control_;
   std::optional<arena::CommReader> log_;  // of control_
+  std::optional<GpuBubbles> gpu_;         // of the capture; none: tensors are in host memory, or it copies at once
+  std::optional<Clock::time_point> gpu_came_at_;
   std::optional<schedule::DeviceProfiler> profiler_;
   schedule::CopyPacer pacer_;
   std::vector<arena::CommEvent> events_;  // kept to reuse its memory
@@ -89,13 +101,14 @@ class LayeredCopy : public device::CopyPace {
   bool is_planned_ = false;               // this capture follows a plan
   bool is_late_ = false;                  // before_update() had to wait for what the plan had put off
   bool is_over_ = false;                  // end() was called
+  bool is_at_rest_ = false;               // training waits for all of this capture, or has ended
   std::uint32_t pause_ = 0;               // so many captures will copy at once, because a plan was wrong
   std::uint32_t next_pause_ = 1;
   std::uint32_t in_time_ = 0;  // captures in a row that followed a plan and ended in time
-  double bytes_per_s_ = 0;     // of one thread; 0: not known
-  double busy_s_ = 0;          // of all threads, in this capture
+  double bytes_per_s_ = 0;     // of one thread, or of the GPU; 0: not known
+  double busy_s_ = 0;          // of all threads or of the GPU, in this capture
   double busy_bytes_ = 0;      // that they copied meanwhile
-  // When copy threads have copied in this capture, for `ckptctl trace`.
+  // When this capture has copied, for `ckptctl trace`.
   struct Burst {
     Clock::time_point begin, end;
   };

@@ -244,7 +244,7 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   if (!wait_until_attached(state)) return not_attached();
   check_device(iteration);
   tickets_.taken(iteration, called_at);
-  layered_.begin(capture_.session().control);
+  layered_.begin(capture_.session().control, gpu_bubbles());
   const CheckpointId checkpoint(incarnation_.load(std::memory_order_relaxed), iteration);
   capture_.begin(*grant, checkpoint, state, stream);
   if (gpu_replication_)
@@ -373,12 +373,21 @@ void Engine::not_taken(std::int64_t iteration, ckpt_status why) {
   control->ring_agent();
 }
 
-// If communications are marked on the GPU's timeline, iterations are, too.
+// If communications or bubbles are marked on the GPU's timeline, iterations are, too.
 void Engine::mark_iteration(Clock::time_point now, device::Stream stream) const {
-  if (const auto gpu = gpu_comm(); gpu && gpu->is_used())
-    gpu->iteration(stream);
-  else
-    link_.comm().iteration(now);
+  if (const auto gpu = gpu_comm(); gpu && gpu->iteration(stream)) return;
+  link_.comm().iteration(now);
+}
+
+// With tensors on a GPU, the time at which the host calls says nothing.
+void Engine::mark_update() const {
+  if (!registry_.has_gpu_tensors()) return link_.comm().update(Clock::now());
+  if (const auto gpu = gpu_comm()) gpu->update();
+}
+
+std::optional<GpuBubbles> Engine::gpu_bubbles() const {
+  const auto gpu = gpu_comm();
+  return gpu ? std::optional(gpu->bubbles()) : std::nullopt;
 }
 
 void Engine::warn_of_habit() {
@@ -456,7 +465,7 @@ bool Engine::release(std::span<const device::Stream> streams, std::int64_t timeo
 
 Outcome Engine::before_update(std::span<const device::Stream> streams) {
   device_->check_streams("before_update()", streams);
-  if (!registry_.has_gpu_tensors()) link_.comm().update(Clock::now());
+  mark_update();
   const bool was_at_rest = gate_.state() != UpdateGate::updating;
   await_gpu("before_update()", streams);
   if (!pass_gate()) return halted();

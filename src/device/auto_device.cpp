@@ -6,9 +6,16 @@ void AutoDevice::reach(ckpt_memory memory, const void* data) {
   if (memory == CKPT_DEVICE && !cuda_) {
     cuda_ = std::make_unique<CudaDevice>(CudaDevice::ordinal_of(data), staging_bytes_);
     cuda_->attach(ranges_, owner_);
+    cuda_->pace(pace_);
     used_ = cuda_.get();
   }
   used_.load()->reach(memory, data);
+}
+
+void AutoDevice::pace(CopyPace* pace) {
+  pace_ = pace;
+  host_.pace(pace);
+  if (cuda_) cuda_->pace(pace);
 }
 
 void AutoDevice::attach(const std::vector<Range>& ranges, const Owner& owner) {

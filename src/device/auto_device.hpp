@@ -33,7 +33,7 @@ class AutoDevice : public Device {
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override {
     used_.load()->start(overlapped, synchronous, stream);
   }
-  void pace(CopyPace* pace) override { host_.pace(pace); }
+  void pace(CopyPace* pace) override;
   bool can_start_late() const override { return used_.load()->can_start_late(); }
   bool wait_for_synchronous(std::int64_t timeout_ms) override { return used_.load()->wait_for_synchronous(timeout_ms); }
   bool captures_late() const override { return used_.load()->captures_late(); }
@@ -69,6 +69,7 @@ class AutoDevice : public Device {
   const std::uint64_t staging_bytes_;
   std::vector<Range> ranges_;
   Owner owner_;  // keeps ranges_ mapped
+  CopyPace* pace_ = nullptr;
   HostDevice host_;
   std::unique_ptr<CudaDevice> cuda_;
   std::atomic<Device*> used_ = &host_;  // read by prepare() on another thread

@@ -68,6 +68,7 @@ CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes, const CudaLimit
   const ContextScope scope(context_);
   staging_pipeline_ = std::make_unique<CudaStagingPipeline>(staging_bytes, limits.chunk_max_bytes);
   captured_ = std::make_shared<CudaCaptured>(mutex_, *staging_pipeline_);
+  pacing_.emplace(*staging_pipeline_);
   thread_ = start_thread("ckpt-cuda", [this] { run(); });
 }
 
@@ -177,6 +178,11 @@ std::uint64_t CudaDevice::capture_number() const {
   return phase_ == Phase::copying ? staging_pipeline_->captures() : 0;
 }
 
+void CudaDevice::pace(CopyPace* pace) {
+  const Lock lock(mutex_);
+  pacing_->use(pace);
+}
+
 bool CudaDevice::wait_for_synchronous(std::int64_t timeout_ms) {
   const Deadline deadline = Deadline::in_ms(timeout_ms);
   Lock lock(mutex_);
@@ -216,6 +222,8 @@ bool CudaDevice::release(std::span<const Stream> streams, std::int64_t timeout_m
   if (phase_ != Phase::copying) return false;
   const ContextScope scope(context_);
   try {
+    if (!streams.empty()) follow_pace(lock, static_cast<CUstream>(streams.front()), Deadline::in_ms(timeout_ms / 2));
+    pacing_->hurry();
     if (!feed_until_packed(lock, Deadline::in_ms(timeout_ms))) return false;
     staging_pipeline_->release(streams);
   } catch (const Failure& failure) {
@@ -285,10 +293,18 @@ void CudaDevice::feed(bool only_into_free) {
   for (int i = 0; i < chunks_max; ++i)
     if (pipeline.may_copy())
       pipeline.copy_next();
-    else if (pipeline.may_pack() && (!only_into_free || pipeline.room()))
+    else if (pipeline.may_pack() && (!only_into_free || (pipeline.room() && pacing_->may_pack())))
       pipeline.pack_next();
     else
       return;
+}
+
+// A pace puts off chunks that the update must wait for. The host waits for it, but only while the GPU has work of
+// training: until the GPU comes to the update at the latest. So training loses some of its lead, and the GPU no time.
+// The thread of the device enqueues what the pace lets it.
+void CudaDevice::follow_pace(Lock& lock, CUstream update, Deadline deadline) {
+  staging_pipeline_->note_update(update);
+  while (phase_ == Phase::copying && pacing_->holds_back() && !deadline.passed()) changed_.wait_for(lock, poll_pause);
 }
 
 // Somebody waits for the streams now, so to wait for free sub-buffers gains nothing: the update comes after all of it.
@@ -340,7 +356,7 @@ void CudaDevice::run() {
   for (;;) {
     changed_.wait(lock, [this] {
       return stop_ || is_late_ || phase_ == Phase::released ||
-             (phase_ == Phase::copying && !staging_pipeline_->is_copied());
+             (phase_ == Phase::copying && (!staging_pipeline_->is_copied() || pacing_->expects()));
     });
     if (stop_) return;
     if (is_late_) {
@@ -355,12 +371,17 @@ void CudaDevice::run() {
 void CudaDevice::step(Lock& lock) {
   const bool released = phase_ == Phase::released;
   try {
+    pacing_->look();
     feed(true);
+    pacing_->look();
     if (released && !has_ended_ && staging_pipeline_->is_copied()) {
       staging_pipeline_->end();
       has_ended_ = true;
     }
-    if (released && has_ended_ && staging_pipeline_->arrived()) return finish(lock, true);
+    if (released && has_ended_ && staging_pipeline_->arrived()) {
+      pacing_->look();
+      return finish(lock, true);
+    }
     if (released && takes_too_long()) {
       staging_pipeline_->abandon();
       staging_pipeline_->end();

@@ -2,7 +2,8 @@
 //
 // One thread of the device feeds the staging pipeline and notices when everything has arrived. Another one pins memory.
 // So no thread of the caller waits for the GPU, except in load(), verify() and wait_for_synchronous(), and in release()
-// if very much is left to be enqueued. The first thread works only between start() and the end of a copy.
+// if very much is left to be enqueued, or if a pace puts chunks off. The first thread works only between start() and
+// the end of a copy.
 //
 // The destructor gives up a running copy. The destination must still be mapped then.
 #pragma once
@@ -16,6 +17,7 @@
 
 #include "device/cuda_captured.hpp"
 #include "device/cuda_handles.hpp"
+#include "device/cuda_pacing.hpp"
 #include "device/cuda_pinning.hpp"
 #include "device/cuda_staging_pipeline.hpp"
 #include "device/device.hpp"
@@ -57,6 +59,7 @@ class CudaDevice : public Device {
   std::uint64_t staging_bytes() const override { return staging_pipeline_->staging_bytes(); }
   std::string shortage() const override;
   void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override;
+  void pace(CopyPace* pace) override;
   bool wait_for_synchronous(std::int64_t timeout_ms) override;
   bool captures_late() const override { return true; }
   void reserve_late(std::span<const Copy> pieces) override;
@@ -92,6 +95,7 @@ class CudaDevice : public Device {
   void run();
   void step(Lock& lock);
   void feed(bool only_into_free);
+  void follow_pace(Lock& lock, CUstream update, Deadline deadline);
   bool feed_until_packed(Lock& lock, Deadline deadline);
   bool takes_too_long();
   void look_for_late_copy();
@@ -115,6 +119,7 @@ class CudaDevice : public Device {
 
   mutable std::mutex mutex_;  // for the staging pipeline and all below
   std::condition_variable changed_;
+  std::optional<CudaPacing> pacing_;  // of the staging pipeline
   Phase phase_ = Phase::idle;
   Done done_;
   std::int64_t timeout_ms_ = 0;

@@ -99,8 +99,17 @@ void CudaStagingPipeline::begin_chunks() {
     chunks += (overlapped_[i].plan->leaves() + ring_.leaves() - 1) / ring_.leaves();
   direct_left_ = chunks - std::min(chunks, ring_.count());
   piece_ = leaf_ = 0;
+  is_update_noted_ = is_released_ = false;
+  arrivals_.forget();
+  packed_leaves_ = 0;
   skip_finished_pieces();
   holds_tensors_ = true;
+}
+
+std::size_t CudaStagingPipeline::leaves_left() const {
+  std::size_t leaves = 0;
+  for (std::size_t piece = piece_; piece < overlapped_count_; ++piece) leaves += overlapped_[piece].plan->leaves();
+  return leaves - leaf_;
 }
 
 void CudaStagingPipeline::skip_finished_pieces() {
@@ -125,6 +134,7 @@ void CudaStagingPipeline::pack_next() {
   kernels_.pack(table_.job(piece_, first_byte, length_bytes, buffer.data, is_direct), buffer.digests, lane.stream);
   buffer.filled.record(lane.stream);
   lane.backlog.added(lane.stream, 3);
+  packed_leaves_ += leaves;
   leaf_ += leaves;
   skip_finished_pieces();
 }
@@ -133,11 +143,14 @@ void CudaStagingPipeline::copy_next() {
   const Chunk& chunk = packed_chunks_[copied_ % packed_chunks_.size()];
   const SubBuffer& buffer = ring_[copied_++];
   buffer.filled.hold_back(copy_stream_);
+  arrivals_.begin(copy_stream_);
   const std::size_t copies = copy_data(chunk, buffer.data);
   copy_to_host(chunk.copy.to.digests + chunk.first_leaf, buffer.digests, chunk.leaves * sizeof(std::uint64_t),
                copy_stream_);
   buffer.emptied.record(copy_stream_);
-  copy_backlog_.added(copy_stream_, copies + 3);
+  arrivals_.enqueued(copy_stream_, chunk.leaves);
+  packed_leaves_ -= chunk.leaves;
+  copy_backlog_.added(copy_stream_, copies + 5);
 }
 
 // Copies direct tensors from where they are, and all else from the sub-buffer. Returns the number of copies.
@@ -165,10 +178,16 @@ std::size_t CudaStagingPipeline::copy_data(const Chunk& chunk, CUdeviceptr packe
   return copies;
 }
 
+void CudaStagingPipeline::note_update(CUstream stream) {
+  update_.record(stream);
+  is_update_noted_ = true;
+}
+
 void CudaStagingPipeline::release(std::span<const Stream> streams) {
   holds_tensors_ = false;
   join_lanes();
   packed_.record(pack_stream_);
+  is_released_ = true;
   for (const Stream stream : streams) packed_.hold_back(static_cast<CUstream>(stream));
 }
 
@@ -180,7 +199,10 @@ void CudaStagingPipeline::end() {
 void CudaStagingPipeline::abandon() {
   holds_tensors_ = false;
   piece_ = overlapped_count_;
+  leaf_ = 0;
   copied_ = number_;
+  arrivals_.forget();
+  packed_leaves_ = 0;
 }
 
 bool CudaStagingPipeline::copy_captured(std::uint64_t capture, std::uint64_t first_byte, std::uint64_t size_bytes,

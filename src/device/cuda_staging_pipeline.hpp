@@ -34,6 +34,7 @@
 #include <span>
 #include <vector>
 
+#include "device/cuda_arrivals.hpp"
 #include "device/cuda_backlog.hpp"
 #include "device/cuda_handles.hpp"
 #include "device/cuda_kernels.hpp"
@@ -73,6 +74,17 @@ class CudaStagingPipeline {
   bool room() { return ring_[number_].emptied.reached(); }
   void pack_next();
   void copy_next();
+  // The capture's leaves that are not packed yet; those of a chunk; those that are packed and not copied to the host.
+  std::size_t leaves_left() const;
+  std::size_t chunk_leaves() const { return ring_.leaves(); }
+  std::size_t leaves_under_way() const { return arrivals_.leaves_under_way() + packed_leaves_; }
+  // Returns the oldest chunk under way, if it has arrived on the host.
+  std::optional<CudaArrivals::Arrived> take_arrived() { return arrivals_.take(); }
+  // note_update(): the update will be enqueued on `stream`. is_update_due(): the GPU has come so far. is_awaited(): it
+  // has, and the update waits for packing.
+  void note_update(CUstream stream);
+  bool is_update_due() const { return is_update_noted_ && update_.reached(); }
+  bool is_awaited() const { return is_update_due() && !(is_released_ && packed_.reached()); }
   // Call this once is_packed(). Work enqueued on `streams` from now on comes after everything is packed.
   void release(std::span<const Stream> streams);
   // Call this after release(), once is_copied() is true. It is the last call for a capture.
@@ -140,7 +152,8 @@ class CudaStagingPipeline {
   CudaRing ring_;
   CudaTable table_;
   DeviceMemory synchronous_;
-  Event entered_, table_uploaded_, synchronous_packed_, synchronous_arrived_, packed_, arrived_;
+  Event entered_, table_uploaded_, synchronous_packed_, synchronous_arrived_, packed_, arrived_, update_;
+  bool is_update_noted_ = false, is_released_ = false;
 
   std::array<Device::Copy, plans_max> overlapped_{};
   std::size_t overlapped_count_ = 0;
@@ -163,6 +176,8 @@ class CudaStagingPipeline {
   const SubBuffer& take_buffer();
   std::vector<Chunk> packed_chunks_;  // of each sub-buffer
   CudaBacklog copy_backlog_;
+  CudaArrivals arrivals_;
+  std::size_t packed_leaves_ = 0;  // of chunks whose copy is not enqueued yet
   RetiredMemory retired_;
 };
 

@@ -152,7 +152,7 @@ class Device {
   };
   virtual void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) = 0;
   // The copies of start() and start_late() that come now follow this pace, until release() or cancel(). Null: they are
-  // copied at once, as without this call. The pace must outlive them. Only tensors in host memory are copied at a pace.
+  // copied at once, as without this call. The pace must outlive them.
   virtual void pace(CopyPace* /*pace*/) {}
   // True if start() may be called on another thread, at any time before the overlapped tensors change.
   virtual bool can_start_late() const { return false; }
@@ -176,9 +176,10 @@ class Device {
 
   // Releases the tensors: afterwards they may change. On the host, waits for the copy. With CUDA, work that is enqueued
   // later on `streams` may change the tensors. The host then waits only if gigabytes of the copy are left to be
-  // enqueued. `done` is called once, with true if the pieces are whole: before this returns, or later on a thread of
-  // the device. It must not throw. Returns false, without calling `done`, if the copy failed or did not end in time.
-  // Then call cancel(). With CUDA the time begins when the GPU gets to the copy.
+  // enqueued, or while a pace puts chunks off and the GPU has work of training left. `done` is called once, with true
+  // if the pieces are whole: before this returns, or later on a thread of the device. It must not throw. Returns false,
+  // without calling `done`, if the copy failed or did not end in time. Then call cancel(). With CUDA the time begins
+  // when the GPU gets to the copy.
   using Done = std::function<void(bool whole)>;
   virtual bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) = 0;
   // Gives up the running copy. Once it returns, `done` is not called, and nothing reads the tensors or writes the

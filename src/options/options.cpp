@@ -424,9 +424,9 @@ const std::array keys = {
                                                 "Threads that copy and digest tensors in host memory."),
     entry<&Options::layered_capture, Flag>(
         "layered_capture", "false", "", engine, 0,
-        "When a capture copies tensors in host memory ([schedule](schedule.md#layers-of-a-capture)). `false`: at once, "
-        "as fast as it can. `true`: first while training waits for other ranks, and what is left beside computation, "
-        "at a limited rate."),
+        "When a capture copies tensors ([schedule](schedule.md#layers-of-a-capture)). `false`: at once, as fast as it "
+        "can. `true`: first while training waits for other ranks, and what is left beside computation, at a limited "
+        "rate. With tensors on a GPU, the host may then wait in `before_update()`."),
     entry<&Options::gpu_staging_bytes, Bytes>(
         "gpu_staging_bytes", "128MiB", "", engine, 0,
         "GPU memory through which tensors are copied. If it is as large as the main shard, the next update can start "

@@ -52,7 +52,8 @@ static_assert(offsetof(CommWords, written) == 0 && offsetof(CommWords, channels)
               offsetof(CommWords, on_gpu) == 32'896 && offsetof(CommWords, pauses) == 41'088 &&
               offsetof(CommWords::Pauses, begun) == 0 && offsetof(CommWords::Pauses, ended) == 4 &&
               offsetof(CommWords::Pauses, name) == 8 && offsetof(CommWords, offered) == 41'152 &&
-              sizeof(CommWords) == 41'216 && control_file_bytes == 49'152);
+              offsetof(CommWords, bubbles_on_gpu) == 41'216 && sizeof(CommWords) == 41'280 &&
+              control_file_bytes == 49'152);
 static_assert(format_version == 4 && control_format_version == 8 && node_format_version == 4);
 static_assert(offsetof(SegmentHeader, magic) == 0 && offsetof(SegmentHeader, format) == 8 &&
               offsetof(SegmentHeader, kind) == 12 && offsetof(SegmentHeader, rank) == 16 &&

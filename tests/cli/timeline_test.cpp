@@ -128,9 +128,9 @@ TEST(Timeline, CopyThreadsAreShownBelowTheBubblesOfTheirRank) {
   const Timeline timeline = timeline_of({recording("n0", events)}, 3);
   ASSERT_EQ(timeline.nodes.size(), 1u);
   EXPECT_EQ(track_names(timeline.nodes[0]),
-            (std::vector<std::string>{"rank 0: iterations", "rank 0: bubbles", "rank 0: copy threads"}));
+            (std::vector<std::string>{"rank 0: iterations", "rank 0: bubbles", "rank 0: copying"}));
   EXPECT_EQ(extents(timeline.nodes[0], "rank 0: bubbles"), (std::vector<Extent>{{100, 300}}));
-  EXPECT_EQ(extents(timeline.nodes[0], "rank 0: copy threads"), (std::vector<Extent>{{110, 290}}));
+  EXPECT_EQ(extents(timeline.nodes[0], "rank 0: copying"), (std::vector<Extent>{{110, 290}}));
 }
 
 TEST(Timeline, IdleSpansAreWhereARankDoesNotCommunicate) {

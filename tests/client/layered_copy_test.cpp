@@ -5,26 +5,12 @@
 
 #include "engine_fixture.hpp"
 #include "kernels/digest.hpp"
+#include "long_iterations.hpp"
 
 namespace ckpt::client {
 namespace {
 
-using std::chrono::minutes;
-
-constexpr std::uint32_t profile_iterations = 3;
 constexpr std::size_t leaves = 100;
-
-// Writes marks of iterations of an hour: the device idles from minute 20 to minute 40, and the update comes in minute
-// 50. So in a test that takes less than minutes, no bubble and no update is ever due.
-void write_long_iterations(arena::CommWriter writer) {
-  Clock::time_point at = Clock::now() - std::chrono::hours(10);
-  for (std::uint32_t i = 0; i < profile_iterations; ++i, at += minutes(60)) {
-    writer.iteration(at);
-    writer.bubble_begin(at + minutes(20));
-    writer.bubble_end(at + minutes(40));
-    writer.update(at + minutes(50));
-  }
-}
 
 class LayeredCopyTest : public testing::Test {
  protected:
@@ -228,9 +214,9 @@ TEST_F(LayeredEngineTest, BeforeUpdateWaitsForNoBubbleAndTheStateIsWhole) {
 TEST_F(LayeredEngineTest, StateThatWasCopiedInABubbleIsWhole) {
   learn();
   snapshot(1);
-  engine_->bubble_begin();
+  engine_->bubble_begin({});
   while (engine_->stats().bubble_bytes != 40u << 16) std::this_thread::yield();
-  EXPECT_EQ(engine_->bubble_end().status, CKPT_OK);
+  EXPECT_EQ(engine_->bubble_end({}).status, CKPT_OK);
   update(1);
   EXPECT_EQ(engine_->stats().layered_late, 0u);
   EXPECT_EQ(engine_->stats().update_bytes, learned_.update_bytes);
@@ -254,13 +240,13 @@ TEST_F(LayeredEngineTest, ClosingWaitsForNoBubble) {
 }
 
 TEST_F(LayeredEngineTest, SnapshotEndsABubbleWhoseEndWasForgotten) {
-  engine_->bubble_begin();
+  engine_->bubble_begin({});
   snapshot(1);
-  EXPECT_EQ(engine_->bubble_end().status, CKPT_ERR_INVALID);
+  EXPECT_EQ(engine_->bubble_end({}).status, CKPT_ERR_INVALID);
 }
 
 TEST_F(LayeredEngineTest, AnEndWithoutABeginIsRefused) {
-  const Outcome outcome = engine_->bubble_end();
+  const Outcome outcome = engine_->bubble_end({});
   EXPECT_EQ(outcome.status, CKPT_ERR_INVALID);
   EXPECT_NE(std::string(outcome.text).find("bubble_begin()"), std::string::npos);
 }

@@ -12,7 +12,9 @@ replaces methods of torch's classes in this process:
 - The methods of ProcessGroup mark the begin of every collective, send and receive. An asynchronous communication ends
   when its future is done or its wait() returns, whichever is first. A communication without a future (a send), or one
   for which the caller waits at once, ends in Work.wait().
-- A wait of the training thread for a communication of tensors in host memory is a bubble.
+- A wait of the training thread for a communication of tensors in host memory is a bubble. With tensors on a GPU, a
+  wait of the stream on which training computes is one.
+- Sends and receives that torch coalesces, as torch.distributed.pipelining does with NCCL, count as one communication.
 - A DDP model gets its hook at the first forward pass. Its broadcast of buffers, which C++ code makes, counts as one
   communication.
 
@@ -60,23 +62,36 @@ _METHODS = (
 def _gpu_of(value: Any) -> torch.device | None:
     """The GPU of the first GPU tensor in the arguments of a collective, or None."""
     if isinstance(value, torch.Tensor):
-        return value.device if value.is_cuda else None
+        return _gpu_of(value.device)
+    if isinstance(value, torch.device):
+        return value if value.type == "cuda" else None
     if isinstance(value, (list, tuple)):
         return next((gpu for gpu in map(_gpu_of, value) if gpu is not None), None)
     return None
 
 
+def _is_waited_for(arguments: tuple, options: dict[str, Any]) -> bool:
+    """Whether the arguments of a collective say that the caller waits for it at once."""
+    how = options.get("opts", arguments[-1] if arguments else None)
+    return getattr(how, "asyncOp", None) is False
+
+
 class _Open:
     """A communication that has begun. end() ends it; further calls do nothing. Any thread may call end(). With a `gpu`,
-    begin and end are marked on the stream that is current on this GPU at that moment."""
+    begin and end are marked on the stream that is current on this GPU at that moment.
 
-    __slots__ = ("_channel", "_gpu", "_open", "_owner", "_round")
+    The caller waits for the communication between begin_waiting() and end_waiting(). That is a bubble: on the training
+    thread with tensors in host memory, and on any thread with tensors on a GPU, because the engine knows the stream on
+    which training computes."""
+
+    __slots__ = ("_channel", "_gpu", "_open", "_owner", "_round", "_waits_where")
 
     def __init__(self, owner: Communication, channel: int, gpu: torch.device | None) -> None:
         self._owner = owner
         self._channel = channel
         self._gpu = gpu
         self._round = owner._round
+        self._waits_where: tuple[int, ...] | None = None  # where the bubble is marked; None: there is none
         self._open = owner._tell("comm_begin", *self._where())
 
     def end(self, *_: object) -> None:
@@ -85,22 +100,41 @@ class _Open:
             if still_open and self._round == self._owner._round:
                 self._owner._tell("comm_end", *self._where())
 
+    def drop(self) -> None:
+        """Nobody waits for this communication any more."""
+        self.end_waiting()
+        self.end()
+
+    def begin_waiting(self) -> None:
+        if self._waits_where is not None or (self._gpu is None and threading.get_ident() != self._owner._thread):
+            return
+        where = self._stream()
+        if self._owner._tell("bubble_begin", *where):
+            self._waits_where = where
+
+    def end_waiting(self) -> None:
+        where, self._waits_where = self._waits_where, None
+        if where is not None:
+            self._owner._tell("bubble_end", *where)
+
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Context in which the caller waits for this communication. On the training thread it is a bubble, unless the
-        tensors are on a GPU: then the wait says nothing about what the GPU does."""
-        is_bubble = self._gpu is None and threading.get_ident() == self._owner._thread
-        is_bubble = is_bubble and self._owner._tell("bubble_begin")
+        """Context in which the caller waits for this communication."""
+        self.begin_waiting()
         try:
             yield
         finally:
-            if is_bubble:
-                self._owner._tell("bubble_end")
+            self.end_waiting()
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return self._gpu is not None
+
+    def _stream(self) -> tuple[int, ...]:
+        return () if self._gpu is None else (torch.cuda.current_stream(self._gpu).cuda_stream,)
 
     def _where(self) -> tuple[int, ...]:
-        if self._gpu is None:
-            return (self._channel,)
-        return (self._channel, torch.cuda.current_stream(self._gpu).cuda_stream)
+        return (self._channel, *self._stream())
 
 
 class Communication:
@@ -116,6 +150,7 @@ class Communication:
         self._lock = threading.RLock()  # reentrant, because garbage collection under the lock may call end()
         self._channels: dict[str, int] = {}  # by name of the process group
         self._waited_for: weakref.WeakKeyDictionary[Any, _Open] = weakref.WeakKeyDictionary()
+        self._coalesced: dict[dist.ProcessGroup, _Open] = {}  # of groups that coalesce communications now
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()  # DDP models that were looked at
         self._replaced: list[tuple[type, str, Any, Any]] = []
         if patch:
@@ -161,12 +196,22 @@ class Communication:
             channel = self._channels.setdefault(name, min(len(self._channels), CHANNELS_MAX - 1))
         return _Open(self, channel, _gpu_of(tensors))
 
+    def mark_call(self, group: dist.ProcessGroup, arguments: tuple, options: dict[str, Any]) -> _Open:
+        """As mark(), for a method of the group that is about to be called with these arguments. On a GPU, NCCL runs a
+        communication on the current stream if the caller waits for it at once. So this stream waits from the begin."""
+        opened = self.mark(group, arguments)
+        if opened.is_on_gpu and _is_waited_for(arguments, options):
+            opened.begin_waiting()
+        return opened
+
     # ---- inside ----
 
     def _replace_methods(self) -> None:
         for name in _METHODS:
             if hasattr(dist.ProcessGroup, name):
                 self._replace(dist.ProcessGroup, name, self._counted)
+        self._replace(dist.ProcessGroup, "_start_coalescing", self._starting_to_coalesce)
+        self._replace(dist.ProcessGroup, "_end_coalescing", self._coalescing)
         self._replace(dist.Work, "wait", self._waiting)
         ddp = torch.nn.parallel.DistributedDataParallel
         self._replace(ddp, "forward", self._forward)
@@ -194,23 +239,47 @@ class Communication:
 
     def _counted(self, original: Callable) -> Callable:
         def call(group: dist.ProcessGroup, *arguments: Any, **options: Any) -> Any:
-            if self._engine() is None:
+            if self._engine() is None or group in self._coalesced:
                 return original(group, *arguments, **options)
-            opened = self.mark(group, arguments)
+            opened = self.mark_call(group, arguments, options)
             try:
                 work = original(group, *arguments, **options)
             except BaseException:
-                opened.end()
+                opened.drop()
                 raise
-            how = options.get("opts", arguments[-1] if arguments else None)
-            self._end_with(work, opened, waited_for=getattr(how, "asyncOp", None) is False)
+            self._end_with(work, opened, waited_for=_is_waited_for(arguments, options))
             return work
 
         return call
 
+    def _starting_to_coalesce(self, original: Callable) -> Callable:
+        def start(group: dist.ProcessGroup, device: torch.device) -> None:
+            original(group, device)
+            if self._engine() is not None:
+                self._coalesced[group] = self.mark(group, device)
+
+        return start
+
+    def _coalescing(self, original: Callable) -> Callable:
+        """The Work of all that was coalesced has no future."""
+
+        def end(group: dist.ProcessGroup, device: torch.device) -> Any:
+            opened = self._coalesced.pop(group, None)
+            try:
+                work = original(group, device)
+            except BaseException:
+                if opened is not None:
+                    opened.end()
+                raise
+            if opened is not None:
+                self._end_with(work, opened, waited_for=True)
+            return work
+
+        return end
+
     def _end_with(self, work: Any, opened: _Open, waited_for: bool) -> None:
         if work is None:  # the backend has waited
-            opened.end()
+            opened.drop()
             return
         self._waited_for[work] = opened
         if not waited_for:
@@ -220,7 +289,7 @@ class Communication:
             except RuntimeError:  # a Work without a future
                 pass
         # If nobody waits for the work, the communication ends when the Work object is destroyed.
-        weakref.finalize(work, opened.end).atexit = False
+        weakref.finalize(work, opened.drop).atexit = False
 
     def _waiting(self, original: Callable) -> Callable:
         def wait(work: Any, *arguments: Any, **options: Any) -> Any:

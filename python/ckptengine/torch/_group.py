@@ -49,7 +49,7 @@ class _Work(dist.Work):
         if mark is not None and self._has_future():
             self._inner.get_future().add_done_callback(mark.end)
         elif mark is not None:
-            weakref.finalize(self, mark.end).atexit = False
+            weakref.finalize(self, mark.drop).atexit = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if self._inner is None:
@@ -245,19 +245,19 @@ class Group(dist.ProcessGroup):
 
     def _communicate(self, name: str, arguments: tuple, options: dict[str, Any]) -> Any:
         if state.is_open:
-            mark = None if state.watcher is None else state.watcher.mark(self, arguments)
+            mark = None if state.watcher is None else state.watcher.mark_call(self, arguments, options)
             try:
                 work = getattr(self._inner, name)(*arguments, **options)
             except BaseException as error:
                 if mark is not None:
-                    mark.end()
+                    mark.drop()
                 if state.is_open or not isinstance(error, RuntimeError):
                     raise  # wrong use
                 state.raise_or_go_on(error)
             else:
                 _note(name)
                 if work is None and mark is not None:  # the backend has waited
-                    mark.end()
+                    mark.drop()
                 if not state.guarded or work is None:
                     return work
                 return _Work(work, _outputs(arguments), polls=self.kind == "gloo", mark=mark)

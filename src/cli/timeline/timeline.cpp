@@ -87,7 +87,7 @@ std::string track_name(const Key& key) {
     case Lane::bubble:
       return rank + "bubbles";
     case Lane::copy:
-      return rank + "copy threads";
+      return rank + "copying";
     case Lane::capture:
       return rank + "capture";
     case Lane::chunk:

@@ -28,7 +28,7 @@ constexpr std::array looks = {
     Look{Lane::communication, "training communication", "boxxyerror lc rgb '#3f72af' lw 0.5 fs solid 1.0 border"},
     Look{Lane::bubble, "bubble (device idle)", "boxxyerror lc rgb '#d9b44a' lw 0.5 fs solid 1.0 border"},
     Look{Lane::capture, "capture of state", "boxxyerror lc rgb '#8e6bbf' lw 0.5 fs solid 1.0 border"},
-    Look{Lane::copy, "copy threads at work", "boxxyerror lc rgb '#4f9d69' lw 0.5 fs solid 1.0 border"},
+    Look{Lane::copy, "state is copied", "boxxyerror lc rgb '#4f9d69' lw 0.5 fs solid 1.0 border"},
     Look{Lane::chunk, "checkpoint chunks", "boxxyerror lc rgb '#e8833a' lw 0.5 fs solid 1.0 border"},
     Look{Lane::iteration, "iteration ends", "vectors nohead dt 2 lc rgb '#777777' lw 1.2"},
     Look{Lane::commit, "commit", "vectors nohead lc rgb '#c0273b' lw 2.5"},
