@@ -7,7 +7,7 @@ source scripts/build.sh
 
 show_help() {
   cat <<'TEXT'
-usage: ./dev chaos [--runs N] [--seed S] ...
+usage: ./dev chaos [--mode plain|recompute|resize|spread] [--runs N] [--seed S] ...
        ./dev chaos --jit [--runs N | --minutes N] [--seed S]
 
 Runs a real job and injects faults at random moments. It kills, stops and moves trainers, agents and nodes. It removes

@@ -1,3 +1,5 @@
+"""What the agents of a chaos job say of repeated updates (docs/recompute.md)."""
+
 from collections import Counter
 
 from chaos_settings import RECOMPUTED
