@@ -22,10 +22,15 @@ from cuda_trainer import Gpu, say
 SIZE_BYTES = 3_000_017
 
 
+def has_double() -> bool:
+    return hasattr(ctypes.CDLL("libcuda.so.1"), "ckpt_double_reset")
+
+
 def pageable_copies() -> int:
-    """How many copies so far read or wrote memory that is not pinned; only a test double knows."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    return driver.ckpt_double_pageable_copies() if hasattr(driver, "ckpt_double_pageable_copies") else 0
+    """How many copies so far read or wrote memory that is not pinned; only the test double knows."""
+    return ctypes.CDLL("libcuda.so.1").ckpt_double_pageable_copies() if has_double() else 0
+
+
 class Traffic(ctypes.Structure):
     """ckpt_double_traffic in tests/cuda/double/control.h."""
 
@@ -35,8 +40,11 @@ class Traffic(ctypes.Structure):
 
 
 def to_device_bytes() -> int:
+    """How many bytes went from host memory to the GPU so far; only the test double knows."""
     sums, index, total = Traffic(), 0, 0
-    while ctypes.CDLL("libcuda.so.1").ckpt_double_traffic_at(ctypes.c_uint64(index), ctypes.byref(sums)):
+    while has_double() and ctypes.CDLL("libcuda.so.1").ckpt_double_traffic_at(
+        ctypes.c_uint64(index), ctypes.byref(sums)
+    ):
         total += sums.to_device_bytes
         index += 1
     return total

@@ -22,6 +22,7 @@ IS_REAL = os.environ.get("CKPTENGINE_TEST_GPU") == "real"
 SIZE_BYTES = 3_000_017  # of the state, in gpu_replication_trainer.py
 
 pytestmark = pytest.mark.skipif(not GPU.exists() and not IS_REAL, reason="built without CUDA")
+needs_test_doubles = pytest.mark.skipif(IS_REAL, reason="needs a driver and an NCCL that do what they are told")
 
 
 def value_of(rank: int, iteration: int) -> int:
@@ -160,6 +161,7 @@ def test_what_lands_is_committed_and_survives_trainers_and_nodes(job):
     assert job.start() == restored(6)
 
 
+@needs_test_doubles
 def test_bytes_that_cross_to_other_nodes_go_to_the_gpu_only_once(job):
     job.start()
     for iteration in range(1, 4):
@@ -170,6 +172,7 @@ def test_bytes_that_cross_to_other_nodes_go_to_the_gpu_only_once(job):
         assert trainer.says()["to_device_bytes"] < 64 << 10  # tables, not chunks
 
 
+@needs_test_doubles
 def test_a_byte_that_changes_on_its_way_is_fetched_anew(job):
     job.start()
     job.commit(1)
@@ -204,7 +207,7 @@ def test_an_agent_that_is_started_again_finds_the_path_as_it_was(job):
     assert job.start() == restored(7)
 
 
-@pytest.mark.skipif(IS_REAL, reason="needs an NCCL that hangs when it is told to")
+@needs_test_doubles
 def test_a_member_that_hangs_costs_time_alone(job):
     job.start()
     job.commit(1)
@@ -243,6 +246,7 @@ def test_parity_that_gpus_make_is_committed_and_gives_lost_nodes_back(cluster, p
         job.kill()
 
 
+@needs_test_doubles
 def test_without_gpus_that_make_it_parity_is_made_on_hosts(cluster):
     job = Job(cluster, 3, protection="xor(3)")
     try:
