@@ -29,7 +29,6 @@
 #include "client/tickets.hpp"
 #include "client/update_gate.hpp"
 #include "client/update_habit.hpp"
-#include "client/wait_backoff.hpp"
 #include "client/warnings.hpp"
 #include "device/device.hpp"
 #include "gpu_replication/gpu_replication.hpp"
@@ -275,7 +274,6 @@ class Engine {
   std::atomic<std::uint64_t> staging_bytes_{0};
   std::uint32_t session_number_ = 0;
   CheckpointId granted_after_;              // newest commit for whose slot a snapshot has waited: once for each
-  WaitBackoff seal_backoff_;                // for waits for the seal of the snapshot before
   std::optional<Failure> reserve_failure_;  // of the last reservation that has ended
   Clock::time_point reserve_again_at_;
   std::unique_ptr<GpuReplication> gpu_replication_;  // made once it is needed; lives until the watcher has ended

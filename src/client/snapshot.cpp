@@ -272,16 +272,12 @@ bool Engine::is_due(std::int64_t iteration) const {
 
 // For training that runs ahead of the GPU: at snapshot(k) the GPU may still be in iteration k, and copies snapshot k
 // - 1. The host waits, but only while the GPU has work of training: it never waits for the host. So a copy that fits
-// the iteration costs no snapshot. Returns false if it does not fit. Then the host has lost its lead for nothing, so it
-// waits less often.
+// the iteration costs no snapshot. Returns false if it does not fit.
 bool Engine::wait_for_seal(device::Stream stream) {
-  if (!seal_backoff_.may_wait()) return !sealing_.under_way();
   device_->note_lead(stream);
   const Deadline deadline = Deadline::in_ms(capture_timeout_ms);
   while (sealing_.under_way() && device_->is_ahead() && !deadline.passed()) std::this_thread::sleep_for(lead_poll);
-  const bool is_sealed = !sealing_.under_way();
-  seal_backoff_.waited(!is_sealed);
-  return is_sealed;
+  return !sealing_.under_way();
 }
 
 // The agent has only just learned of the seal.

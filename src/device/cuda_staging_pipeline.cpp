@@ -38,7 +38,6 @@ void CudaStagingPipeline::begin(std::span<const Device::Copy> overlapped, const 
   entered_.record(stream);
   entered_.hold_back(pack_stream_);
   table_.upload(pack_stream_);
-  share_table();
   carry_at_once(synchronous, overlapped_count_, stream);
   begin_chunks();
 }
@@ -48,23 +47,8 @@ void CudaStagingPipeline::begin_late(std::span<const Device::Copy> overlapped) {
   const Plans plans = take_overlapped(overlapped);
   table_.assign(std::span(plans).first(overlapped_count_), CudaTable::Images::copied, retired_, direct_min_bytes());
   table_.upload(pack_stream_);
-  share_table();
   entered_.record(pack_stream_);
   begin_chunks();
-}
-
-// What the other lanes do comes after the upload of the table.
-void CudaStagingPipeline::share_table() {
-  table_uploaded_.record(pack_stream_);
-  for (std::size_t i = 1; i < lane_count; ++i) table_uploaded_.hold_back(lanes_[i].stream);
-}
-
-// What the first lane does from now on comes after all that the other lanes have to do.
-void CudaStagingPipeline::join_lanes() {
-  for (std::size_t i = 1; i < lane_count; ++i) {
-    lanes_[i].done.record(lanes_[i].stream);
-    lanes_[i].done.hold_back(pack_stream_);
-  }
 }
 
 void CudaStagingPipeline::reserve_late(std::span<const Device::Copy> pieces) {
@@ -128,12 +112,11 @@ void CudaStagingPipeline::pack_next() {
   if (is_direct) --direct_left_;
   packed_chunks_[number_ % packed_chunks_.size()] = {overlapped_[piece_], captures_, piece_, leaf_, leaves,
                                                      length_bytes,        is_direct};
-  Lane& lane = lane_of(number_);
   const SubBuffer& buffer = ring_[number_++];
-  buffer.emptied.hold_back(lane.stream);
-  kernels_.pack(table_.job(piece_, first_byte, length_bytes, buffer.data, is_direct), buffer.digests, lane.stream);
-  buffer.filled.record(lane.stream);
-  lane.backlog.added(lane.stream, 3);
+  buffer.emptied.hold_back(pack_stream_);
+  kernels_.pack(table_.job(piece_, first_byte, length_bytes, buffer.data, is_direct), buffer.digests, pack_stream_);
+  buffer.filled.record(pack_stream_);
+  pack_backlog_.added(pack_stream_, 3);
   packed_leaves_ += leaves;
   leaf_ += leaves;
   skip_finished_pieces();
@@ -185,7 +168,6 @@ void CudaStagingPipeline::note_update(CUstream stream) {
 
 void CudaStagingPipeline::release(std::span<const Stream> streams) {
   holds_tensors_ = false;
-  join_lanes();
   packed_.record(pack_stream_);
   is_released_ = true;
   for (const Stream stream : streams) packed_.hold_back(static_cast<CUstream>(stream));
@@ -207,31 +189,28 @@ void CudaStagingPipeline::abandon() {
 
 bool CudaStagingPipeline::copy_captured(std::uint64_t capture, std::uint64_t first_byte, std::uint64_t size_bytes,
                                         CUdeviceptr to, const Event& copied) {
-  if (!entered() || !std::all_of(lanes_.begin(), lanes_.end(), [](Lane& lane) { return lane.backlog.has_room(); }))
-    return false;
-  Lane* const last = capture == captures_ && holds_tensors_ ? copy_from_tensors(first_byte, size_bytes, to)
-                                                            : copy_from_ring(capture, first_byte, size_bytes, to);
-  if (last == nullptr) return false;
-  copied.record(last->stream);
+  if (!entered() || !pack_backlog_.has_room()) return false;
+  const std::uint64_t operations = capture == captures_ && holds_tensors_
+                                       ? copy_from_tensors(first_byte, size_bytes, to)
+                                       : copy_from_ring(capture, first_byte, size_bytes, to);
+  if (operations == 0) return false;
+  copied.record(pack_stream_);
+  pack_backlog_.added(pack_stream_, operations + 1);
   return true;
 }
 
-// Returns the lane where the copy ends, or null if there is none, here and below. The update is enqueued later, and
-// waits for all lanes.
-CudaStagingPipeline::Lane* CudaStagingPipeline::copy_from_tensors(std::uint64_t first_byte, std::uint64_t size_bytes,
-                                                                  CUdeviceptr to) {
-  if (first_byte % leaf_bytes != 0 || overlapped_count_ == 0) return nullptr;
-  Lane& lane = lanes_[0];
-  kernels_.pack(table_.job(0, first_byte, size_bytes, to), 0, lane.stream);
-  lane.backlog.added(lane.stream, 2);
-  return &lane;
+// Returns the number of operations, here and below. The update is enqueued later, and waits for the pack stream.
+std::uint64_t CudaStagingPipeline::copy_from_tensors(std::uint64_t first_byte, std::uint64_t size_bytes,
+                                                     CUdeviceptr to) {
+  if (first_byte % leaf_bytes != 0 || overlapped_count_ == 0) return 0;
+  kernels_.pack(table_.job(0, first_byte, size_bytes, to), 0, pack_stream_);
+  return 1;
 }
 
-// A later chunk is packed over each of these sub-buffers on the same lane, so after the copy.
-CudaStagingPipeline::Lane* CudaStagingPipeline::copy_from_ring(std::uint64_t capture, std::uint64_t first_byte,
-                                                               std::uint64_t size_bytes, CUdeviceptr to) {
+// A later chunk is packed over these sub-buffers on the same stream, so after the copy.
+std::uint64_t CudaStagingPipeline::copy_from_ring(std::uint64_t capture, std::uint64_t first_byte,
+                                                  std::uint64_t size_bytes, CUdeviceptr to) {
   struct Part {
-    Lane* lane;
     CUdeviceptr from;
     std::size_t size_bytes;
   };
@@ -239,23 +218,16 @@ CudaStagingPipeline::Lane* CudaStagingPipeline::copy_from_ring(std::uint64_t cap
   std::size_t count = 0;
   for (std::uint64_t at = first_byte, end = first_byte + size_bytes; at < end; ++count) {
     const auto found = staged(capture, at);
-    if (!found || count == parts.size()) return nullptr;
+    if (!found || count == parts.size()) return 0;
     const Chunk& chunk = packed_chunks_[*found];
     const std::uint64_t begin = chunk.first_leaf * leaf_bytes;
     const std::uint64_t part_bytes = std::min(begin + chunk.length_bytes, end) - at;
-    parts[count] = {&lane_of(*found), ring_[*found].data + (at - begin), part_bytes};
+    parts[count] = {ring_[*found].data + (at - begin), part_bytes};
     at += part_bytes;
   }
-  Lane* last = nullptr;
-  for (const Part& part : std::span(parts).first(count)) {
-    if (last != nullptr && last != part.lane) last->done.hold_back(part.lane->stream);
-    last = part.lane;
-    copy_within(to, part.from, part.size_bytes, last->stream);
-    last->done.record(last->stream);
-    last->backlog.added(last->stream, 3);
-    to += part.size_bytes;
-  }
-  return last;
+  for (std::size_t i = 0; i < count; to += parts[i++].size_bytes)
+    copy_within(to, parts[i].from, parts[i].size_bytes, pack_stream_);
+  return count;
 }
 
 // Returns the number of the sub-buffer that has this byte of the capture's first piece.

@@ -1,11 +1,7 @@
 // CudaStagingPipeline moves pieces between tensors and host memory, through sub-buffers in device memory:
 //
-//    pack streams: [pack 0][pack 1][pack 2]...                 tensors -> sub-buffers and digests; by kernels
+//    pack stream:  [pack 0][pack 1][pack 2]...                 tensors -> sub-buffers and digests; by kernels
 //    copy stream:          [copy out 0       ][copy out 1 ...  sub-buffers -> slots; by a copy engine
-//
-// Kernels of training have a higher priority, so one of ours begins only where training leaves multiprocessors idle,
-// mostly between two of its kernels. A kernel that comes right after ours on the same stream would miss this moment. So
-// chunks take turns on several streams.
 //
 // Packing reads a tensor once, at the speed of device memory, and digests it on the way. The sub-buffers hold what the
 // slower link to the host has not taken yet. If they hold the whole state, the next update can go on at once. Only this
@@ -69,7 +65,7 @@ class CudaStagingPipeline {
   // enqueued for all chunks.
   bool is_packed() const { return piece_ == overlapped_count_; }
   bool is_copied() const { return is_packed() && copied_ == number_; }
-  bool may_pack() { return !is_packed() && number_ - copied_ < ring_.count() && lane_of(number_).backlog.has_room(); }
+  bool may_pack() { return !is_packed() && number_ - copied_ < ring_.count() && pack_backlog_.has_room(); }
   bool may_copy() { return copied_ < number_ && copy_backlog_.has_room(); }
   bool room() { return ring_[number_].emptied.reached(); }
   void pack_next();
@@ -118,16 +114,6 @@ class CudaStagingPipeline {
   RetiredMemory take_retired() { return std::exchange(retired_, {}); }
 
  private:
-  // The streams on which chunks are packed in turns. All other work of the pack streams is on the first.
-  struct Lane {
-    BackgroundStream stream;
-    CudaBacklog backlog;
-    Event done;
-  };
-  static constexpr std::size_t lane_count = 4;
-  // A sub-buffer is always filled on the same lane.
-  Lane& lane_of(std::uint64_t chunk) { return lanes_[chunk % ring_.count() % lane_count]; }
-
   using Plans = std::array<const Plan*, plans_max + 1>;
   Plans take_overlapped(std::span<const Device::Copy> overlapped);
   template <class Each>
@@ -138,21 +124,17 @@ class CudaStagingPipeline {
   void skip_finished_pieces();
   // A smaller tensor is not worth a copy of its own. At most 33 larger ones have bytes in a chunk.
   std::size_t direct_min_bytes() const { return ring_.chunk_bytes() / 32; }
-  Lane* copy_from_tensors(std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to);
-  Lane* copy_from_ring(std::uint64_t capture, std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to);
+  std::uint64_t copy_from_tensors(std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to);
+  std::uint64_t copy_from_ring(std::uint64_t capture, std::uint64_t first_byte, std::uint64_t size_bytes,
+                               CUdeviceptr to);
   void load_chunk(const CopyIn& copy_in, std::size_t first_leaf, std::uint64_t length_bytes, std::uint64_t* digests);
 
-  void share_table();
-  void join_lanes();
-
   CudaKernels kernels_;
-  std::array<Lane, lane_count> lanes_;
-  BackgroundStream& pack_stream_ = lanes_[0].stream;
-  BackgroundStream copy_stream_;
+  BackgroundStream pack_stream_, copy_stream_;
   CudaRing ring_;
   CudaTable table_;
   DeviceMemory synchronous_;
-  Event entered_, table_uploaded_, synchronous_packed_, synchronous_arrived_, packed_, arrived_, update_;
+  Event entered_, synchronous_packed_, synchronous_arrived_, packed_, arrived_, update_;
   bool is_update_noted_ = false, is_released_ = false;
 
   std::array<Device::Copy, plans_max> overlapped_{};
@@ -175,7 +157,7 @@ class CudaStagingPipeline {
   std::optional<std::size_t> staged(std::uint64_t capture, std::uint64_t byte) const;
   const SubBuffer& take_buffer();
   std::vector<Chunk> packed_chunks_;  // of each sub-buffer
-  CudaBacklog copy_backlog_;
+  CudaBacklog pack_backlog_, copy_backlog_;
   CudaArrivals arrivals_;
   std::size_t packed_leaves_ = 0;  // of chunks whose copy is not enqueued yet
   RetiredMemory retired_;

@@ -124,50 +124,21 @@ TEST_F(GpuLoopTest, ALoopThatWaitsForTheGpuInEachIterationSkipsNothing) {
   engine_.reset();
 }
 
-// A snapshot whose copy the GPU does not end.
-class LongCopyTest : public GpuLoopTest {
- protected:
-  void begin() {
-    engine_ = started(staging_for_all_bytes);
-    restore(*engine_);
-    work(0, [] { return true; });
-    ASSERT_EQ(snapshot(*engine_, 0).status, CKPT_OK);
-    ASSERT_EQ(before_update(*engine_).status, CKPT_OK);
-  }
-  // Enqueues work that the GPU is not through with before `at_snapshot_` is so much.
-  void busy_until(std::int64_t snapshot) {
-    works_of_iterations_.emplace_back(
-        [this, snapshot] { EXPECT_TRUE(eventually([&] { return at_snapshot_ == snapshot; })); });
-    EXPECT_CUDA(cuLaunchHostFunc(
-        stream(), [](void* work) { (*static_cast<std::function<void()>*>(work))(); }, &works_of_iterations_.back()));
-  }
-  void end() {
-    end_loop();
-    engine_.reset();
-  }
-
-  std::deque<std::function<void()>> works_of_iterations_;
-};
-
-TEST_F(LongCopyTest, ItIsNotWaitedForOnceTheGpuHasNothingToDo) {
-  begin();
-  busy_until(1);
+TEST_F(GpuLoopTest, ACopyThatDoesNotFitTheIterationIsNotWaitedForOnceTheGpuHasNothingToDo) {
+  engine_ = started(staging_for_all_bytes);
+  restore(*engine_);
+  work(0, [] { return true; });
+  ASSERT_EQ(snapshot(*engine_, 0).status, CKPT_OK);
+  ASSERT_EQ(before_update(*engine_).status, CKPT_OK);
+  std::function<void()> rest_of_iteration = [this] { EXPECT_TRUE(eventually([this] { return at_snapshot_ == 1; })); };
+  EXPECT_CUDA(cuLaunchHostFunc(
+      stream(), [](void* work) { (*static_cast<std::function<void()>*>(work))(); }, &rest_of_iteration));
   at_snapshot_ = 1;
   const Outcome overtaken = snapshot(*engine_, 1);
   EXPECT_EQ(overtaken.status, CKPT_SKIPPED);
   EXPECT_THAT(overtaken.text, HasSubstr("still being copied"));
-  end();
-}
-
-TEST_F(LongCopyTest, AWaitThatWasInVainIsNotRepeatedInTheNextIteration) {
-  begin();
-  busy_until(1);
-  at_snapshot_ = 1;
-  EXPECT_EQ(snapshot(*engine_, 1).status, CKPT_SKIPPED);
-  busy_until(2);
-  EXPECT_EQ(snapshot(*engine_, 2).status, CKPT_SKIPPED);  // returns, though the GPU has work
-  at_snapshot_ = 2;
-  end();
+  end_loop();
+  engine_.reset();
 }
 
 TEST_F(HeldCudaEngineTest, AForgottenBeforeUpdateIsNoticed) {
