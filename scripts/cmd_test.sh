@@ -240,7 +240,7 @@ if [[ -n $all ]]; then
   if quietly build/setup-training-systems.log "$venv_python" -m pip install -r scripts/requirements_training_systems.txt; then
     CKPTENGINE_TEST_SYSTEMS=1 CKPTENGINE_BUILD_DIR="$PWD/build/release" PYTHONPATH="$PWD/scripts:$PWD/python" \
       "$venv_python" -m pytest -q --no-summary --rootdir . --timeout 300 -o junit_family=xunit1 \
-      --junit-xml="$results/systems-pytest.xml" tests/process/test_{deepspeed,torchtitan,megatron,jit_long,resize_long,chaos_mechanisms_long}.py >&2 || true
+      --junit-xml="$results/systems-pytest.xml" tests/process/test_{deepspeed,torchtitan,megatron,jit_long,jit_demo_long,resize_long,chaos_mechanisms_long}.py >&2 || true
   else
     echo "training systems: pip (log: build/setup-training-systems.log)" >"$results/systems-broken.txt"
   fi
