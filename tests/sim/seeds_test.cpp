@@ -180,10 +180,6 @@ TEST(Seeds, RequestMayBeRightWhenSentAndArriveLate) { EXPECT_EQ(hard_violation_o
 // it, and it called those lost that had turned to the other one first.
 TEST(Seeds, AReplacedLeaderTakesNoLateReportForAFollower) { EXPECT_EQ(hard_violation_of(2121), ""); }
 
-// Likewise in what --shrink made of it: a machine had lost its memory, and was a member again by a decision that the
-// store had, and whoever asked for it had yet to hear of.
-TEST(Seeds, ALostMemberMayBelongToTheNextIncarnationAlready) { EXPECT_EQ(violation_of(2121, {1, 7, 9}, 1), ""); }
-
 // Nodes that were frozen for ten seconds found a directive that told of a commit, and took it for one of now.
 TEST(Seeds, AFrozenNodeDoesNotTakeWhatItFindsForNews) {
   EXPECT_EQ(hard_violation_of(3069), "");
