@@ -10,10 +10,10 @@ import time
 import uuid
 
 import pytest
-from chaos_settings import Job as ChaosJob
+from chaos_settings import Settings
 from ckptengine import Protection, Status
 from conftest import BUILD, build_file_of, together, wipe
-from job import Settings
+from job import Job as ChaosJob
 from processes import kill_process
 
 DEADLINE_S = 60

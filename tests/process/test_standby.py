@@ -9,9 +9,9 @@ import subprocess
 import time
 
 import pytest
-from chaos_settings import kill_process
 from ckptengine import Stage, Tier
 from conftest import BUILD, build_file_of, together
+from processes import kill_process
 from small_job import BYTES, RANKS, Job, content
 
 DEADLINE_S = 30
