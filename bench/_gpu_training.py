@@ -255,7 +255,7 @@ def report(name: str, training: Training) -> None:
             f"  on the GPU {training.gpu['snapshots'].mean_ms():.3f} ms with, {training.gpu['none'].mean_ms():.3f} ms "
             "without"
         )
-        print(f"  with plain copies {copies:.3f} ms, {copies / theirs:.4f} of an iteration without")
+        print(f"  with plain copies instead of snapshots {copies:.3f} ms, {copies / theirs:.4f} of none")
     print(
         f"ratio: gpu_iteration_{name} = {ours / theirs:.4f} (ours {ours:.3f}, theirs {theirs:.3f}, ms); "
         f"goal {ITERATION_GOAL}; snapshots: {taken} taken, {skipped} skipped; committed at the end of "

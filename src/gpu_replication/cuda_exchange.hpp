@@ -51,9 +51,9 @@ class CudaExchange {
   CudaExchange& operator=(const CudaExchange&) = delete;
 
   // Connects this member to all others. Call it until it returns true, before the first step. Each call does what is
-  // possible now and does not wait. NCCL connects two members at their first common transfer, which allocates memory
-  // and waits for both. At the first transfer that is not tiny, it also makes the sub-buffers known to the adapter. So
-  // the members exchange some bytes here. Then no step has to wait for any of this. Throws Failure.
+  // possible now and does not wait. At the first transfer between two members, NCCL connects them: it allocates memory
+  // and waits for both. At the first transfer of more than a few bytes, it also registers the sub-buffers with the
+  // network adapter. So the members exchange some bytes here. Then no step has to wait for this. Throws Failure.
   bool meet();
 
   // A chunk of this member's piece: `size_bytes` from `first_byte` on, to be copied to `to` in device memory.

@@ -4,13 +4,14 @@
 //
 // An exchange goes in steps. In step k, each member sends the k-th chunk of its piece to every other member and
 // receives their k-th chunks. All these transfers run at the same time, so no two members wait for each other. A member
-// whose piece has ended sends one byte without meaning. So a step ends on no member before all members have issued it.
-// The chunks are those of GEMINI (SOSP'23, section 5.2), except that every member both sends and receives.
+// whose piece has ended sends one byte that nobody reads. So a step ends on no member before all members have issued
+// it. The chunks are those of GEMINI (SOSP'23, section 5.2), except that every member both sends and receives.
 //
 // In a group with parity, each member makes its node's parity from what it receives (placement/parity_layout.hpp). The
 // steps go through the first row of parity, then through the second one, and so on. In step k of a row, a member sends
-// to each other member the k-th chunk of that segment of its piece which the other one's parity is made from. So it
-// sends another chunk to each member. To a member whose parity has no segment of it, it sends one byte without meaning.
+// to each other member the k-th chunk of that segment of its piece which the other one's parity is made from. These are
+// other segments for each member. If a member's parity needs no segment of this piece, it gets one byte that it does
+// not read.
 #pragma once
 
 #include <algorithm>

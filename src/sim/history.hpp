@@ -102,7 +102,8 @@ class History {
   mutable std::map<std::pair<std::uint64_t, core::Rank>, Shards> shards_;
   std::map<std::uint64_t, core::Rank> world_sizes_;  // by incarnation
   std::map<std::uint64_t, Shards> main_shards_;      // by incarnation, if it was decided
-  std::map<std::uint64_t, core::Rank> own_ranks_;    // by incarnation; of the checkpoint that it restored
+  // By incarnation: how many private shards of the checkpoint that it restored are not void.
+  std::map<std::uint64_t, core::Rank> own_ranks_;
   std::map<CheckpointId, std::map<std::string, std::set<std::uint64_t>>> digests_;
   bool ranks_disagreed_ = false;
   using Holders = std::map<NodeId, TimeMs>;  // when the node lost the piece; has_it if it has the piece

@@ -19,8 +19,8 @@ constexpr double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-
 
 std::uint64_t block_count(std::uint64_t elements) { return (elements + block_elements - 1) / block_elements; }
 
-// What happens to an update besides: a scaler skips it, the last parameter has no gradient, one has a bfloat16
-// gradient, or something else changes the first parameter after the step. The engine cannot repeat the latter.
+// In some iterations, a scaler skips the update, the last parameter has no gradient, one parameter has a bfloat16
+// gradient, or other code changes the first parameter after the update. The engine cannot repeat what other code does.
 bool is_skipped(std::int64_t iteration) { return iteration % 17 == 12; }
 bool has_gradient(std::size_t number, std::int64_t iteration) { return number != 2 || iteration % 7 != 4; }
 bool is_short(std::size_t number, std::int64_t iteration) { return number == 1 && iteration % 5 == 3; }

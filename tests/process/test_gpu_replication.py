@@ -102,6 +102,13 @@ class Job:
         assert len(replications) == self.ranks
         return replications
 
+    def await_end_of_gpu_replication(self) -> None:
+        deadline = time.monotonic() + 60
+        while any(path["gpu"] for path in self.replications()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert all(path["trouble"] for path in self.replications())
+
     def received_bytes(self) -> list[int]:
         return [path["gpu_received_bytes"] for path in self.replications()]
 
@@ -214,11 +221,7 @@ def test_a_member_that_hangs_costs_time_alone(job):
     job.trainers[1].hears("hang")
     job.commit(2)
     job.commit(3)
-    deadline = time.monotonic() + 60
-    while any(path["gpu"] for path in job.replications()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert all(path["trouble"] for path in job.replications())
+    job.await_end_of_gpu_replication()
     job.commit(4)
     job.kill()
     assert job.start() == restored(4)
@@ -255,11 +258,7 @@ def test_without_gpus_that_make_it_parity_is_made_on_hosts(cluster):
         job.trainers[1].hears("hang")
         job.commit(2)
         job.commit(3)
-        deadline = time.monotonic() + 60
-        while any(path["gpu"] for path in job.replications()):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        assert all(path["trouble"] for path in job.replications())
+        job.await_end_of_gpu_replication()
         job.commit(4)
         job.kill()
         job.lose("n0")
