@@ -180,6 +180,10 @@ TEST(Seeds, RequestMayBeRightWhenSentAndArriveLate) { EXPECT_EQ(hard_violation_o
 // it, and it called those lost that had turned to the other one first.
 TEST(Seeds, AReplacedLeaderTakesNoLateReportForAFollower) { EXPECT_EQ(hard_violation_of(2121), ""); }
 
+// Copying took a whole iteration, and an iteration more than half of the time after which the leader takes everybody
+// for informed. It named the very next iteration again and again, and some ranks were still busy then.
+TEST(Seeds, RanksMeetThoughCopyingTakesAWholeIteration) { EXPECT_EQ(violation_of(2121, {1, 7, 9}, 1), ""); }
+
 // Nodes that were frozen for ten seconds found a directive that told of a commit, and took it for one of now.
 TEST(Seeds, AFrozenNodeDoesNotTakeWhatItFindsForNews) {
   EXPECT_EQ(hard_violation_of(3069), "");

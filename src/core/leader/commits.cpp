@@ -140,18 +140,20 @@ void Commits::record_first_commit(TimeMs now, Effects& effects) {
   record_writer_.swap(std::move(record), now, effects);
 }
 
-// Names the iteration that all ranks take again. Ranks that learn too late miss it and take another one first. From one
-// miss to the next, the named iteration lies further ahead, until a commit shows that the ranks meet, or until enough
-// time has passed for all present ranks to learn of it. Iterations abandoned before the named one say nothing about it.
+// Names the iteration that all ranks take again. A rank misses it if it learns of it too late, or if it still copies an
+// iteration that it took before it learned. So from one miss to the next, the named iteration lies further ahead, until
+// a commit shows that the ranks meet. Once all present ranks have had the time to learn of it, only copying can be the
+// reason, and a few iterations are enough for that. Iterations abandoned before the named one say nothing about it.
 void Commits::name_next_iteration(CheckpointId abandoned, TimeMs now) {
+  constexpr std::int64_t enough_to_copy = 4, enough_to_learn = 64;
   newest_abandoned_ = abandoned;
   if (abandoned.iteration() < resume_at_) return;
-  if (now - named_at_ > view_.config.node_timeout_ms) margin_ = 0;
+  if (now - named_at_ > view_.config.node_timeout_ms) margin_ = std::min(margin_, enough_to_copy);
   named_at_ = now;
   std::int64_t furthest = abandoned.iteration();
   for (const auto& [rank, binding] : view_.bindings) furthest = std::max(furthest, binding.rank.attempted);
   resume_at_ = std::max(resume_at_, furthest + 1 + margin_);
-  margin_ = std::min<std::int64_t>(std::max<std::int64_t>(1, 2 * margin_), 64);
+  margin_ = std::min(std::max<std::int64_t>(1, 2 * margin_), enough_to_learn);
 }
 
 std::uint32_t Commits::copies_now() const {
