@@ -27,6 +27,11 @@ from torch import nn
 from torch.nn import functional
 
 COMMIT_S = 60
+ADAMW = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+OPTIMIZERS = {
+    "sgd": lambda parts: torch.optim.SGD(parts, lr=0.1, momentum=0.9, foreach=True),
+    "adamw": lambda parts: torch.optim.AdamW(parts, **ADAMW, fused=True),
+}
 
 
 class Collectives:
@@ -141,7 +146,8 @@ class Training:
         blocks = [Block(width, settings["heads"]) for _ in range(settings["layers"])]
         layers = [Embedding(characters, length, width), *blocks, Head(characters, width)]
         self.units = [Unit(layer, rank, world_size, settings["averages"]) for layer in layers]
-        self.optimizer = torch.optim.SGD([unit.part for unit in self.units], lr=0.1, momentum=0.9, foreach=True)
+        parts = [unit.part for unit in self.units]
+        self.optimizer = OPTIMIZERS[settings["optimizer"]](parts)
         self.collectives = Collectives()
         self.text = np.load(settings["text"], mmap_mode="r")
         self.batch, self.length = settings["batch"], length
@@ -164,6 +170,29 @@ class Training:
         gradient = None
         for unit in reversed(self.units):
             gradient = unit.backward(self.collectives, gradient)
+
+    def give_gradients(self, engine: Engine) -> None:
+        """Gives AdamW's gradients to an engine whose nodes repeat the update. Nothing if they do not."""
+        if not engine.wants_gradients():
+            return
+        has_fma = torch.backends.cpu.get_cpu_capability() != "DEFAULT"
+        beta1, beta2 = ADAMW["betas"]
+        for i, unit in enumerate(self.units):
+            engine.add_gradient(
+                data=unit.part.grad.data_ptr(),
+                elements=unit.part.numel(),
+                parameter=f"part{i}",
+                first_moment=f"exp_avg{i}",
+                second_moment=f"exp_avg_sq{i}",
+                step=float(self.optimizer.state[unit.part]["step"]) + 1,
+                learning_rate=ADAMW["lr"],
+                beta1=beta1,
+                beta2=beta2,
+                epsilon=ADAMW["eps"],
+                weight_decay=ADAMW["weight_decay"],
+                decoupled_weight_decay=True,
+                cpu_has_fma=has_fma,
+            )
 
     def update(self) -> None:
         self.optimizer.step()
@@ -193,7 +222,7 @@ class Scheme:
         if settings["engine"] is not None:
             self.engine = Engine(**settings["engine"], rank=dist.get_rank(), world_size=dist.get_world_size())
             for name, tensor in state.items():
-                self.engine.register(name, tensor.numpy())
+                self.engine.register(name, tensor.view(-1).numpy())
 
     def begin_iteration(self, k: int) -> None:
         if self.is_blocking:
@@ -209,11 +238,11 @@ class Scheme:
         if self.engine is not None and not self.is_blocking:
             self._snapshot(k)
 
-    def progress(self) -> tuple[int, bool]:
-        """The last snapshot that was taken, -1 if none was or it was waited for; whether it is committed."""
+    def progress(self) -> tuple[int, Stage]:
+        """The last snapshot that was taken, -1 if none was or it was waited for, and its stage: NONE if discarded."""
         if self.ticket is None:
-            return -1, True
-        return self.ticket.iteration, self.ticket.stage is Stage.COMMITTED
+            return -1, Stage.COMMITTED
+        return self.ticket.iteration, self.ticket.stage
 
     def _snapshot(self, k: int) -> None:
         ticket = self.engine.snapshot(k)
@@ -295,6 +324,8 @@ class Bench:
         if scheme is not None:
             scheme.before_update()
         self.training.backward()
+        if scheme is not None and takes_snapshot and scheme.engine is not None:
+            self.training.give_gradients(scheme.engine)
         self.training.update()
         if scheme is not None and takes_snapshot:
             scheme.end_iteration(self.k)
@@ -318,8 +349,8 @@ class Bench:
 
     def _finish(self, scheme: Scheme) -> int:
         """Goes on training without snapshots until the last one is committed; how many iterations it took. A checkpoint
-        that one rank took and another one skipped never is: then there is one more. At least one iteration: to the
-        agent it is one with what comes until the next snapshot of this scheme, which is not taken for the usual then.
+        that a rank skipped or discarded never is: then there is one more. At least one iteration: to the agent it is
+        one with what comes until the next snapshot of this scheme, which is not taken for the usual then.
         """
         if scheme.engine is None:
             return 0
@@ -329,8 +360,8 @@ class Bench:
             self._iterate(scheme, takes_snapshot)
             further += 1
             seen = of_all_ranks(scheme.progress())
-            takes_snapshot = any(iteration != seen[0][0] for iteration, _ in seen)
-            if not takes_snapshot and all(committed for _, committed in seen):
+            takes_snapshot = any(iteration != seen[0][0] or stage == Stage.NONE for iteration, stage in seen)
+            if not takes_snapshot and all(stage == Stage.COMMITTED for _, stage in seen):
                 return further
         raise RuntimeError(f"the last snapshot of {scheme.name} was not committed in {COMMIT_S} s")
 

@@ -9,6 +9,9 @@ the other. Needs root, and two cores.
 
 Training on GPUs leaves CPU cores free. So the ranks share core 0 here, and the agents core 1. In a third case, with
 state that fits, all share all cores: the agents then take computing time from training.
+
+In a fourth case the ranks train with AdamW. Copies of its state do not fit into the idle time, gradients do. It compares
+copies(2) with recompute(2), whose nodes repeat the update (docs/recompute.md).
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ HEADS = 4
 SILENCE_S = 120
 POLL_S = 0.05
 MIB = 1 << 20
-CASES = ["fits", "large", "shared"]
+CASES = ["fits", "large", "shared", "adamw"]
 RANKS_CORE, AGENTS_CORE = 0, 1
 
 
@@ -68,6 +71,7 @@ class Case:
     averages: int
     suffix: str  # at the end of the names of its ratios
     shares_cores: bool = False
+    repeats: bool = False  # trains with AdamW, and compares copies with repeated updates only
 
 
 SCHEMES = [
@@ -77,6 +81,9 @@ SCHEMES = [
     Scheme("one_buffer", {"sub_buffers": 1}),
     Scheme("engine", {}),
 ]
+# With AdamW. With a third slot, a snapshot can be taken while the one before is still copied in full.
+COPIES = Scheme("copies", {"own_slots": 3})
+REPEATS = Scheme("recompute", {"own_slots": 3, "protection": "recompute(2)"})
 
 
 def with_chunks(scheme: Scheme, chunk_kib: int) -> Scheme:
@@ -259,14 +266,17 @@ def measure(case: Case, schemes: list[Scheme], arguments: argparse.Namespace, sc
 
         def settings(node: str) -> dict[str, Any]:
             engines = {name: own.engine_options(node) | {"library": library} for name, own in agents.items()}
+            if REPEATS.name in engines:
+                engines[REPEATS.name]["protection"] = REPEATS.agent_options["protection"]
             return {
                 "text": arguments.text,
                 "characters": corpus.CHARACTERS_MAX,
                 "length": arguments.length,
-                "width": arguments.width,
+                "width": arguments.width_adamw if case.repeats else arguments.width,
                 "heads": HEADS,
                 "layers": arguments.layers,
-                "batch": arguments.batch,
+                "batch": arguments.batch_adamw if case.repeats else arguments.batch,
+                "optimizer": "adamw" if case.repeats else "sgd",
                 "averages": case.averages,
                 "interface": INTERFACE,
                 "rendezvous": scratch / "rendezvous",
@@ -339,6 +349,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="texts per rank and iteration")
     parser.add_argument("--averages", type=int, default=0, help="moving averages of the weights, if state fits")
     parser.add_argument("--averages-large", type=int, default=20, help="moving averages, if state does not fit")
+    parser.add_argument("--width-adamw", type=int, default=256, help="width of the model in the case adamw")
+    parser.add_argument("--batch-adamw", type=int, default=16, help="texts per rank and iteration in that case")
     parser.add_argument("--profile-iterations", type=int, default=20)
     parser.add_argument("--schemes", nargs="+", choices=names, default=names, help="schemes to measure besides `none`")
     parser.add_argument(
@@ -352,7 +364,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--directory", type=Path, default=ROOT / "build", metavar="DIR", help="for logs while it runs")
     parser.add_argument("--library", type=Path)
     arguments = parser.parse_args()
-    for name in ("iterations", "block", "rate", "layers", "width", "length", "batch", "profile_iterations"):
+    sizes = ("layers", "width", "width_adamw", "length", "batch", "batch_adamw")
+    for name in ("iterations", "block", "rate", *sizes, "profile_iterations"):
         if not 0 < getattr(arguments, name) < float("inf"):
             parser.error(f"--{name.replace('_', '-')} must be above 0")
     if min(arguments.averages, arguments.averages_large) < 0:
@@ -368,10 +381,12 @@ def run(arguments: argparse.Namespace) -> None:
         Case("fits", arguments.averages, ""),
         Case("large", arguments.averages_large, "_large"),
         Case("shared", arguments.averages, "_shared", shares_cores=True),
+        Case("adamw", 0, "_adamw", repeats=True),
     ]
     wanted = arguments.cases or (["fits"] if arguments.sweep else CASES)
     cases = [case for case in cases if case.name in wanted]
     schemes = [SCHEMES[0], *(scheme for scheme in SCHEMES[1:] if scheme.name in arguments.schemes)]
+    repeating = [SCHEMES[0], COPIES, REPEATS]
     if arguments.chunk is not None:
         schemes = [with_chunks(scheme, arguments.chunk) for scheme in schemes]
     if arguments.sweep:
@@ -384,7 +399,7 @@ def run(arguments: argparse.Namespace) -> None:
         for number, case in enumerate(cases):
             folder = Path(scratch) / str(number)
             folder.mkdir()
-            results.append(measure(case, schemes, arguments, folder))
+            results.append(measure(case, repeating if case.repeats else schemes, arguments, folder))
             show("")
             print(results[-1].table(), flush=True)
     if not arguments.sweep:
