@@ -10,8 +10,8 @@ the other. Needs root, and two cores.
 Training on GPUs leaves CPU cores free. So the ranks share core 0 here, and the agents core 1. In a third case, with
 state that fits, all share all cores: the agents then take computing time from training.
 
-In a fourth case the ranks train with AdamW. Copies of its state do not fit into the idle time, gradients do. It compares
-copies(2) with recompute(2), whose nodes repeat the update (docs/recompute.md).
+In a fourth case the ranks train with AdamW. Copies of its state do not fit into the idle time, but gradients do. It
+compares copies(2) with recompute(2), whose nodes repeat the update (docs/recompute.md).
 """
 
 from __future__ import annotations
