@@ -426,7 +426,7 @@ std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, 
   if (may_still_write()) throw Failure(CKPT_ERR_SYSTEM, failure_);
   const ContextScope scope(context_);
   auto reading = std::make_unique<Reading>(plan.leaves());
-  if (!pinning_.covers({const_cast<std::byte*>(from.data), plan.length_bytes()})) reading->bounce.emplace();
+  if (!pinning_.covers({const_cast<std::byte*>(from.data), plan.length_bytes()})) reading->bounce.emplace(context_);
   const Deadline deadline = Deadline::in_ms(limits_.load_timeout_ms);
   const auto copy_in = [&, bounce = reading->bounce ? &*reading->bounce : nullptr](
                            CUdeviceptr to, std::uint64_t first_byte, std::size_t size_bytes, CUstream on) {
