@@ -86,7 +86,7 @@ def settings_of(arguments):
 
 
 def show_logs(root):
-    for log in [*sorted(root.glob("logs/*.log")), *root.glob("etcd/0/log")]:
+    for log in [*sorted(root.glob("logs/*.log")), *root.glob("etcd/*/log"), *root.glob("etcd/*/output")]:
         print(f"---- the end of {log.name}")
         print("\n".join(log.read_text(errors="replace").splitlines()[-25:]))
 
@@ -164,6 +164,7 @@ def main():
     try:
         return run(arguments, root)
     except (netns.NetworkFailure, EtcdFailure) as failure:
+        show_logs(root)
         print(f"chaos: {failure}", file=sys.stderr)
         return 1
     finally:

@@ -149,6 +149,14 @@ read_settings() {
   source "$folder/settings"
 }
 
+# Of the members that start() has started.
+serves_or_ended() {
+  local i
+  serves && return
+  for i in "${started[@]}"; do runs "$i" || return 0; done
+  return 1
+}
+
 start() {
   local i started=()
   if [[ -f $folder/settings ]]; then
@@ -162,8 +170,8 @@ start() {
     start_member "$i"
     started+=("$i")
   done
-  wait_until 90 serves || die "etcd did not start (logs: $folder/*/log)"
-  for i in "${started[@]}"; do runs "$i" || die "member $i of etcd has ended (log: $folder/$i/log)"; done
+  wait_until 50 serves_or_ended || die "etcd did not start within 50 s (logs: $folder/*/log)"
+  for i in "${started[@]}"; do runs "$i" || die "member $i of etcd has ended (log: $folder/$i/output)"; done
   [[ -z $user || -f $folder/has-users ]] || add_users
   echo "${scheme/http/etcd}://$(all_clients | sed "s#$scheme://##g")"
 }

@@ -106,7 +106,10 @@ class EtcdOnDisk(Etcd):
 
 
 def _run(*words, text=""):
-    done = subprocess.run(words, check=False, input=text, capture_output=True, text=True, timeout=DEADLINE_S)
+    try:
+        done = subprocess.run(words, check=False, input=text, capture_output=True, text=True, timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired as late:
+        raise EtcdFailure(f"{' '.join(map(str, words))} did not end within {DEADLINE_S} s") from late
     if done.returncode != 0:
         raise EtcdFailure(done.stderr.strip())
     return done.stdout.strip()
