@@ -75,6 +75,7 @@ void TrainerManager::hello(const core::TrainerHello& hello, std::int64_t pid, co
       auto port = std::make_unique<RankPort>(hello, std::move(control), outstanding,
                                              [this, asker] { deps_.queue.post([this, asker] { look(asker); }); });
       known = port.get();
+      arrivals_.forget(hello.rank);
       trainers_[hello.rank] = {std::move(port), pid};
       deps_.scheduler.add(hello.rank, known->shared_control());
       watch_.add(hello.rank, pid, known->shared_control(), hello.incarnation);
@@ -111,6 +112,7 @@ void TrainerManager::exited(Asker asker, bool died) {
     deps_.scheduler.remove(asker.rank);
     restores_.erase(asker.rank);
     served_.erase(asker.rank);
+    arrivals_.forget(asker.rank);
     deps_.replications.gone(asker.rank);
   } else if (port_of(asker.rank) == nullptr) {
     if (const auto granted = granted_.find(asker.rank); granted != granted_.end())
@@ -127,14 +129,64 @@ void TrainerManager::restore(Asker asker, const RestoreRequest& request, const R
   if (refuse_unknown(asker, respond)) return;
   trainers_.at(asker.rank).wants_gpu_replication = request.wants_gpu_replication;
   trainers_.at(asker.rank).takes_shards = request.takes_shards;
+  trainers_.at(asker.rank).follows_arrivals = request.follows_arrivals;
   await_restore(asker.rank, request.timeout_ms, respond);
 }
 
 void TrainerManager::await_restore(Rank rank, std::int64_t timeout_ms, const Respond& respond) {
   watch_.joined(rank, 0);
-  restores_.insert_or_assign(rank, PendingRestore{respond, Deadline::in_ms(timeout_ms), Clock::now()});
-  const Trainer& trainer = trainers_.at(rank);
+  restores_.insert_or_assign(rank, PendingRestore{respond, Deadline::in_ms(timeout_ms)});
+  Trainer& trainer = trainers_.at(rank);
+  if (!trainer.asked_at) trainer.asked_at = Clock::now();
   deps_.core.handle(core::RestoreAsked{rank, trainer.wants_gpu_replication, trainer.takes_shards});
+  tell_arrivals(rank);
+}
+
+void TrainerManager::no_longer_waits(Rank rank) {
+  trainers_.at(rank).asked_at.reset();
+  arrivals_.forget(rank);
+}
+
+void TrainerManager::fetch_began(const core::StartFetch& fetch) {
+  arrivals_.began(fetch.slot, {fetch.fetch, fetch.piece.checkpoint});
+  tell_arrivals();
+}
+
+void TrainerManager::tell_arrivals() {
+  std::vector<Rank> waiting;
+  for (const auto& [rank, pending] : restores_) waiting.push_back(rank);
+  for (const Rank rank : waiting) tell_arrivals(rank);
+}
+
+// Answers a rank that waits for its state, if a piece of it is on its way and the rank does not know. The rank then
+// asks again at once.
+void TrainerManager::tell_arrivals(Rank rank) {
+  const auto trainer = trainers_.find(rank);
+  if (trainer == trainers_.end() || !trainer->second.follows_arrivals || !restores_.contains(rank)) return;
+  const auto news = arrivals_.tell(rank, deps_.node.awaited_slots(rank));
+  if (news.empty()) return;
+  try {
+    Reply reply = arrivals_reply(rank, news);
+    take_pending(rank)->respond(std::move(reply));
+  } catch (const Failure& failure) {
+    deps_.event_log.note(failure.what());  // the rank gets its state once all of it is here
+  }
+}
+
+Reply TrainerManager::arrivals_reply(Rank rank, const std::vector<Arrivals::Told>& arrivals) const {
+  Reply reply;
+  const std::string& main_shard = trainers_.at(rank).port->hello().main_shard;
+  reply.fields["arriving"] = json::array();
+  for (const auto& [slot, checkpoint] : arrivals) {
+    const auto segment = deps_.segments.find({slot.rank, slot.shard});
+    if (segment == nullptr) continue;
+    reply.fields["arriving"].push_back({{"fd", reply.fds.size()},
+                                        {"slot", slot.slot},
+                                        {"checkpoint", checkpoint.word()},
+                                        {"private", core::parse_part(slot.shard).shard != main_shard}});
+    reply.fds.push_back(descriptor_for(rank, *segment));
+  }
+  return reply;
 }
 
 void TrainerManager::restored(Asker asker, const std::string& no_replication, const Respond& respond) {
@@ -344,7 +396,9 @@ void TrainerManager::carry_out(const core::RestoreReady& ready) {
   if (!pending) return;
   try {
     Reply reply = restore_reply(ready);
-    reply.fields["fetch_ms"] = milliseconds_between(pending->asked_at, Clock::now());
+    reply.fields["fetch_ms"] = milliseconds_between(
+        trainers_.at(ready.rank).asked_at.value_or(Clock::now()), Clock::now());
+    no_longer_waits(ready.rank);
     add_receive_buffer(ready.rank, reply);
     served_.insert_or_assign(ready.rank, ready);
     trainers_.at(ready.rank).progress_at = Clock::now();
@@ -419,6 +473,7 @@ void TrainerManager::carry_out(const core::RestoreFailed& failed) {
     }
     return CKPT_ERR_INTERNAL;
   };
+  no_longer_waits(failed.rank);
   pending->respond(refusal(status(), failed.text));
 }
 
@@ -433,6 +488,7 @@ void TrainerManager::notify(const arena::HealthNews& news) {
 void TrainerManager::tick() {
   deps_.scheduler.listen();
   watch_ranks();
+  tell_arrivals();  // a rank may have been admitted after the fetch began
 }
 
 void TrainerManager::watch_ranks() {
@@ -452,6 +508,7 @@ void TrainerManager::end_overdue_restores(const std::string& why) {
     }
     it->second.respond(
         refusal(CKPT_ERR_TIMEOUT, "the restore of rank " + std::to_string(it->first) + " did not end in time: " + why));
+    no_longer_waits(it->first);
     it = restores_.erase(it);
   }
 }
