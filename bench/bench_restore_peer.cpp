@@ -1,6 +1,6 @@
-// Measures how fast a state comes back that is only in a peer's memory. As in a restore, the agent fetches the piece into
-// the arena and verifies every leaf as it arrives. Meanwhile the engine's EarlyLoad copies the leaves that have arrived
-// into the tensors, and verifies them again. This is compared with a transfer alone (peer.hpp).
+// Measures how fast a state comes back that is only in a peer's memory. As in a restore, the agent fetches the piece
+// into the arena and verifies every leaf as it arrives. Meanwhile the engine's EarlyLoad copies the leaves that have
+// arrived into the tensors, and verifies them again. This is compared with a transfer alone (peer.hpp).
 //
 //   bench_restore_peer [--mib N] [--rounds N] [--chunk-kib N] [--chunks-in-flight N] [--transport tcp|shm]
 #include <stdexcept>

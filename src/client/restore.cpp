@@ -32,10 +32,9 @@ device::Plan plan_of(const ShardState& shard, const StoredPiece& stored, std::si
 // Loads the piece, of which the tensors hold all leaves before `first_leaf`.
 std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState& shard, const StoredPiece& stored,
                                        std::size_t first_leaf, device::Stream stream) {
-  const auto leaf = device.load(plan_of(shard, stored, first_leaf),
-                                {stored.slot.data() + first_leaf * kernels::leaf_size_bytes,
-                                 stored.manifest.leaves.data() + first_leaf},
-                                stream);
+  const auto leaf = device.load(
+      plan_of(shard, stored, first_leaf),
+      {stored.slot.data() + first_leaf * kernels::leaf_size_bytes, stored.manifest.leaves.data() + first_leaf}, stream);
   if (!leaf) return std::nullopt;
   return CorruptPiece{stored.manifest.shard, stored.manifest.checkpoint, first_leaf + *leaf};
 }

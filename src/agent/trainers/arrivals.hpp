@@ -1,4 +1,4 @@
-// Arrivals remembers which fetches write to slots now, and which of them each rank has been told of. A rank that waits
+// Arrivals remembers which fetches write to slots now, and which of them each rank was notified of. A rank that waits
 // for its state follows these slots (client/early_load.hpp). Only the agent's core thread uses it.
 #pragma once
 
@@ -23,18 +23,19 @@ class Arrivals {
     std::erase_if(fetches_, [&](const auto& entry) { return entry.second.number == number; });
   }
 
-  // One of `awaited` to which a fetch writes that the rank has not been told of. From now on, the rank has been told.
-  struct Told {
+  // A slot that a fetch fills.
+  struct News {
     core::SlotRef slot;
     CheckpointId checkpoint;
   };
-  std::vector<Told> tell(core::Rank rank, const std::vector<core::SlotRef>& awaited);
+  // Returns those of `awaited` to which a fetch writes of which the rank was not notified. From now on, it was.
+  std::vector<News> tell(core::Rank rank, const std::vector<core::SlotRef>& awaited);
   // The rank has its state, or is gone.
-  void forget(core::Rank rank) { told_.erase(rank); }
+  void forget(core::Rank rank) { notified_.erase(rank); }
 
  private:
   std::map<core::SlotRef, Fetch> fetches_;
-  std::map<core::Rank, std::set<std::uint64_t>> told_;  // numbers of fetches
+  std::map<core::Rank, std::set<std::uint64_t>> notified_;  // numbers of fetches
 };
 
 }  // namespace ckpt::agent

@@ -173,7 +173,7 @@ void TrainerManager::tell_arrivals(Rank rank) {
   }
 }
 
-Reply TrainerManager::arrivals_reply(Rank rank, const std::vector<Arrivals::Told>& arrivals) const {
+Reply TrainerManager::arrivals_reply(Rank rank, const std::vector<Arrivals::News>& arrivals) const {
   Reply reply;
   const std::string& main_shard = trainers_.at(rank).port->hello().main_shard;
   reply.fields["arriving"] = json::array();
@@ -396,8 +396,8 @@ void TrainerManager::carry_out(const core::RestoreReady& ready) {
   if (!pending) return;
   try {
     Reply reply = restore_reply(ready);
-    reply.fields["fetch_ms"] = milliseconds_between(
-        trainers_.at(ready.rank).asked_at.value_or(Clock::now()), Clock::now());
+    reply.fields["fetch_ms"] =
+        milliseconds_between(trainers_.at(ready.rank).asked_at.value_or(Clock::now()), Clock::now());
     no_longer_waits(ready.rank);
     add_receive_buffer(ready.rank, reply);
     served_.insert_or_assign(ready.rank, ready);

@@ -121,7 +121,7 @@ class TrainerManager {
   void no_longer_waits(core::Rank rank);
   void tell_arrivals();
   void tell_arrivals(core::Rank rank);
-  Reply arrivals_reply(core::Rank rank, const std::vector<Arrivals::Told>& arrivals) const;
+  Reply arrivals_reply(core::Rank rank, const std::vector<Arrivals::News>& arrivals) const;
 
   const Dependencies deps_;
   std::map<core::Rank, OpenGrant> granted_;

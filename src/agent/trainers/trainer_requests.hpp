@@ -46,7 +46,7 @@ struct ReserveRequest {
 struct RestoreRequest {
   std::int64_t timeout_ms = 0;
   bool wants_gpu_replication = false;
-  bool takes_shards = false;  // it can take over shards that other ranks captured
+  bool takes_shards = false;      // it can take over shards that other ranks captured
   bool follows_arrivals = false;  // it wants to know of pieces that are still arriving
 };
 

@@ -24,8 +24,9 @@ struct TransferCounters {
 
 class Fetches {
  public:
-  // What Fetches calls, on the core thread. `began`: a source writes to the fetch's slot from now on. `ended`: a fetch has ended; if it is complete, the piece is in the index
-  // already. `notice`: a sentence for people. `damaged`: see FetchRequest.
+  // What Fetches calls, on the core thread. `began`: a source writes to the fetch's slot from now on. `ended`: a fetch
+  // has ended; if it is complete, the piece is in the index already. `notice`: a sentence for people. `damaged`: see
+  // FetchRequest.
   struct Callbacks {
     std::function<void(core::FetchEnded ended)> ended;
     std::function<void(const std::string& text)> notice;
