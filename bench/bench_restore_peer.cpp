@@ -23,7 +23,7 @@ class Restore {
   void run() {
     fetcher_.begin();
     EarlyLoad load(device_, state_.rank());
-    load.follow(fetcher_.mapped_anew(), 0, fetcher_.fetched(), false);
+    load.follow(fetcher_.descriptor(), 0, fetcher_.fetched(), false);
     while (load.step()) {
     }
     fetcher_.finish();

@@ -163,10 +163,7 @@ Fetcher::Fetcher(const PeerSettings& settings, const std::string& transport, std
   expected_.root_digest = std::stoull(source_.read_line());
 }
 
-arena::Segment Fetcher::mapped_anew() const {
-  return arena::Segment::attach(UniqueFd(::fcntl(segment_->fd(), F_DUPFD_CLOEXEC, 0)), arena::Segment::Access::read,
-                                "the bench's segment");
-}
+UniqueFd Fetcher::descriptor() const { return UniqueFd(::fcntl(segment_->fd(), F_DUPFD_CLOEXEC, 0)); }
 
 void Fetcher::begin() {
   auto ended = std::make_shared<std::promise<core::FetchResult>>();

@@ -42,8 +42,8 @@ class Fetcher {
   // Returns when all leaves are verified and the slot is sealed. Throws if that fails.
   void finish();
   arena::Slot slot() const { return segment_->slot(0); }
-  // The segment that the piece arrives in, as a trainer maps it.
-  arena::Segment mapped_anew() const;
+  // The segment in which the piece arrives.
+  UniqueFd descriptor() const;
   CheckpointId fetched() const { return expected_.checkpoint; }
 
  private:

@@ -57,9 +57,7 @@ void EarlyLoad::follow(Frame answer) {
         throw Failure(CKPT_ERR_INTERNAL,
                       "the agent's answer to restore lacks the segment of a piece that arrives: this is a bug in "
                       "ckptengine; report it with the agent's log");
-      follow(arena::Segment::attach(std::move(answer.fds[fd]), arena::Segment::Access::read,
-                                    "a segment that the agent sent"),
-             piece.at("slot").get<std::uint32_t>(),
+      follow(std::move(answer.fds[fd]), piece.at("slot").get<std::uint32_t>(),
              CheckpointId::from_word(piece.at("checkpoint").get<std::uint64_t>()), piece.at("private").get<bool>());
     }
   } catch (const nlohmann::json::exception& error) {
@@ -68,9 +66,15 @@ void EarlyLoad::follow(Frame answer) {
   }
 }
 
-void EarlyLoad::follow(arena::Segment segment, std::uint32_t slot, CheckpointId checkpoint, bool is_private) {
-  const ArrivingPiece piece(segment.slot(slot));
-  followed_.push_front({std::move(segment), piece, checkpoint, is_private});
+void EarlyLoad::follow(UniqueFd segment_fd, std::uint32_t slot, CheckpointId checkpoint, bool is_private) {
+  try {
+    auto segment =
+        arena::Segment::attach(std::move(segment_fd), arena::Segment::Access::read, "a segment that the agent sent");
+    const ArrivingPiece piece(segment.slot(slot));
+    followed_.push_front({std::move(segment), piece, checkpoint, is_private});
+  } catch (const Failure&) {
+    // The piece is loaded once all of it is here, or the restore itself says what is wrong.
+  }
 }
 
 bool EarlyLoad::step() noexcept {

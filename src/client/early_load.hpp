@@ -55,8 +55,9 @@ class EarlyLoad {
 
   // Follows the pieces that an answer of the agent names. Throws Failure if the answer is malformed.
   void follow(Frame answer);
-  // Follows the piece of this checkpoint that arrives in a slot, or will. `is_private`: of the private shard.
-  void follow(arena::Segment segment, std::uint32_t slot, CheckpointId checkpoint, bool is_private);
+  // Follows the piece of this checkpoint that arrives in a slot, or will. `is_private`: of the private shard. If the
+  // segment cannot be mapped, the piece is not followed.
+  void follow(UniqueFd segment, std::uint32_t slot, CheckpointId checkpoint, bool is_private);
   // Copies what has arrived. If nothing has, waits a few milliseconds for it. Returns false if no piece is arriving.
   bool step() noexcept;
 

@@ -128,11 +128,12 @@ void Engine::ask_for_stored(nlohmann::json request, Deadline deadline, EarlyLoad
   if (early != nullptr) meanwhile = [early] { return early->step(); };
   stored_.reset();
   while (!stored_) {
-    const nlohmann::json again = restore_request(deadline, early != nullptr);
+    const bool follows = early != nullptr && !deadline.passed();  // else each new fetch would put the end off
+    const nlohmann::json again = restore_request(deadline, follows);
     for (const auto& [key, value] : again.items())
       if (key != "type") request[key] = value;
     Frame answer = link_.ask(request, again, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms), meanwhile);
-    if (early != nullptr && answer.body.contains("arriving")) {
+    if (follows && answer.body.contains("arriving")) {
       early->follow(std::move(answer));
       request = again;
       continue;

@@ -43,6 +43,7 @@ class EarlyRestoreTest : public EngineTest {
     restoring_ = std::thread([this] { caught_ = caught([&] { restored_ = restore(*engine_); }); });
   }
   void finish_restore() {
+    agent_->await_held_restore();
     agent_->let_restore();
     restoring_.join();
   }

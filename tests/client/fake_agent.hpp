@@ -195,7 +195,12 @@ class FakeAgent {
     Arriving& arriving = arriving_.emplace_back(*place.segment, place.slot, std::move(*found));
     arriving.begin();
     tells_arrivals_ = holds_restore_ = true;
+    restores_ = 0;
     return arriving;
+  }
+  // Returns once such a request is held.
+  void await_held_restore() const {
+    for (int asked = restores_; asked < 2; asked = restores_) restores_.wait(asked);
   }
   void let_restore() {
     holds_restore_ = false;
@@ -307,6 +312,8 @@ class FakeAgent {
   }
 
   Json restore(const Json& request, std::vector<int>& fds) {
+    ++restores_;
+    restores_.notify_all();
     if (!tells_arrivals_) holds_restore_.wait(true);
     if (!tells_arrivals_.exchange(false) || !request.at("follows_arrivals").get<bool>()) return stored(fds);
     holds_restore_ = true;
@@ -391,6 +398,7 @@ class FakeAgent {
   std::atomic<int> reserves_{0};
   std::atomic<bool> holds_reserve_{false};
   std::atomic<bool> holds_restore_{false}, tells_arrivals_{false}, dies_{false}, has_lost_everything_{false};
+  std::atomic<int> restores_{0};
   std::list<Arriving> arriving_;
   std::uint64_t incarnation_ = 0;
   core::Share share_;

@@ -1,10 +1,10 @@
 #include "agent/trainers/trainer_manager.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "agent/trainers/restore_reply.hpp"
 #include "base/same_file.hpp"
 
 namespace ckpt::agent {
@@ -15,22 +15,6 @@ using core::SlotRef;
 using nlohmann::json;
 
 Reply refusal(ckpt_status status, std::string message) { return {status, std::move(message), json::object(), {}}; }
-
-UniqueFd duplicate(int fd) {
-  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy) throw_errno(CKPT_ERR_SYSTEM, "cannot duplicate a file descriptor for a trainer");
-  return copy;
-}
-
-// A trainer may write only to segments of which it is the writer, and so pin them for its GPU. All others it can only
-// read.
-UniqueFd descriptor_for(Rank rank, const arena::Segment& segment) {
-  if (segment.spec().kind == arena::SegmentKind::local && segment.spec().rank == rank) return duplicate(segment.fd());
-  // Opens it through the descriptor, because the file may have lost its name.
-  UniqueFd fd(::open(("/proc/self/fd/" + std::to_string(segment.fd())).c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + segment.path() + " for a trainer");
-  return fd;
-}
 
 std::string control_path(const std::string& directory, Rank rank) {
   return directory + "/rank-" + std::to_string(rank) + ".control";
@@ -166,27 +150,11 @@ void TrainerManager::tell_arrivals(Rank rank) {
   const auto news = arrivals_.tell(rank, deps_.node.awaited_slots(rank));
   if (news.empty()) return;
   try {
-    Reply reply = arrivals_reply(rank, news);
+    Reply reply = arrivals_reply(rank, trainer->second.port->hello().main_shard, news, deps_.segments);
     take_pending(rank)->respond(std::move(reply));
   } catch (const Failure& failure) {
     deps_.event_log.note(failure.what());  // the rank gets its state once all of it is here
   }
-}
-
-Reply TrainerManager::arrivals_reply(Rank rank, const std::vector<Arrivals::News>& arrivals) const {
-  Reply reply;
-  const std::string& main_shard = trainers_.at(rank).port->hello().main_shard;
-  reply.fields["arriving"] = json::array();
-  for (const auto& [slot, checkpoint] : arrivals) {
-    const auto segment = deps_.segments.find({slot.rank, slot.shard});
-    if (segment == nullptr) continue;
-    reply.fields["arriving"].push_back({{"fd", reply.fds.size()},
-                                        {"slot", slot.slot},
-                                        {"checkpoint", checkpoint.word()},
-                                        {"private", core::parse_part(slot.shard).shard != main_shard}});
-    reply.fds.push_back(descriptor_for(rank, *segment));
-  }
-  return reply;
 }
 
 void TrainerManager::restored(Asker asker, const std::string& no_replication, const Respond& respond) {
@@ -395,7 +363,7 @@ void TrainerManager::carry_out(const core::RestoreReady& ready) {
   const auto pending = take_pending(ready.rank);
   if (!pending) return;
   try {
-    Reply reply = restore_reply(ready);
+    Reply reply = restore_reply(ready, deps_.index);
     reply.fields["fetch_ms"] =
         milliseconds_between(trainers_.at(ready.rank).asked_at.value_or(Clock::now()), Clock::now());
     no_longer_waits(ready.rank);
@@ -422,39 +390,6 @@ void TrainerManager::add_receive_buffer(Rank rank, Reply& reply) {
   } catch (const Failure& failure) {
     deps_.replications.refuse(rank, failure.what());
   }
-}
-
-Reply TrainerManager::restore_reply(const core::RestoreReady& ready) {
-  Reply reply;
-  reply.message = ready.decision.text;
-  reply.fields = {{"found", ready.decision.verdict == core::Verdict::restore},
-                  {"behind", ready.decision.behind},
-                  {"status_unknown", ready.decision.status_unknown},
-                  {"incarnation", ready.incarnation},
-                  {"is_replicated", ready.is_replicated},
-                  {"share", {{"first", ready.share.first}, {"of", ready.share.of}, {"stored", ready.share.stored}}},
-                  {"iteration", -1}};
-  if (ready.decision.verdict != core::Verdict::restore) return reply;
-  reply.fields["iteration"] = ready.decision.checkpoint.iteration();
-  const auto add = [&](const core::RestoreSource& source) {
-    const Pin piece = deps_.index.find(source.slot);
-    if (piece == nullptr)
-      throw Failure(CKPT_ERR_INTERNAL,
-                    "a piece to restore is not in the slot that the core names: this is a bug in ckptengine; report it "
-                    "with the agent's log");
-    json entry = {{"fd", reply.fds.size()},
-                  {"slot", source.slot.slot},
-                  {"tier", static_cast<int>(source.tier)},
-                  {"bytes", piece->manifest().length_bytes}};
-    reply.fds.push_back(descriptor_for(ready.rank, piece->segment()));
-    return entry;
-  };
-  reply.fields["main"] = json::array();
-  for (const core::RestoreSource& part : ready.main) reply.fields["main"].push_back(add(part));
-  reply.fields["private"] = add(ready.private_);
-  if (ready.main.empty()) reply.fields["taken"] = json::array();
-  for (const core::RestoreSource& piece : ready.taken) reply.fields["taken"].push_back(add(piece));
-  return reply;
 }
 
 void TrainerManager::carry_out(const core::RestoreFailed& failed) {

@@ -117,11 +117,9 @@ class TrainerManager {
   std::optional<PendingRestore> take_pending(core::Rank rank);
   const core::SlotRef* served_slot(core::Rank rank, const std::string& shard) const;
   void add_receive_buffer(core::Rank rank, Reply& reply);
-  Reply restore_reply(const core::RestoreReady& ready);
   void no_longer_waits(core::Rank rank);
   void tell_arrivals();
   void tell_arrivals(core::Rank rank);
-  Reply arrivals_reply(core::Rank rank, const std::vector<Arrivals::News>& arrivals) const;
 
   const Dependencies deps_;
   std::map<core::Rank, OpenGrant> granted_;
