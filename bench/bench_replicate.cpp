@@ -10,6 +10,9 @@ int main(int argc, char** argv) {
   return compare_with_perftest(argc, argv, "replicate", [](const PeerSettings& settings, const std::string& transport) {
     const std::size_t bytes = settings.mib << 20;
     const auto fetcher = std::make_shared<Fetcher>(settings, transport, bytes);
-    return std::make_shared<Ours>(Ours{bytes, [fetcher] { fetcher->fetch(); }});
+    return std::make_shared<Ours>(Ours{bytes, [fetcher] {
+                                         fetcher->begin();
+                                         fetcher->finish();
+                                       }});
   });
 }

@@ -1,5 +1,6 @@
 #include "bench/peer.hpp"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -40,13 +41,16 @@ net::TransportOptions options_for(const PeerSettings& settings, const std::strin
   return options;
 }
 
-// The peer's process: prints its address and the piece's root digest, and serves the piece until its parent ends.
+// The peer's process: reads the piece's layout, prints its address and the piece's root digest, and serves the piece
+// until its parent ends.
 int be_source(const PeerSettings& settings) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const auto segment = nameless_segment(shard, settings.source_bytes);
   auto slot = segment->writable_slot(0);
   fill(slot.data(), settings.source_bytes);
-  const arena::Manifest manifest = manifest_of(shard, checkpoint, slot.data(), settings.source_bytes);
+  arena::Manifest manifest = manifest_of(shard, checkpoint, slot.data(), settings.source_bytes);
+  std::getline(std::cin, manifest.layout);
+  manifest.layout_hash = arena::layout_hash(manifest.layout);
   const auto encoded = arena::encode(manifest);
   net::Transport::Handlers handlers;
   handlers.serve = [&](net::PeerId, const net::PieceName&) {
@@ -147,25 +151,31 @@ void compare(const PeerSettings& settings, const std::string& name, const std::s
 
 }  // namespace
 
-Fetcher::Fetcher(const PeerSettings& settings, const std::string& transport, std::size_t piece_bytes)
+Fetcher::Fetcher(const PeerSettings& settings, const std::string& transport, std::size_t piece_bytes,
+                 const std::string& layout)
     : source_(source_command(settings, transport, piece_bytes)),
-      segment_(nameless_segment(shard, piece_bytes)),
+      segment_(nameless_segment(shard, piece_bytes, layout.size())),
       pool_(digest_threads),
       transport_(net::Transport::create(options_for(settings, transport, 1), {})),
-      expected_{shard, checkpoint, piece_bytes, 0, 0, 1} {
+      expected_{shard, checkpoint, piece_bytes, layout.size(), 0, 1} {
+  source_.write_line(layout);
   transport_->set_peer(2, 2, source_.read_line());
   expected_.root_digest = std::stoull(source_.read_line());
 }
 
-void Fetcher::fetch() {
-  std::promise<core::FetchResult> ended;
+UniqueFd Fetcher::descriptor() const { return UniqueFd(::fcntl(segment_->fd(), F_DUPFD_CLOEXEC, 0)); }
+
+void Fetcher::begin() {
+  auto ended = std::make_shared<std::promise<core::FetchResult>>();
+  result_ = ended->get_future();
   const auto sink = std::make_shared<agent::FetchSink>(
       agent::FetchDestination(segment_, 0, expected_), pool_,
-      [&ended](core::FetchResult result, const std::optional<arena::Manifest>&) { ended.set_value(result); });
+      [ended](core::FetchResult result, const std::optional<arena::Manifest>&) { ended->set_value(result); });
   transport_->fetch(2, {shard, checkpoint.word()}, sink, 60'000);
-  if (ended.get_future().get() != core::FetchResult::complete) {
-    throw std::runtime_error("the piece did not arrive whole");
-  }
+}
+
+void Fetcher::finish() {
+  if (result_.get() != core::FetchResult::complete) throw std::runtime_error("the piece did not arrive whole");
 }
 
 int compare_with_perftest(int argc, char** argv, const std::string& name, const MakeOurs& make_ours) {

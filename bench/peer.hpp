@@ -9,12 +9,13 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 
 #include "agent/pieces/worker_pool.hpp"
 #include "arena/segment.hpp"
-#include "core/types.hpp"
+#include "core/events.hpp"
 #include "net/transport.hpp"
 #include "tests/net/child_process.hpp"
 
@@ -33,10 +34,17 @@ struct PeerSettings {
 // Fetches the peer's piece into a slot of an arena, as an agent does.
 class Fetcher {
  public:
-  Fetcher(const PeerSettings& settings, const std::string& transport, std::size_t piece_bytes);
+  // `layout`: the text of the piece's layout.
+  Fetcher(const PeerSettings& settings, const std::string& transport, std::size_t piece_bytes,
+          const std::string& layout = {});
+  // Starts the fetch of the piece.
+  void begin();
   // Returns when all leaves are verified and the slot is sealed. Throws if that fails.
-  void fetch();
+  void finish();
   arena::Slot slot() const { return segment_->slot(0); }
+  // The segment in which the piece arrives.
+  UniqueFd descriptor() const;
+  CheckpointId fetched() const { return expected_.checkpoint; }
 
  private:
   net::testing::ChildProcess source_;
@@ -44,6 +52,7 @@ class Fetcher {
   agent::WorkerPool pool_;
   const std::unique_ptr<net::Transport> transport_;
   core::PieceInfo expected_;
+  std::future<core::FetchResult> result_;
 };
 
 // Our side of a comparison over one transport.

@@ -148,7 +148,8 @@ typedef struct ckpt_restored {
   int64_t next_iteration;     /* where the training loop continues: iteration + 1, or 0 if not found */
   uint64_t bytes;             /* bytes restored into the caller's tensors */
   double fetch_ms;            /* from the agent's receipt of the request until it had all bytes and had verified them */
-  double load_ms;             /* time to copy the bytes into the caller's tensors and to verify them */
+  double load_ms;             /* from then on, until all bytes were in the caller's tensors and verified. Most of them may
+                                 have been copied before, while they arrived */
   const char* message;        /* what a person should know about this restore, or ""; valid until the engine's next
                                  ckpt_restore() or ckpt_close() */
   int32_t adopted;   /* 1: the checkpoint has no private shard for this rank, so the rank got rank 0's. Initialize
@@ -344,8 +345,9 @@ CKPT_API ckpt_status ckpt_load_taken(ckpt_engine* engine, const char* shard, voi
  * tensors.
  *
  * Blocks for about `restore_timeout_ms` (an option) at most. That includes up to one minute for setting up GPU-to-GPU
- * replication. If nothing is stored, it returns CKPT_OK with found == 0: a fresh start. After an error the contents of
- * the tensors are undefined, but nothing stored is lost.
+ * replication. If nothing is stored, it returns CKPT_OK with found == 0: a fresh start, and no tensor has changed. If
+ * a checkpoint was lost while it was being loaded, it returns CKPT_ERR_LOST instead. After an error the contents of the
+ * tensors are undefined, but nothing stored is lost.
  *
  * Common errors: CKPT_ERR_INVALID, CKPT_ERR_MISMATCH, CKPT_ERR_LOST, CKPT_ERR_CORRUPT, CKPT_ERR_TIMEOUT,
  * CKPT_ERR_SUPERSEDED, CKPT_ERR_NO_AGENT, CKPT_ERR_SYSTEM. */

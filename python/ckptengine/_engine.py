@@ -66,7 +66,7 @@ class Restored:
     next_iteration: int  # where the training loop continues
     bytes: int  # bytes restored into the caller's memory
     fetch_ms: float  # time until this node's agent had all bytes and had verified them
-    load_ms: float  # time to copy them into the caller's memory and to verify them
+    load_ms: float  # from then on, until they were in the caller's memory and verified
     message: str = ""  # what a person should know about this restore
     stored_world_size: int = 0  # number of ranks of the job that captured the checkpoint; 0 if not found
     adopted: bool = False  # this rank got rank 0's private shard, since none is stored for it (docs/elastic.md)

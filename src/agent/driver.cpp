@@ -88,7 +88,7 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, const Gr
                   parts.digests, parts.buffers, parts.queue, peers_, pieces_, space_, trainers_, event_log_, core_,
                   *this}),
       trainers_({parts.arena.directory(), segments_, parts.index, parts.queue, event_log_, parts.scheduler, parts.trace,
-                 transfers_.replications(), *this, pieces_, space_, watch_limits(parts.options)},
+                 transfers_.replications(), *this, pieces_, space_, watch_limits(parts.options), core_},
                 granted),
       core_(core_config(parts.options, !parts.sources.empty(), node, parts.arena.arena_id()), agent_id,
             recover(granted)),

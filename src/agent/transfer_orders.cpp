@@ -21,7 +21,8 @@ TransferOrders::TransferOrders(const Dependencies& deps)
                 [this](const std::string& text) { deps_.event_log.note(text); },
                 [this](const PieceRef& piece, CheckpointId checkpoint, bool is_wrong) {
                   deps_.pieces.source_damaged(piece.shard, checkpoint, piece.node, is_wrong);
-                }}) {
+                },
+                [this](const core::StartFetch& fetch) { deps_.trainers.fetch_began(fetch); }}) {
   if (deps.options.storage.empty() && deps.checkpoint_sources.empty()) return;
   storage_.emplace(
       deps.options, deps.checkpoint_sources, deps.index, deps.queue,
@@ -65,6 +66,7 @@ void TransferOrders::carry_out(const core::StartFetch& fetch) {
 
 void TransferOrders::fetch_ended(core::FetchEnded ended) {
   if (ended.result != core::FetchResult::complete) ++deps_.event_log.counters.failed_fetches;
+  deps_.trainers.fetch_ended(ended.fetch);
   deps_.events.handle(std::move(ended));
 }
 

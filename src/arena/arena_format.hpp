@@ -44,8 +44,9 @@ inline constexpr const char* room_advice =
     "enlarge that file system (mount -o remount,size=..., or --shm-size of the container) or set the option arena_dir "
     "to a larger tmpfs";
 
-inline constexpr std::uint32_t segment_format_version = 5;  // of SegmentHeader. Format 4 had all slots from the start
-inline constexpr std::uint32_t node_format_version = 4;     // of NodeHeader. Format 3 used `format_3` alone
+// Of SegmentHeader. Format 4 had all slots from the start. Format 5 did not say how far a piece has arrived.
+inline constexpr std::uint32_t segment_format_version = 6;
+inline constexpr std::uint32_t node_format_version = 4;  // of NodeHeader. Format 3 used `format_3` alone
 
 // What a node must not forget when its agent restarts. NodeHeader has these words twice, and the agent writes them one
 // after the other. So one of the two is always complete, even if the agent dies while it writes. Readers ignore words
@@ -260,6 +261,13 @@ struct SlotHeader {
   // Written by the slot's writer: the gradient record behind the piece's data (gradient_record.hpp).
   alignas(64) Word64 record_seal;  // of the piece's checkpoint and length and the record's digests; 0: no record
   std::uint64_t record_bytes;
+
+  // Written by the slot's writer: how far a piece has arrived that has no seal yet. `arrival` is odd while checkpoint
+  // to world_size, the digests and the layout are those of that piece, and its first `arrived_bytes` bytes are here and
+  // verified. The writer makes `arrival` even, by adding 1, before it changes any of these.
+  alignas(64) Word64 arrival;
+  Word64 arrived_bytes;
+  Word32 arrival_doorbell;  // futex: +1 after any change of the two
 };
 static_assert(sizeof(SlotHeader) <= page_bytes);
 

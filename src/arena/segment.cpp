@@ -41,7 +41,8 @@ void reserve(int fd, std::uint64_t first_byte, std::uint64_t size_bytes, const s
 SegmentSpec checked_spec(const SegmentHeader& header, const struct stat& file, const std::string& path) {
   if (header.magic != segment_magic) not_a_segment(path, "it does not begin like a segment");
   const bool is_format_4 = header.format == 4;
-  if (header.format != segment_format_version && !is_format_4) not_a_segment(path, "it has another version's format");
+  if (header.format < 4 || header.format > segment_format_version)
+    not_a_segment(path, "it has another version's format");
   if (header.ready.load(std::memory_order_acquire) != 1)
     not_a_segment(path, "the agent that made it did not finish it");
   SegmentSpec spec;

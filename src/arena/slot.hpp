@@ -12,6 +12,7 @@
 
 #include "arena/arena_format.hpp"
 #include "arena/manifest.hpp"
+#include "base/futex.hpp"
 
 namespace ckpt::arena {
 
@@ -60,6 +61,24 @@ class Slot {
   // that the record belongs to the piece, but does not read its data.
   std::optional<SlotRecord> record() const;
 
+  // A piece that is arriving in the slot. `number` distinguishes it from all others that arrived here.
+  struct Arrival {
+    std::uint64_t number = 0;
+    Manifest manifest;
+  };
+  // Returns the piece that is arriving, with a consistent manifest. Nothing if none was announced.
+  std::optional<Arrival> arrival() const;
+  // How many bytes of the piece that is arriving are here and verified, from the first one on. They were here before
+  // this call. They are still the same if is_arriving() is true after they were read.
+  std::uint64_t arrived_bytes() const { return header_->arrived_bytes.load(std::memory_order_acquire); }
+  // True if nobody has emptied the slot since arrival() returned this number. Also true once the piece is sealed.
+  bool is_arriving(std::uint64_t number) const;
+  // Waits until the doorbell differs from `seen`, or the deadline passes. The writer rings it when bytes have arrived.
+  std::uint32_t arrival_doorbell() const { return header_->arrival_doorbell.load(std::memory_order_acquire); }
+  void wait_arrival(std::uint32_t seen, Deadline deadline) const {
+    futex_wait(header_->arrival_doorbell, seen, deadline, FutexScope::shared);
+  }
+
   const std::byte* data() const { return data_; }
   std::uint64_t data_capacity_bytes() const { return bounds_.data_capacity_bytes; }
   std::uint64_t manifest_capacity_bytes() const { return bounds_.manifest_capacity_bytes; }
@@ -68,6 +87,8 @@ class Slot {
 
  protected:
   std::optional<SealedFields> sealed_fields() const;
+  SealedFields fields() const;
+  std::optional<Manifest> manifest_of(const SealedFields& fields) const;
 
   SlotHeader* header_;
   std::byte* manifest_;
@@ -101,6 +122,14 @@ class WritableSlot : public Slot {
   // Failure if the slot is not empty (see begin()), or if the piece does not fit().
   void seal(SealedFields fields);
 
+  // Lets readers follow a piece while it arrives. announce() publishes its manifest, arrived() how many of its first
+  // bytes are written and verified. `bytes` never decreases. withdraw(): the piece will not become whole. Call these
+  // between begin() and seal(), and ring_arrival() afterwards. announce() throws Failure if the piece does not fit().
+  void announce(const Manifest& manifest);
+  void arrived(std::uint64_t bytes) { header_->arrived_bytes.store(bytes, std::memory_order_release); }
+  void withdraw();
+  void ring_arrival() { ring(header_->arrival_doorbell, FutexScope::shared); }
+
   // Publishes a piece whose data is written and verified, with a manifest that came from elsewhere. Writes the digests
   // and the layout text. Throws Failure if begin() of this object was not called, or if the piece does not fit().
   void seal(const Manifest& manifest);
@@ -111,6 +140,8 @@ class WritableSlot : public Slot {
 
  private:
   void publish(SealedFields fields);
+  void write(const Manifest& manifest);
+  void write(const SealedFields& fields);
 
   bool begun_ = false;  // this object has called begin() and not sealed since
 };

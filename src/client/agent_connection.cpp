@@ -154,11 +154,19 @@ void AgentConnection::say_goodbye(const Options& options, std::uint64_t instance
   }
 }
 
-Frame AgentConnection::ask(const nlohmann::json& request, Deadline deadline) {
+Frame AgentConnection::receive(Deadline deadline, const std::function<bool()>& meanwhile) {
+  while (meanwhile && !deadline.passed() && meanwhile()) {
+    if (auto answer = socket_.try_receive()) return std::move(*answer);
+    if (socket_.closed()) break;
+  }
+  return socket_.receive(deadline);
+}
+
+Frame AgentConnection::ask(const nlohmann::json& request, Deadline deadline, const std::function<bool()>& meanwhile) {
   usable_ = false;
   try {
     socket_.send(request, {}, deadline);
-    Frame answer = socket_.receive(deadline);
+    Frame answer = receive(deadline, meanwhile);
     usable_ = true;
     return answer;
   } catch (const Failure& failure) {

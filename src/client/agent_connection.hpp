@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -46,7 +47,9 @@ class AgentConnection {
   // Sends a request and returns the answer, which may be a refusal. Throws Failure if no valid answer comes:
   // CKPT_ERR_TIMEOUT after the deadline, CKPT_ERR_NO_AGENT if the connection breaks, and CKPT_ERR_INVALID for a message
   // that is malformed or too large. The connection is then no longer usable().
-  Frame ask(const nlohmann::json& request, Deadline deadline);
+  // While the agent has not answered, calls `meanwhile`, until it returns false. Each call should take a few
+  // milliseconds at most, and must not throw.
+  Frame ask(const nlohmann::json& request, Deadline deadline, const std::function<bool()>& meanwhile = {});
   bool usable() const { return usable_; }
 
   // True if the agent has closed the connection. Call it between requests only.
@@ -56,6 +59,7 @@ class AgentConnection {
 
  private:
   explicit AgentConnection(FrameSocket socket) : socket_(std::move(socket)) {}
+  Frame receive(Deadline deadline, const std::function<bool()>& meanwhile);
 
   FrameSocket socket_;
   bool usable_ = true;

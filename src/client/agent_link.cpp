@@ -140,13 +140,14 @@ void AgentLink::lost(const Failure& failure) {
   connected_.store(false, std::memory_order_release);
 }
 
-Frame AgentLink::ask(nlohmann::json request, const nlohmann::json& again, Deadline deadline) {
+Frame AgentLink::ask(nlohmann::json request, const nlohmann::json& again, Deadline deadline,
+                     const std::function<bool()>& meanwhile) {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait_until(lock, deadline.at(), [&] { return connection_.has_value() || disowned(); });
     if (!connection_) throw disconnection();
     try {
-      Frame answer = connection_->ask(request, deadline);
+      Frame answer = connection_->ask(request, deadline, meanwhile);
       check_answer(answer.body);
       return answer;
     } catch (const Failure& failure) {

@@ -67,8 +67,9 @@ class AgentLink {
   // Sends `request` and returns the answer. If the agent dies meanwhile, waits for a new agent, and sends the request
   // `again` to that one instead. A new agent knows nothing of earlier requests, so `again` must not depend on them.
   // Throws Failure if the agent refuses the request. Also throws Failure if no agent has answered by the deadline, or
-  // if the agent no longer knows this engine.
-  Frame ask(nlohmann::json request, const nlohmann::json& again, Deadline deadline);
+  // if the agent no longer knows this engine. `meanwhile` as in AgentConnection::ask().
+  Frame ask(nlohmann::json request, const nlohmann::json& again, Deadline deadline,
+            const std::function<bool()>& meanwhile = {});
 
   // Asks the agent to make the slots, and maps them. Afterwards session() has them. The link repeats this with every
   // new agent. Throws Failure.

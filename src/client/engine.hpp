@@ -17,6 +17,7 @@
 #include "client/agent_link.hpp"
 #include "client/capture.hpp"
 #include "client/deferred_capture.hpp"
+#include "client/early_load.hpp"
 #include "client/gpu_comm.hpp"
 #include "client/gradient_capture.hpp"
 #include "client/halt_watch.hpp"
@@ -130,15 +131,15 @@ class Engine {
   bool is_hopeless() const;
 
   // restore.cpp
-  const Stored& stored(Deadline deadline);
-  void ask_for_stored(nlohmann::json request, Deadline deadline);
-  nlohmann::json restore_request(Deadline deadline) const;
+  const Stored& stored(Deadline deadline, EarlyLoad* early = nullptr);
+  void ask_for_stored(nlohmann::json request, Deadline deadline, EarlyLoad* early = nullptr);
+  nlohmann::json restore_request(Deadline deadline, bool follows_arrivals) const;
   // Whether the program cuts the tensors anew from what load_taken() loads. Then restore() loads nothing.
   bool cuts_anew() const { return has_taken_ || stored_->is_taken_over(); }
-  std::optional<CorruptPiece> load(device::Stream stream);
+  std::optional<CorruptPiece> load(const EarlyLoad& early, device::Stream stream);
   std::optional<CorruptPiece> load_or_keep(const ShardState& shard, StoredPiece& stored, bool is_expected,
-                                           device::Stream stream);
-  void check_not_fresh() const;
+                                           const EarlyLoad& early, device::Stream stream);
+  void check_not_fresh(const EarlyLoad& early) const;
   std::string join_replication(std::optional<arena::ReceiveBuffer> receive_buffer, Deadline deadline);
 
   // snapshot.cpp

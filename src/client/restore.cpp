@@ -22,16 +22,21 @@ nlohmann::json report_of(const CorruptPiece& corrupt) {
       {"type", "corrupt"}, {"shard", corrupt.shard}, {"checkpoint", corrupt.checkpoint.word()}, {"leaf", corrupt.leaf}};
 }
 
-device::Plan plan_of(const ShardState& shard, const StoredPiece& stored) {
+// The tensors' bytes of the piece, without its first leaves.
+device::Plan plan_of(const ShardState& shard, const StoredPiece& stored, std::size_t first_leaf = 0) {
   const auto range = arena::range_of(core::parse_part(stored.manifest.shard), shard.length_bytes());
-  return shard.plan.slice(range.first_byte, range.size_bytes);
+  const std::uint64_t skipped_bytes = std::min(first_leaf * kernels::leaf_size_bytes, range.size_bytes);
+  return shard.plan.slice(range.first_byte + skipped_bytes, range.size_bytes - skipped_bytes);
 }
 
+// Loads the piece, of which the tensors hold all leaves before `first_leaf`.
 std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState& shard, const StoredPiece& stored,
-                                       device::Stream stream) {
-  const auto leaf = device.load(plan_of(shard, stored), {stored.slot.data(), stored.manifest.leaves.data()}, stream);
+                                       std::size_t first_leaf, device::Stream stream) {
+  const auto leaf = device.load(
+      plan_of(shard, stored, first_leaf),
+      {stored.slot.data() + first_leaf * kernels::leaf_size_bytes, stored.manifest.leaves.data() + first_leaf}, stream);
   if (!leaf) return std::nullopt;
-  return CorruptPiece{stored.manifest.shard, stored.manifest.checkpoint, *leaf};
+  return CorruptPiece{stored.manifest.shard, stored.manifest.checkpoint, first_leaf + *leaf};
 }
 
 // Copies one of the shards that this rank gets, and checks every leaf of the copy.
@@ -108,22 +113,31 @@ std::string split_news(const Stored& stored, const Options& options, bool cuts_a
 
 }  // namespace
 
-nlohmann::json Engine::restore_request(Deadline deadline) const {
+nlohmann::json Engine::restore_request(Deadline deadline, bool follows_arrivals) const {
   return {{"type", "restore"},
+          {"follows_arrivals", follows_arrivals},
           {"timeout_ms", deadline.remaining_ms()},
           {"replication", options_.replication == ReplicationMode::device},
           {"takes_shards", takes_shards_}};
 }
 
 // Asks until all pieces that the agent sends are whole. Reports each damaged one, so that the agent does not send it
-// again.
-void Engine::ask_for_stored(nlohmann::json request, Deadline deadline) {
+// again. `early`, if there is one, loads pieces while they arrive.
+void Engine::ask_for_stored(nlohmann::json request, Deadline deadline, EarlyLoad* early) {
+  std::function<bool()> meanwhile;
+  if (early != nullptr) meanwhile = [early] { return early->step(); };
   stored_.reset();
   while (!stored_) {
-    const nlohmann::json again = restore_request(deadline);
+    const bool follows = early != nullptr && !deadline.passed();  // else each new fetch would put the end off
+    const nlohmann::json again = restore_request(deadline, follows);
     for (const auto& [key, value] : again.items())
       if (key != "type") request[key] = value;
-    Frame answer = link_.ask(request, again, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
+    Frame answer = link_.ask(request, again, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms), meanwhile);
+    if (follows && answer.body.contains("arriving")) {
+      early->follow(std::move(answer));
+      request = again;
+      continue;
+    }
     try {
       stored_ = take_stored(std::move(answer));
     } catch (const CorruptPiece& corrupt) {
@@ -132,8 +146,8 @@ void Engine::ask_for_stored(nlohmann::json request, Deadline deadline) {
   }
 }
 
-const Stored& Engine::stored(Deadline deadline) {
-  if (!stored_) ask_for_stored({{"type", "restore"}}, deadline);
+const Stored& Engine::stored(Deadline deadline, EarlyLoad* early) {
+  if (!stored_) ask_for_stored({{"type", "restore"}}, deadline, early);
   return *stored_;
 }
 
@@ -166,7 +180,7 @@ void Engine::load_taken(const std::string& shard, void* data, std::size_t size_b
 
 // Loads a piece, unless the tensors hold it. `is_expected`: they should, so people are told if they do not.
 std::optional<CorruptPiece> Engine::load_or_keep(const ShardState& shard, StoredPiece& stored, bool is_expected,
-                                                 device::Stream stream) {
+                                                 const EarlyLoad& early, device::Stream stream) {
   if (live_ == stored.manifest.checkpoint) {
     const auto leaf = device_->verify(plan_of(shard, stored), stored.manifest.leaves.data(), stream);
     if (!leaf) {
@@ -180,27 +194,30 @@ std::optional<CorruptPiece> Engine::load_or_keep(const ShardState& shard, Stored
                         "; its stored value is loaded. Find out whether the program changed the tensor in the halted "
                         "job, whether ranks that share the shard differ, or whether memory is faulty");
   }
-  return load_piece(*device_, shard, stored, stream);
+  return load_piece(*device_, shard, stored, early.leaves_loaded(stored.manifest), stream);
 }
 
-std::optional<CorruptPiece> Engine::load(device::Stream stream) {
+std::optional<CorruptPiece> Engine::load(const EarlyLoad& early, device::Stream stream) {
   const RankState& state = registry_.state();
   if (cuts_anew()) return std::nullopt;  // load_taken() has loaded it
   check_matches(*stored_, state);
   if (!stored_->found) return std::nullopt;
   for (StoredPiece& part : stored_->main)
-    if (auto corrupt = load_or_keep(state.main, part, !is_registered_anew_, stream)) return corrupt;
-  return load_or_keep(state.private_, *stored_->private_, false, stream);
+    if (auto corrupt = load_or_keep(state.main, part, !is_registered_anew_, early, stream)) return corrupt;
+  return load_or_keep(state.private_, *stored_->private_, false, early, stream);
 }
 
-// A new process has its first state in its tensors. This one has trained.
-void Engine::check_not_fresh() const {
-  if (!live_ || stored_->found) return;
+// A new process has its first state in its tensors. This one has trained, or has loaded a part of a checkpoint that was
+// lost before all of it was here.
+void Engine::check_not_fresh(const EarlyLoad& early) const {
+  if ((!live_ && !early.has_changed_tensors()) || stored_->found) return;
   throw Failure(
       CKPT_ERR_LOST,
-      "no checkpoint is stored that all ranks can get, so the job must begin anew. This process cannot take part, "
-      "because its tensors have been trained already. End this process and start all ranks again together (under "
-      "ckptrun: exit with status 75)");
+      std::string("no checkpoint is stored that all ranks can get, so the job must begin anew. This process cannot "
+                  "take part, because ") +
+          (live_ ? "its tensors have been trained already"
+                 : "a checkpoint was lost while it was being loaded into its tensors") +
+          ". End this process and start all ranks again together (under ckptrun: exit with status 75)");
 }
 
 // Runs before training has work on the GPU, because connecting the members waits for all of them and allocates memory.
@@ -236,10 +253,17 @@ ckpt_restored Engine::restore(device::Stream stream) {
     throw Failure(CKPT_ERR_INVALID, "restore() was called twice in this incarnation; call it once");
   device_->check_streams("restore()", {&stream, 1});
   const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
-  stored(deadline);
-  check_not_fresh();
+  EarlyLoad early(*device_, registry_.state());
+  // After a halt, the tensors may hold the checkpoint, so it is loaded only if they prove not to.
+  EarlyLoad* const follower = !live_ && device_->loads_leaves() ? &early : nullptr;
+  stored(deadline, follower);
+  check_not_fresh(early);
   const auto load_begin = Clock::now();
-  while (const auto corrupt = load(stream)) ask_for_stored(report_of(*corrupt), deadline);
+  while (const auto corrupt = load(early, stream)) {
+    early.forget();
+    ask_for_stored(report_of(*corrupt), deadline, follower);
+    check_not_fresh(early);
+  }
   const double load_ms = milliseconds_between(load_begin, Clock::now());
   use_gpu_comm(GpuComm::open(*device_, link_.session().control));
   link_.joined(stored_->incarnation);

@@ -48,6 +48,11 @@ class AutoDevice : public Device {
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override {
     return used_.load()->load(plan, from, stream);
   }
+  bool loads_leaves() const override { return used_.load()->loads_leaves(); }
+  std::optional<std::size_t> load_leaves(const Plan& plan, ConstPacked from, std::size_t first_leaf,
+                                         std::size_t last_leaf) override {
+    return used_.load()->load_leaves(plan, from, first_leaf, last_leaf);
+  }
   std::optional<std::size_t> verify(const Plan& plan, const std::uint64_t* digests, Stream stream) override {
     return used_.load()->verify(plan, digests, stream);
   }

@@ -191,6 +191,14 @@ class Device {
   // Failure.
   virtual std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) = 0;
 
+  // If loads_leaves(): does what load() does for the leaves [first_leaf, last_leaf) of the piece, on the calling
+  // thread. If a leaf does not match, the leaves before it are in the tensors, and the rest is undefined.
+  virtual bool loads_leaves() const { return false; }
+  virtual std::optional<std::size_t> load_leaves(const Plan& /*plan*/, ConstPacked /*from*/, std::size_t first_leaf,
+                                                 std::size_t /*last_leaf*/) {
+    return first_leaf;
+  }
+
   // If captures_late(): compares the tensors, where they are, with the digests of a piece's leaves, after the work that
   // is enqueued on `stream`. Returns the number of the first leaf that differs, or nothing if the tensors hold that
   // piece. Throws Failure.

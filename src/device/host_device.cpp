@@ -73,6 +73,11 @@ std::optional<std::size_t> HostDevice::load(const Plan& plan, ConstPacked from, 
   });
 }
 
+std::optional<std::size_t> HostDevice::load_leaves(const Plan& plan, ConstPacked from, std::size_t first_leaf,
+                                                   std::size_t last_leaf) {
+  return kernels::scatter_leaves(plan.targets(), plan.offsets(), from.data, first_leaf, last_leaf, from.digests);
+}
+
 std::optional<std::size_t> HostDevice::verify(const Plan& plan, const std::uint64_t* digests, Stream) {
   return find_bad(plan.leaves(), [&](std::size_t first, std::size_t last) {
     return kernels::verify_segments(plan.sources(), plan.offsets(), first, last, digests);

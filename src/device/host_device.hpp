@@ -25,6 +25,9 @@ class HostDevice : public Device {
   bool release(std::span<const Stream> streams, std::int64_t timeout_ms, Done done) override;
   void cancel() override { pool_.cancel(); }
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;
+  bool loads_leaves() const override { return true; }
+  std::optional<std::size_t> load_leaves(const Plan& plan, ConstPacked from, std::size_t first_leaf,
+                                         std::size_t last_leaf) override;
   std::optional<std::size_t> verify(const Plan& plan, const std::uint64_t* digests, Stream stream) override;
 
  private:

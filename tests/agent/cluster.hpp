@@ -2,6 +2,8 @@
 #pragma once
 
 #include <poll.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <map>
@@ -143,6 +145,16 @@ class Trainer {
   ckpt_status end_snapshot() { return ckpt_before_update(engine_, nullptr, 0); }
   ckpt_status wait_commit(std::int64_t iteration) {
     return ckpt_wait(engine_, iteration, CKPT_STAGE_COMMITTED, std::chrono::milliseconds(wait_limit).count());
+  }
+
+  // Whether the first weights are those of `iteration`. The kernel reads them, because a restore may be writing them.
+  bool holds_first(std::size_t floats, std::int64_t iteration) {
+    std::vector<float> found(floats);
+    const iovec here{found.data(), floats * sizeof(float)}, there{weights_.data(), floats * sizeof(float)};
+    if (::process_vm_readv(::getpid(), &here, 1, &there, 1, 0) != static_cast<ssize_t>(here.iov_len)) return false;
+    for (std::size_t i = 0; i < floats; ++i)
+      if (found[i] != weight(iteration, i)) return false;
+    return true;
   }
 
   // Whether every byte is what it was at `iteration`.

@@ -216,6 +216,59 @@ TEST_F(FetchSinkTest, OthersGetTheWholePieceToTheEnd) {
   EXPECT_EQ(served->ready_bytes(), piece.data.size());
 }
 
+TEST_F(FetchSinkTest, TheSlotSaysWhichPieceArrivesAndHowMuchOfItIsVerified) {
+  const Piece piece = make_piece("s", {1, 1}, 5 * leaf + 100);
+  const auto sink = sink_for(piece);
+  EXPECT_FALSE(segment_->slot(0).arrival());
+  ASSERT_TRUE(begin(*sink, piece));
+  const auto arrival = segment_->slot(0).arrival();
+  ASSERT_TRUE(arrival);
+  EXPECT_EQ(arrival->manifest, piece.manifest);
+  EXPECT_EQ(segment_->slot(0).arrived_bytes(), 0u);
+  land(*sink, piece, leaf, 2 * leaf);
+  land(*sink, piece, 0, leaf);
+  EXPECT_TRUE(testing::eventually([&] { return segment_->slot(0).arrived_bytes() == 3 * leaf; }));
+  land(*sink, piece, 3 * leaf, 2 * leaf + 100);
+  sink->ended(FetchEnd::complete);
+  EXPECT_EQ(result(), FetchResult::complete);
+  EXPECT_EQ(segment_->slot(0).arrived_bytes(), 5 * leaf + 100);
+  EXPECT_TRUE(segment_->slot(0).is_arriving(arrival->number)) << "who follows it may read it to the end";
+}
+
+TEST_F(FetchSinkTest, ADamagedLeafNeverCountsAsArrived) {
+  const Piece piece = make_piece("s", {1, 1}, 4 * leaf);
+  Piece damaged = piece;
+  damaged.data[leaf + 7] ^= std::byte{1};
+  const auto sink = sink_for(piece);
+  ASSERT_TRUE(begin(*sink, piece));
+  land(*sink, damaged, 0, leaf);
+  EXPECT_TRUE(testing::eventually([&] { return segment_->slot(0).arrived_bytes() == leaf; }));
+  land(*sink, damaged, leaf, 3 * leaf);
+  sink->ended(FetchEnd::complete);
+  EXPECT_EQ(result(), FetchResult::corrupt);
+  EXPECT_EQ(segment_->slot(0).arrived_bytes(), leaf);
+  EXPECT_FALSE(segment_->slot(0).arrival()) << "it will not become whole";
+}
+
+TEST_F(FetchSinkTest, WhatAFailedFetchHasLeftCountsAsArrivedForTheNextOne) {
+  const Piece piece = make_piece("s", {1, 1}, 4 * leaf);
+  const auto sink = sink_for(piece);
+  ASSERT_TRUE(begin(*sink, piece));
+  const auto before = segment_->slot(0).arrival();
+  land(*sink, piece, 0, 3 * leaf);
+  sink->ended(FetchEnd::peer_failed);
+  EXPECT_EQ(result(), FetchResult::failed);
+  EXPECT_FALSE(segment_->slot(0).is_arriving(before->number));
+
+  const auto next = sink_for(piece);
+  EXPECT_EQ(next->keep_verified(*sink->unfinished()), 3 * leaf);
+  ASSERT_TRUE(next->begin(arena::encode(piece.manifest), leaf));
+  EXPECT_EQ(segment_->slot(0).arrived_bytes(), 3 * leaf);
+  EXPECT_NE(segment_->slot(0).arrival()->number, before->number);
+  next->ended(FetchEnd::peer_failed);
+  EXPECT_EQ(result(), FetchResult::failed);
+}
+
 TEST_F(FetchSinkTest, AFailedFetchEndsWhenNobodyReadsItsSlot) {
   const Piece piece = make_piece("s", {1, 1}, 2 * leaf);
   const auto sink = sink_for(piece);

@@ -64,7 +64,10 @@ static_assert(offsetof(SlotHeader, seal) == 0 && offsetof(SlotHeader, checkpoint
               offsetof(SlotHeader, length_bytes) == 16 && offsetof(SlotHeader, root_digest) == 24 &&
               offsetof(SlotHeader, layout_bytes) == 32 && offsetof(SlotHeader, layout_hash) == 40 &&
               offsetof(SlotHeader, world_size) == 48 && offsetof(SlotHeader, dropped) == 64 &&
-              offsetof(SlotHeader, record_seal) == 128 && offsetof(SlotHeader, record_bytes) == 136);
+              offsetof(SlotHeader, record_seal) == 128 && offsetof(SlotHeader, record_bytes) == 136 &&
+              offsetof(SlotHeader, arrival) == 192 && offsetof(SlotHeader, arrived_bytes) == 200 &&
+              offsetof(SlotHeader, arrival_doorbell) == 208);
+static_assert(segment_format_version == 6);
 
 std::string text_of(std::uint64_t magic) {
   char text[sizeof(magic)];

@@ -111,6 +111,7 @@ class EngineTest : public testing::Test {
                          {"agent", "attach"},
                          {"arena_dir", directory_.path()},
                          {"restore_timeout_ms", "5000"}};
+    for (const auto& option : more) std::erase_if(pairs, [&](const auto& pair) { return pair.first == option.first; });
     pairs.insert(pairs.end(), more.begin(), more.end());
     return parse_options(Reader::engine, pairs, nullptr);
   }

@@ -33,6 +33,7 @@ class FakeAgent {
   }
   ~FakeAgent() {
     let_reserve();
+    let_restore();
     const std::uint64_t one = 1;
     if (::write(stop_.get(), &one, sizeof(one)) != sizeof(one)) std::abort();
     thread_.join();
@@ -134,6 +135,91 @@ class FakeAgent {
         if (!segment.slot(i).checkpoint())
           segment.writable_slot(i).seal(arena::SealedFields{.checkpoint = CheckpointId(1, 900).word()});
   }
+  // ---- A piece that arrives while a rank restores ----
+
+  // A stored piece that comes to its slot once more. The test's thread uses it while requests to restore are held.
+  class Arriving {
+   public:
+    Arriving(arena::Segment& segment, std::uint32_t slot, Piece piece)
+        : fd_(segment.fd()), index_(slot), slot_(segment.writable_slot(slot)), piece_(std::move(piece)) {}
+    void begin() {
+      slot_.begin();
+      std::fill_n(slot_.data(), piece_.bytes.size(), std::byte{0});
+      written_ = 0;
+      slot_.announce(piece_.manifest);
+      slot_.ring_arrival();
+    }
+    void write(std::size_t size_bytes) {
+      std::copy_n(piece_.bytes.begin() + written_, size_bytes - written_, slot_.data() + written_);
+      written_ = size_bytes;
+    }
+    // Its first bytes have arrived.
+    void land(std::size_t size_bytes) {
+      write(size_bytes);
+      slot_.arrived(size_bytes);
+      slot_.ring_arrival();
+    }
+    void damage(std::size_t offset_bytes) { slot_.data()[offset_bytes] ^= std::byte{1}; }
+    void fail() {
+      slot_.withdraw();
+      slot_.ring_arrival();
+    }
+    void seal() {
+      slot_.arrived(piece_.bytes.size());
+      slot_.seal(piece_.manifest);
+      slot_.ring_arrival();
+    }
+    const Piece& piece() const { return piece_; }
+    Json entry(std::size_t fd) const {
+      const std::string& shard = piece_.manifest.shard;
+      return {{"fd", fd},
+              {"slot", index_},
+              {"checkpoint", piece_.manifest.checkpoint.word()},
+              {"private", shard.ends_with("private")}};
+    }
+    int fd() const { return fd_; }
+
+   private:
+    int fd_;
+    std::uint32_t index_;
+    arena::WritableSlot slot_;
+    Piece piece_;
+    std::size_t written_ = 0;
+  };
+  // Takes the piece out of its slot, and tells the next rank that asks to restore that it is arriving. Further requests
+  // to restore stay unanswered until let_restore().
+  Arriving& arrive(const std::string& shard, CheckpointId checkpoint) {
+    auto found = piece(shard, checkpoint);
+    const std::lock_guard lock(mutex_);
+    const Place place = find(shard, checkpoint);
+    Arriving& arriving = arriving_.emplace_back(*place.segment, place.slot, std::move(*found));
+    arriving.begin();
+    tells_arrivals_ = holds_restore_ = true;
+    restores_ = 0;
+    return arriving;
+  }
+  // Returns once such a request is held.
+  void await_held_restore() const {
+    for (int asked = restores_; asked < 2; asked = restores_) restores_.wait(asked);
+  }
+  void let_restore() {
+    holds_restore_ = false;
+    holds_restore_.notify_all();
+  }
+  // Answers the request that is held by saying once more what is arriving.
+  void tell_arrivals() {
+    tells_arrivals_ = true;
+    let_restore();
+  }
+
+  // Ends while a request to restore is held. The engine finds the next agent.
+  void die() {
+    dies_ = true;
+    let_restore();
+  }
+  // Answers from now on that nothing is stored.
+  void lose_everything() { has_lost_everything_ = true; }
+
   // Closes all connections; new ones are accepted.
   void hang_up() {
     const std::uint64_t one = 1;
@@ -172,17 +258,22 @@ class FakeAgent {
       if (entries[1].revents != 0 && ::read(hang_up_.get(), &count, sizeof(count)) == sizeof(count)) clients.clear();
       if (auto client = listener_.accept()) clients.push_back(std::move(*client));
       for (auto client = clients.begin(); client != clients.end();) {
+        bool is_gone = false;
         while (auto frame = client->try_receive()) {
           const std::lock_guard lock(mutex_);
           std::vector<int> fds;
           const Json answer = handle(frame->body, fds);
+          if (dies_.exchange(false)) {
+            is_gone = true;
+            break;
+          }
           try {
             client->send(answer, fds, Deadline::in_ms(5000));
           } catch (const Failure&) {
             break;  // it did not wait for the answer
           }
         }
-        client = client->closed() ? clients.erase(client) : std::next(client);
+        client = is_gone || client->closed() ? clients.erase(client) : std::next(client);
       }
     }
   }
@@ -206,7 +297,7 @@ class FakeAgent {
         reserve(slot.at("shard"), slot.at("bytes"), slot.at("layout_bytes"), fds);
       if (control_->grant().sequence == control_->used_grant()) grant();
     } else if (type == "restore") {
-      answer = stored(fds);
+      answer = restore(request, fds);
     } else if (type == "bye") {
       last_bye_ = request;
     } else if (type == "trouble") {
@@ -217,6 +308,20 @@ class FakeAgent {
       answer = stored(fds);
     }
     if (const auto given = answers_.find(type); given != answers_.end()) answer.update(given->second);
+    return answer;
+  }
+
+  Json restore(const Json& request, std::vector<int>& fds) {
+    ++restores_;
+    restores_.notify_all();
+    if (!tells_arrivals_) holds_restore_.wait(true);
+    if (!tells_arrivals_.exchange(false) || !request.at("follows_arrivals").get<bool>()) return stored(fds);
+    holds_restore_ = true;
+    Json answer = {{"status", 0}};
+    for (const Arriving& arriving : arriving_) {
+      answer["arriving"].push_back(arriving.entry(fds.size()));
+      fds.push_back(arriving.fd());
+    }
     return answer;
   }
 
@@ -256,7 +361,7 @@ class FakeAgent {
     CheckpointId newest;
     const auto names = shards();
     for (auto& segment : segments_)
-      for (std::uint32_t i = 0; i < segment.slots(); ++i) {
+      for (std::uint32_t i = 0; i < segment.slots() && !has_lost_everything_; ++i) {
         const CheckpointId checkpoint = segment.slot(i).checkpoint();
         if (checkpoint > newest && std::all_of(names.begin(), names.end(), [&](const std::string& name) {
               return find(name, checkpoint).segment != nullptr;
@@ -292,6 +397,9 @@ class FakeAgent {
   std::atomic<int> hellos_{0};
   std::atomic<int> reserves_{0};
   std::atomic<bool> holds_reserve_{false};
+  std::atomic<bool> holds_restore_{false}, tells_arrivals_{false}, dies_{false}, has_lost_everything_{false};
+  std::atomic<int> restores_{0};
+  std::list<Arriving> arriving_;
   std::uint64_t incarnation_ = 0;
   core::Share share_;
   Json last_hello_, last_reserve_, last_bye_, last_trouble_;

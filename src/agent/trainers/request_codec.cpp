@@ -129,7 +129,8 @@ Asker bye_request(const json& request) {
 }
 
 RestoreRequest restore_request(const json& request) {
-  return {timeout_ms(request), flag(request, "replication"), flag(request, "takes_shards")};
+  return {timeout_ms(request), flag(request, "replication"), flag(request, "takes_shards"),
+          flag(request, "follows_arrivals")};
 }
 
 std::string restored_request(const json& request) { return sentence(request, "no_replication"); }

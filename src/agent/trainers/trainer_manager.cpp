@@ -1,10 +1,10 @@
 #include "agent/trainers/trainer_manager.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "agent/trainers/restore_reply.hpp"
 #include "base/same_file.hpp"
 
 namespace ckpt::agent {
@@ -15,22 +15,6 @@ using core::SlotRef;
 using nlohmann::json;
 
 Reply refusal(ckpt_status status, std::string message) { return {status, std::move(message), json::object(), {}}; }
-
-UniqueFd duplicate(int fd) {
-  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy) throw_errno(CKPT_ERR_SYSTEM, "cannot duplicate a file descriptor for a trainer");
-  return copy;
-}
-
-// A trainer may write only to segments of which it is the writer, and so pin them for its GPU. All others it can only
-// read.
-UniqueFd descriptor_for(Rank rank, const arena::Segment& segment) {
-  if (segment.spec().kind == arena::SegmentKind::local && segment.spec().rank == rank) return duplicate(segment.fd());
-  // Opens it through the descriptor, because the file may have lost its name.
-  UniqueFd fd(::open(("/proc/self/fd/" + std::to_string(segment.fd())).c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + segment.path() + " for a trainer");
-  return fd;
-}
 
 std::string control_path(const std::string& directory, Rank rank) {
   return directory + "/rank-" + std::to_string(rank) + ".control";
@@ -75,6 +59,7 @@ void TrainerManager::hello(const core::TrainerHello& hello, std::int64_t pid, co
       auto port = std::make_unique<RankPort>(hello, std::move(control), outstanding,
                                              [this, asker] { deps_.queue.post([this, asker] { look(asker); }); });
       known = port.get();
+      arrivals_.forget(hello.rank);
       trainers_[hello.rank] = {std::move(port), pid};
       deps_.scheduler.add(hello.rank, known->shared_control());
       watch_.add(hello.rank, pid, known->shared_control(), hello.incarnation);
@@ -111,6 +96,7 @@ void TrainerManager::exited(Asker asker, bool died) {
     deps_.scheduler.remove(asker.rank);
     restores_.erase(asker.rank);
     served_.erase(asker.rank);
+    arrivals_.forget(asker.rank);
     deps_.replications.gone(asker.rank);
   } else if (port_of(asker.rank) == nullptr) {
     if (const auto granted = granted_.find(asker.rank); granted != granted_.end())
@@ -127,14 +113,48 @@ void TrainerManager::restore(Asker asker, const RestoreRequest& request, const R
   if (refuse_unknown(asker, respond)) return;
   trainers_.at(asker.rank).wants_gpu_replication = request.wants_gpu_replication;
   trainers_.at(asker.rank).takes_shards = request.takes_shards;
+  trainers_.at(asker.rank).follows_arrivals = request.follows_arrivals;
   await_restore(asker.rank, request.timeout_ms, respond);
 }
 
 void TrainerManager::await_restore(Rank rank, std::int64_t timeout_ms, const Respond& respond) {
   watch_.joined(rank, 0);
-  restores_.insert_or_assign(rank, PendingRestore{respond, Deadline::in_ms(timeout_ms), Clock::now()});
-  const Trainer& trainer = trainers_.at(rank);
+  restores_.insert_or_assign(rank, PendingRestore{respond, Deadline::in_ms(timeout_ms)});
+  Trainer& trainer = trainers_.at(rank);
+  if (!trainer.asked_at) trainer.asked_at = Clock::now();
   deps_.core.handle(core::RestoreAsked{rank, trainer.wants_gpu_replication, trainer.takes_shards});
+  tell_arrivals(rank);
+}
+
+void TrainerManager::no_longer_waits(Rank rank) {
+  trainers_.at(rank).asked_at.reset();
+  arrivals_.forget(rank);
+}
+
+void TrainerManager::fetch_began(const core::StartFetch& fetch) {
+  arrivals_.began(fetch.slot, {fetch.fetch, fetch.piece.checkpoint});
+  tell_arrivals();
+}
+
+void TrainerManager::tell_arrivals() {
+  std::vector<Rank> waiting;
+  for (const auto& [rank, pending] : restores_) waiting.push_back(rank);
+  for (const Rank rank : waiting) tell_arrivals(rank);
+}
+
+// Answers a rank that waits for its state, if a piece of it is on its way and the rank does not know. The rank then
+// asks again at once.
+void TrainerManager::tell_arrivals(Rank rank) {
+  const auto trainer = trainers_.find(rank);
+  if (trainer == trainers_.end() || !trainer->second.follows_arrivals || !restores_.contains(rank)) return;
+  const auto news = arrivals_.tell(rank, deps_.node.awaited_slots(rank));
+  if (news.empty()) return;
+  try {
+    Reply reply = arrivals_reply(rank, trainer->second.port->hello().main_shard, news, deps_.segments);
+    take_pending(rank)->respond(std::move(reply));
+  } catch (const Failure& failure) {
+    deps_.event_log.note(failure.what());  // the rank gets its state once all of it is here
+  }
 }
 
 void TrainerManager::restored(Asker asker, const std::string& no_replication, const Respond& respond) {
@@ -343,8 +363,10 @@ void TrainerManager::carry_out(const core::RestoreReady& ready) {
   const auto pending = take_pending(ready.rank);
   if (!pending) return;
   try {
-    Reply reply = restore_reply(ready);
-    reply.fields["fetch_ms"] = milliseconds_between(pending->asked_at, Clock::now());
+    Reply reply = restore_reply(ready, deps_.index);
+    reply.fields["fetch_ms"] =
+        milliseconds_between(trainers_.at(ready.rank).asked_at.value_or(Clock::now()), Clock::now());
+    no_longer_waits(ready.rank);
     add_receive_buffer(ready.rank, reply);
     served_.insert_or_assign(ready.rank, ready);
     trainers_.at(ready.rank).progress_at = Clock::now();
@@ -370,39 +392,6 @@ void TrainerManager::add_receive_buffer(Rank rank, Reply& reply) {
   }
 }
 
-Reply TrainerManager::restore_reply(const core::RestoreReady& ready) {
-  Reply reply;
-  reply.message = ready.decision.text;
-  reply.fields = {{"found", ready.decision.verdict == core::Verdict::restore},
-                  {"behind", ready.decision.behind},
-                  {"status_unknown", ready.decision.status_unknown},
-                  {"incarnation", ready.incarnation},
-                  {"is_replicated", ready.is_replicated},
-                  {"share", {{"first", ready.share.first}, {"of", ready.share.of}, {"stored", ready.share.stored}}},
-                  {"iteration", -1}};
-  if (ready.decision.verdict != core::Verdict::restore) return reply;
-  reply.fields["iteration"] = ready.decision.checkpoint.iteration();
-  const auto add = [&](const core::RestoreSource& source) {
-    const Pin piece = deps_.index.find(source.slot);
-    if (piece == nullptr)
-      throw Failure(CKPT_ERR_INTERNAL,
-                    "a piece to restore is not in the slot that the core names: this is a bug in ckptengine; report it "
-                    "with the agent's log");
-    json entry = {{"fd", reply.fds.size()},
-                  {"slot", source.slot.slot},
-                  {"tier", static_cast<int>(source.tier)},
-                  {"bytes", piece->manifest().length_bytes}};
-    reply.fds.push_back(descriptor_for(ready.rank, piece->segment()));
-    return entry;
-  };
-  reply.fields["main"] = json::array();
-  for (const core::RestoreSource& part : ready.main) reply.fields["main"].push_back(add(part));
-  reply.fields["private"] = add(ready.private_);
-  if (ready.main.empty()) reply.fields["taken"] = json::array();
-  for (const core::RestoreSource& piece : ready.taken) reply.fields["taken"].push_back(add(piece));
-  return reply;
-}
-
 void TrainerManager::carry_out(const core::RestoreFailed& failed) {
   const auto pending = take_pending(failed.rank);
   if (!pending) return;
@@ -419,6 +408,7 @@ void TrainerManager::carry_out(const core::RestoreFailed& failed) {
     }
     return CKPT_ERR_INTERNAL;
   };
+  no_longer_waits(failed.rank);
   pending->respond(refusal(status(), failed.text));
 }
 
@@ -433,6 +423,7 @@ void TrainerManager::notify(const arena::HealthNews& news) {
 void TrainerManager::tick() {
   deps_.scheduler.listen();
   watch_ranks();
+  tell_arrivals();  // a rank may have been admitted after the fetch began
 }
 
 void TrainerManager::watch_ranks() {
@@ -452,6 +443,7 @@ void TrainerManager::end_overdue_restores(const std::string& why) {
     }
     it->second.respond(
         refusal(CKPT_ERR_TIMEOUT, "the restore of rank " + std::to_string(it->first) + " did not end in time: " + why));
+    no_longer_waits(it->first);
     it = restores_.erase(it);
   }
 }

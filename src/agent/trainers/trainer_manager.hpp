@@ -13,6 +13,7 @@
 #include "agent/pieces/segments.hpp"
 #include "agent/scheduler.hpp"
 #include "agent/space_forecast.hpp"
+#include "agent/trainers/arrivals.hpp"
 #include "agent/trainers/rank_port.hpp"
 #include "agent/trainers/rank_reader.hpp"
 #include "agent/trainers/trainer_requests.hpp"
@@ -37,6 +38,7 @@ class TrainerManager {
     LocalPieces& pieces;
     const SpaceForecast& space;
     core::RankWatch::Limits limits;
+    const core::Node& node;
   };
   // `granted`: grants that living trainers may be using, by rank.
   TrainerManager(Dependencies dependencies, std::map<core::Rank, OpenGrant> granted);
@@ -49,6 +51,10 @@ class TrainerManager {
   void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, const Respond& respond);
   void reserve(Asker asker, const ReserveRequest& request, const Respond& respond);
   void trouble(Asker asker, const std::string& text, const Respond& respond);
+
+  // A fetch writes to its slot from now on. Ranks that wait for its piece may follow it.
+  void fetch_began(const core::StartFetch& fetch);
+  void fetch_ended(std::uint64_t fetch) { arrivals_.ended(fetch); }
 
   // ---- Effects ----
   void carry_out(const core::GrantSlots& grant);
@@ -82,6 +88,8 @@ class TrainerManager {
     std::string shortage = {};  // what its GPU lacks memory for, as it reported for people; "" if nothing
     bool wants_gpu_replication = false;
     bool takes_shards = false;
+    bool follows_arrivals = false;
+    std::optional<Clock::time_point> asked_at = {};  // since when it waits for its state
     std::uint8_t failed = 0;         // ckpt_status of its newest failed snapshot; 0: none failed since its last capture
     std::string slots_refused = {};  // why the agent could not add a slot that its captures need; otherwise ""
   };
@@ -94,7 +102,6 @@ class TrainerManager {
   struct PendingRestore {
     Respond respond;
     Deadline deadline;
-    Clock::time_point asked_at;
   };
 
   RankPort* port_of(Asker asker);
@@ -110,7 +117,9 @@ class TrainerManager {
   std::optional<PendingRestore> take_pending(core::Rank rank);
   const core::SlotRef* served_slot(core::Rank rank, const std::string& shard) const;
   void add_receive_buffer(core::Rank rank, Reply& reply);
-  Reply restore_reply(const core::RestoreReady& ready);
+  void no_longer_waits(core::Rank rank);
+  void tell_arrivals();
+  void tell_arrivals(core::Rank rank);
 
   const Dependencies deps_;
   std::map<core::Rank, OpenGrant> granted_;
@@ -118,6 +127,7 @@ class TrainerManager {
   RankReader watch_;
   std::map<core::Rank, PendingRestore> restores_;
   std::map<core::Rank, core::RestoreReady> served_;  // see served()
+  Arrivals arrivals_;
 };
 
 }  // namespace ckpt::agent

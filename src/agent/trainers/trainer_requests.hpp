@@ -46,7 +46,8 @@ struct ReserveRequest {
 struct RestoreRequest {
   std::int64_t timeout_ms = 0;
   bool wants_gpu_replication = false;
-  bool takes_shards = false;  // it can take over shards that other ranks captured
+  bool takes_shards = false;      // it can take over shards that other ranks captured
+  bool follows_arrivals = false;  // it wants to know of pieces that are still arriving
 };
 
 // Reports a damaged piece among those to restore, and asks for a whole one.
@@ -68,7 +69,8 @@ class TrainerRequests {
   // engine, and no other trainer has claimed the rank yet.
   virtual void exited(Asker asker, bool died) = 0;
   // The rank asks for its state. The answer comes when its pieces are in this node's memory, when the restore has
-  // failed, or after request.timeout_ms.
+  // failed, or after request.timeout_ms. With request.follows_arrivals, an answer also comes when a piece begins to
+  // arrive of which the rank does not know. Then it asks again.
   virtual void restore(Asker asker, const RestoreRequest& request, Respond respond) = 0;
   // The rank has read its state. `no_replication`: why the trainer cannot take part in GPU replication after all. "" if
   // it can, or did not ask.

@@ -9,11 +9,16 @@
 namespace ckpt::agent {
 
 FetchDestination::FetchDestination(std::shared_ptr<arena::Segment> segment, std::uint8_t slot, core::PieceInfo piece)
-    : segment_(std::move(segment)), slot_(segment_->writable_slot(slot)), piece_(std::move(piece)) {}
+    : segment_(std::move(segment)), slot_(segment_->writable_slot(slot)), piece_(std::move(piece)) {
+  fail();
+}
 
 bool FetchDestination::begin(const arena::Manifest& manifest) {
   try {
-    return piece_info(manifest) == piece_ && begin_unknown(manifest.layout.size());
+    if (!(piece_info(manifest) == piece_) || !begin_unknown(manifest.layout.size())) return false;
+    slot_.announce(manifest);
+    slot_.ring_arrival();
+    return true;
   } catch (const Failure&) {
     return false;
   }
@@ -40,6 +45,18 @@ bool FetchDestination::begin_unknown(std::uint64_t layout_bytes) {
   slot_.begin();
   slot_.drop(CheckpointId());  // this checkpoint may have been dropped from here before
   return true;
+}
+
+void FetchDestination::fail() {
+  if (!is_whole_file()) return;
+  slot_.withdraw();
+  slot_.ring_arrival();
+}
+
+void FetchDestination::seal(const arena::Manifest& manifest) {
+  slot_.seal(manifest);
+  slot_.arrived(manifest.length_bytes);
+  slot_.ring_arrival();
 }
 
 bool FetchDestination::verify(const arena::Manifest& manifest, std::size_t first_leaf, std::size_t last_leaf) {

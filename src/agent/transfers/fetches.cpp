@@ -56,7 +56,8 @@ void Fetches::transfer(std::uint64_t id, const std::optional<Failure>& failure) 
   const FetchRequest request = request_for(fetch, segment);
   for (const auto& source : sources_) {
     fetch.running = source->start(request);
-    if (fetch.running != nullptr) return;
+    if (fetch.running == nullptr) continue;
+    return callbacks_.began(request.order);
   }
   end(id, failed());
 }

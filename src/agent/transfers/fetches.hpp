@@ -24,12 +24,14 @@ struct TransferCounters {
 
 class Fetches {
  public:
-  // What Fetches calls, on the core thread. `ended`: a fetch has ended; if it is complete, the piece is in the index
-  // already. `notice`: a sentence for people. `damaged`: see FetchRequest.
+  // What Fetches calls, on the core thread. `began`: a source writes to the fetch's slot from now on. `ended`: a fetch
+  // has ended; if it is complete, the piece is in the index already. `notice`: a sentence for people. `damaged`: see
+  // FetchRequest.
   struct Callbacks {
     std::function<void(core::FetchEnded ended)> ended;
     std::function<void(const std::string& text)> notice;
     std::function<void(const PieceRef& piece, CheckpointId checkpoint, bool is_wrong)> damaged;
+    std::function<void(const core::StartFetch& fetch)> began;
   };
 
   // Both references outlive this object.

@@ -168,7 +168,9 @@ std::optional<std::span<std::byte>> FetchSink::begin(std::span<const std::byte> 
     length_bytes_ = manifest_.length_bytes;
     verified_.assign(manifest_.leaves.size(), false);
     std::fill_n(verified_.begin(), kept_leaves_, true);
+    destination_.arrived(kept_bytes_);
   }
+  destination_.ring();
   return std::span(destination_.data() + kept_bytes_, data_bytes);
 }
 
@@ -211,6 +213,7 @@ void FetchSink::verify(std::size_t first_leaf, std::size_t last_leaf) {
     if (good) note_verified(first_leaf, last_leaf);
     --verifying_;
   }
+  destination_.ring();
   finish_if_over();
 }
 
@@ -218,6 +221,11 @@ void FetchSink::note_verified(std::size_t first_leaf, std::size_t last_leaf) {
   std::fill(verified_.begin() + static_cast<std::ptrdiff_t>(first_leaf),
             verified_.begin() + static_cast<std::ptrdiff_t>(last_leaf), true);
   while (verified_leaves_ < verified_.size() && verified_[verified_leaves_]) ++verified_leaves_;
+  destination_.arrived(verified_bytes());
+}
+
+std::size_t FetchSink::verified_bytes() const {
+  return std::min<std::size_t>(verified_leaves_ * kernels::leaf_size_bytes, length_bytes_);
 }
 
 std::optional<net::ServedPiece> FetchSink::serve() {
@@ -243,7 +251,7 @@ void FetchSink::stop_reading() {
 std::optional<std::size_t> FetchSink::ready_bytes() const {
   const std::lock_guard lock(mutex_);
   if (has_failed()) return std::nullopt;
-  return std::min<std::size_t>(verified_leaves_ * kernels::leaf_size_bytes, length_bytes_);
+  return verified_bytes();
 }
 
 void FetchSink::keep(Pin piece) {
@@ -287,7 +295,10 @@ void FetchSink::finish_if_over() {
     else if (*end_ == net::FetchEnd::complete && !cancelled_)
       result = FetchResult::complete;
   }
-  if (result != FetchResult::complete) return done_(result, std::nullopt);
+  if (result != FetchResult::complete) {
+    destination_.fail();
+    return done_(result, std::nullopt);
+  }
   destination_.seal(manifest_);
   done_(result, std::move(manifest_));
 }

@@ -143,6 +143,7 @@ class FetchSink : public net::Sink, public RunningFetch, public std::enable_shar
   void finish_if_over();
   void note_verified(std::size_t first_leaf, std::size_t last_leaf);
   std::optional<std::size_t> ready_bytes() const;
+  std::size_t verified_bytes() const;
   void stop_reading();
   // The slot will not have the whole piece.
   bool has_failed() const { return corrupt_ || cancelled_ || (end_ && *end_ != net::FetchEnd::complete); }

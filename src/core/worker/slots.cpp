@@ -54,10 +54,11 @@ const SlotRef* SlotTable::find_whole(const std::string& shard, CheckpointId chec
   return found == nullptr ? nullptr : &found->first;
 }
 
-bool SlotTable::is_filling(const std::string& shard, CheckpointId checkpoint) const {
-  return first_of(shard, [&](const Entry& entry) {
-           return entry.second.state == SlotState::filling && entry.second.piece.checkpoint == checkpoint;
-         }) != nullptr;
+const SlotRef* SlotTable::find_filling(const std::string& shard, CheckpointId checkpoint) const {
+  const Entry* found = first_of(shard, [&](const Entry& entry) {
+    return entry.second.state == SlotState::filling && entry.second.piece.checkpoint == checkpoint;
+  });
+  return found == nullptr ? nullptr : &found->first;
 }
 
 void SlotTable::grant(const SlotRef& ref) { move(ref, SlotState::free, SlotState::granted); }

@@ -37,7 +37,10 @@ class SlotTable {
   const Slot& at(const SlotRef& ref) const;
   std::optional<SlotRef> find_free(Rank rank, const std::string& shard) const;
   const SlotRef* find_whole(const std::string& shard, CheckpointId checkpoint) const;
-  bool is_filling(const std::string& shard, CheckpointId checkpoint) const;
+  const SlotRef* find_filling(const std::string& shard, CheckpointId checkpoint) const;
+  bool is_filling(const std::string& shard, CheckpointId checkpoint) const {
+    return find_filling(shard, checkpoint) != nullptr;
+  }
 
   void grant(const SlotRef& ref);
   void take_back(const SlotRef& ref);  // from a dead writer

@@ -239,6 +239,23 @@ std::optional<std::vector<RestoreSource>> Worker::find_sources(const std::vector
   return sources;
 }
 
+std::vector<SlotRef> Worker::awaited_slots(Rank rank) const {
+  std::vector<SlotRef> awaited;
+  const auto found = trainers_.find(rank);
+  if (found == trainers_.end() || directive_.decision.verdict != Verdict::restore) return awaited;
+  const Trainer& trainer = found->second;
+  // While storage is read, the checkpoint may still prove damaged.
+  if (!trainer.asked || !is_member(trainer) || !is_admitted(trainer) || directive_.reading_storage) return awaited;
+  if (!trainer.takes.empty()) return awaited;
+  auto pieces = main_pieces(trainer);
+  for (std::string& piece : private_pieces(trainer)) pieces.push_back(std::move(piece));
+  for (const std::string& piece : pieces) {
+    const SlotRef* slot = slots_.find_filling(piece, directive_.decision.checkpoint);
+    if (slot != nullptr) awaited.push_back(*slot);
+  }
+  return awaited;
+}
+
 // The pieces of main shards that the trainer restores. If it takes over shards: all of their pieces but the first one.
 std::vector<std::string> Worker::main_pieces(const Trainer& trainer) const {
   if (trainer.takes.empty()) return parts_of(trainer.hello.main_shard, parts_stored(trainer.hello.main_shard));
