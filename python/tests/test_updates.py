@@ -70,6 +70,19 @@ def test_amsgrad_has_a_third_moment():
     assert given[0]["decoupled_weight_decay"] is False
 
 
+def test_names_are_looked_up_once_while_tensors_are_the_same():
+    case, identities = Case(torch.optim.AdamW, fused=True, amsgrad=True), object()
+    shown = {found.name: show(found.name, found.tensor, found.capture) for found in case.inventory.gather()}
+    for k in range(2):
+        case.optimizer.state[case.model[0].weight]["step"].fill_(k)
+        case.updates.give("", case.optimizer, shown, identities)
+        shown = {}
+    assert [gradient["step"] for gradient in case.engine.given[::4]] == [1, 2]
+    case.optimizer.param_groups[0]["amsgrad"] = False
+    case.updates.give("", case.optimizer, shown, identities)
+    assert len(case.engine.given) == 8, "names are asked for again, and nothing is shown"
+
+
 def test_sgd_has_a_momentum_and_no_number_of_the_step():
     settings = {"momentum": 0.5, "dampening": 0.25, "weight_decay": 0.125, "maximize": True}
     first = Case(torch.optim.SGD, lr=0.5, **settings).give()[0]

@@ -37,7 +37,9 @@ class Updates:
         self._told: set[str] = set()
         # By optimizer: names of its parameters as the inventory gives them, and as they are captured.
         self._names: dict[str, tuple[dict[Tensor, str], dict[Tensor, str]]] = {}
-        self._known: Any = None  # the identities for which `_names` is right
+        # By parameter and number of moments: the names of its tensors that were found to be right.
+        self._registered: dict[tuple[Tensor, int], dict[str, str]] = {}
+        self._known: Any = None  # the identities for which both are right
 
     def give(
         self,
@@ -55,7 +57,7 @@ class Updates:
         if not self._engine.wants_gradients():
             return
         if identities is None or identities is not self._known:
-            self._names, self._known = {}, identities
+            self._names, self._registered, self._known = {}, {}, identities
         if key not in self._names:
             self._names[key] = self._inventory.parameter_names(key), self._inventory.captured_names(key)
         try:
@@ -91,6 +93,28 @@ class Updates:
     def _gradient(
         self, key: str, parameter: Tensor, state: Mapping, moments: Mapping[str, str], shown: Mapping[str, Shown]
     ) -> dict[str, Any]:
+        registered = self._registered.get((parameter, len(moments)))
+        if registered is None:
+            registered = self._names_of(key, parameter, state, moments, shown)
+            self._registered[parameter, len(moments)] = registered
+        gradient = local(parameter.grad)
+        if gradient.layout is not torch.strided or not gradient.is_contiguous():
+            raise NotRepeatable(f"the gradient of {self._names[key][0][parameter]} is not contiguous")
+        if gradient.dtype is not torch.float32:
+            raise NotRepeatable(f"the gradient of {self._names[key][0][parameter]} is {gradient.dtype}, not float32")
+        given: dict[str, Any] = {
+            "data": gradient.data_ptr(),
+            "elements": gradient.numel(),
+            "memory": Memory.DEVICE if gradient.is_cuda else Memory.HOST,
+        }
+        if "step" in state and "step_count" not in registered:
+            given["step"] = float(state["step"]) + 1
+        return registered | given
+
+    def _names_of(
+        self, key: str, parameter: Tensor, state: Mapping, moments: Mapping[str, str], shown: Mapping[str, Shown]
+    ) -> dict[str, str]:
+        """Checks the tensors of the parameter, and returns their names."""
         names, captured = self._names[key]
         name = names[parameter]
         if any(state.get(kind) is None for kind in moments.values()):
@@ -99,46 +123,26 @@ class Updates:
             of: self._inventory.state_name(key, kind, name) for of, kind in moments.items()
         }
         tensors = {"parameter": parameter} | {of: state[kind] for of, kind in moments.items()}
-        gradient = local(parameter.grad)
         for of, tensor in tensors.items():
             there = shown.get(registered[of])
             mine = local(tensor)
             if there is None or there.memory.data_ptr() != mine.data_ptr():
                 raise NotRepeatable(f"tensor {registered[of]} is tied or not contiguous, so it is captured elsewhere")
-            if mine.dtype is not torch.float32 or mine.numel() != gradient.numel():
+            if mine.dtype is not torch.float32 or mine.numel() != local(parameter).numel():
                 raise NotRepeatable(f"parameters and moments must be float32, but {registered[of]} is {mine.dtype}")
-        if gradient.layout is not torch.strided or not gradient.is_contiguous():
-            raise NotRepeatable(f"the gradient of {name} is not contiguous")
-        if gradient.dtype is not torch.float32:
-            raise NotRepeatable(f"the gradient of {name} is {gradient.dtype}, not float32")
-        return (
-            registered
-            | self._number_of_step(key, name, state, shown)
-            | {
-                "data": gradient.data_ptr(),
-                "elements": gradient.numel(),
-                "memory": Memory.DEVICE if gradient.is_cuda else Memory.HOST,
-            }
-        )
-
-    def _number_of_step(self, key: str, name: str, state: Mapping, shown: Mapping[str, Shown]) -> dict[str, Any]:
-        """To read it from the GPU would wait for the GPU. There, its name is enough."""
-        if "step" not in state:
-            return {}  # of SGD
-        step = state["step"]
-        if not (isinstance(step, Tensor) and step.is_cuda):
-            return {"step": float(step) + 1}
-        registered = self._inventory.state_name(key, "step", name)
-        if registered not in shown or step.dtype is not torch.float32:
-            raise NotRepeatable(f"the number of steps of parameter {name} is not a float32 of its own")
-        return {"step_count": registered}
+        step = state.get("step")
+        if isinstance(step, Tensor) and step.is_cuda:  # to read it would wait for the GPU; its name is enough
+            registered["step_count"] = self._inventory.state_name(key, "step", name)
+            if registered["step_count"] not in shown or step.dtype is not torch.float32:
+                raise NotRepeatable(f"the number of steps of parameter {name} is not a float32 of its own")
+        return registered
 
 
 def _is_skipped(optimizer: Any) -> bool:
     """Whether the fused step will change nothing, because the gradient scaler found infinities or NaNs."""
     found = getattr(optimizer, "found_inf", None)
     if found is not None and found.is_cuda:
-        raise NotRepeatable("on a GPU, the gradient scaler decides within step() whether to skip it")
+        raise NotRepeatable("a gradient scaler decides on the GPU whether to skip the step; use foreach=True")
     return found is not None and bool(found.item())
 
 
