@@ -32,6 +32,8 @@ std::string why_not_repeatable(const ckpt_gradient_t& gradient) {
   if (is_on_gpu(gradient) && is_fused && gradient.weight_decay != 0 && gradient.decoupled_weight_decay == 0)
     return "on a GPU, fused Adam does not round weight decay alike in all elements; use AdamW, or give Adam "
            "foreach=True";
+  if (gradient.step_count != nullptr && !(is_on_gpu(gradient) && is_fused))
+    return "only a fused Adam on a GPU is repeated with a number of steps that is there; give `step`";
   return {};
 }
 

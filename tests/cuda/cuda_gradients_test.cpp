@@ -12,10 +12,10 @@ using testing::HasSubstr;
 constexpr std::int64_t elements = 300'000;  // so large that captures do not pack it if the staging memory is small
 constexpr std::size_t tensor_bytes = elements * sizeof(float);
 
-class CudaGradientsTest : public HeldCudaEngineTest {
+class CudaGradientsTest : public CudaEngineTest {
  protected:
   void SetUp() override {
-    HeldCudaEngineTest::SetUp();
+    CudaEngineTest::SetUp();
     if (IsSkipped()) return;
     for (std::optional<GpuBytes>* each : {&parameter_, &first_, &second_, &gradient_}) each->emplace(tensor_bytes);
     count_.emplace(sizeof(float));
@@ -23,7 +23,7 @@ class CudaGradientsTest : public HeldCudaEngineTest {
   void TearDown() override {
     engine_.reset();
     for (std::optional<GpuBytes>* each : {&parameter_, &first_, &second_, &gradient_, &count_}) each->reset();
-    HeldCudaEngineTest::TearDown();
+    CudaEngineTest::TearDown();
   }
 
   void start(std::uint64_t staging = staging_bytes) {
@@ -99,6 +99,8 @@ class CudaGradientsTest : public HeldCudaEngineTest {
   unsigned char updates_ = 0;
 };
 
+using HeldCudaGradientsTest = Held<CudaGradientsTest>;
+
 TEST_F(CudaGradientsTest, TheRecordHasTheGradientAndTheNumberOfTheStep) {
   start();
   capture(0);
@@ -120,7 +122,7 @@ TEST_F(CudaGradientsTest, TheRecordHasTheGradientAndTheNumberOfTheStep) {
   EXPECT_EQ(bytes[record.copied[0].record_at], std::byte{1});
 }
 
-TEST_F(CudaGradientsTest, AGradientIsReadAfterTheWorkThatMakesItAndBeforeTheUpdateWithoutWaitingForTheGpu) {
+TEST_F(HeldCudaGradientsTest, AGradientIsReadAfterTheWorkThatMakesItAndBeforeTheUpdateWithoutWaitingForTheGpu) {
   start();
   capture(0);
   await(0);
@@ -134,7 +136,7 @@ TEST_F(CudaGradientsTest, AGradientIsReadAfterTheWorkThatMakesItAndBeforeTheUpda
   EXPECT_EQ(recorded(1), 9);
 }
 
-TEST_F(CudaGradientsTest, GradientsAreOfUseWhileTheGpuStillCopiesTheCheckpoint) {
+TEST_F(HeldCudaGradientsTest, GradientsAreOfUseWhileTheGpuStillCopiesTheCheckpoint) {
   start(staging_for_all_bytes);
   buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
   capture(0);
@@ -150,13 +152,13 @@ TEST_F(CudaGradientsTest, GradientsAreOfUseWhileTheGpuStillCopiesTheCheckpoint) 
   EXPECT_EQ(recorded(1), 5);
 }
 
-TEST_F(CudaGradientsTest, TheNextGradientsDoNotChangeARecordThatTheGpuStillCopies) { overwrite_a_record(); }
+TEST_F(HeldCudaGradientsTest, TheNextGradientsDoNotChangeARecordThatTheGpuStillCopies) { overwrite_a_record(); }
 
-TEST_F(CudaGradientsTest, TheNextGradientsDoNotChangeARecordOfWhichTheGpuStillHasAllInStagingMemory) {
+TEST_F(HeldCudaGradientsTest, TheNextGradientsDoNotChangeARecordOfWhichTheGpuStillHasAllInStagingMemory) {
   overwrite_a_record(2 * staging_for_all_bytes);
 }
 
-TEST_F(CudaGradientsTest, MemoryForGradientsIsAllocatedOnce) {
+TEST_F(HeldCudaGradientsTest, MemoryForGradientsIsAllocatedOnce) {
   start();
   std::uint64_t allocations = 0;
   for (std::int64_t k = 0; k < 5; ++k) {
@@ -169,7 +171,7 @@ TEST_F(CudaGradientsTest, MemoryForGradientsIsAllocatedOnce) {
   EXPECT_EQ(buttons().allocations(), allocations);
 }
 
-TEST_F(CudaGradientsTest, TheUpdateIsNotRepeatedIfTheGpuHasNoMemoryForTheGradients) {
+TEST_F(HeldCudaGradientsTest, TheUpdateIsNotRepeatedIfTheGpuHasNoMemoryForTheGradients) {
   start();
   WarningLog warnings(*engine_);
   capture(0);
@@ -207,17 +209,21 @@ TEST_F(CudaGradientsTest, RefusesAddressesThatAreNotOnTheGpuAndStreamsThatAreRec
   EXPECT_CUDA(cuStreamEndCapture(stream(), &graph));
 }
 
-// torch's kernel rounds it in different ways.
-TEST_F(CudaGradientsTest, SaysThatFusedAdamWithWeightDecayIsNotRepeated) {
+TEST_F(CudaGradientsTest, SaysWhichUpdatesOfAGpuAreNotRepeated) {
   start();
-  WarningLog warnings(*engine_);
+  ckpt_gradient_t decayed = gradient(), unfused = gradient();
+  decayed.weight_decay = 0.1;
+  unfused.is_unfused = 1;
   capture(0);
   await(0);
-  ckpt_gradient_t decayed = gradient();
-  decayed.weight_decay = 0.1;
-  EXPECT_EQ(engine_->add_gradient(decayed).status, CKPT_SKIPPED);
-  EXPECT_THAT(warnings.take(CKPT_WARNING_RECOMPUTE), HasSubstr("use AdamW"));
-  engine_->on_warning(nullptr, nullptr);
+  const Outcome rounded_in_different_ways = engine_->add_gradient(decayed);
+  EXPECT_EQ(rounded_in_different_ways.status, CKPT_SKIPPED);
+  EXPECT_THAT(rounded_in_different_ways.text, HasSubstr("use AdamW"));
+  capture(1);
+  await(1);
+  const Outcome with_factors_of_the_host = engine_->add_gradient(unfused);
+  EXPECT_EQ(with_factors_of_the_host.status, CKPT_SKIPPED);
+  EXPECT_THAT(with_factors_of_the_host.text, HasSubstr("only a fused Adam on a GPU"));
 }
 
 }  // namespace
