@@ -123,7 +123,7 @@ class Reader {
 
  private:
   void read_entry(auto& entry) {
-    visit(entry, [this](auto& value) { read(value); });
+    visit(entry, [this](auto& value) { this->read(value); });
   }
   void read_entry(GradientRecord::Step& step) {
     switch (word()) {
