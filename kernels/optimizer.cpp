@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "kernels/cuda_power.hpp"
 #include "kernels/digest.hpp"
 #include "kernels/leaf_hasher.hpp"
 #include "kernels/update_loops.hpp"
@@ -27,16 +28,30 @@ const UpdateLoops& update_loops(Isa isa) {
 
 // torch's source has the same operations in the same order everywhere. Its build for AVX2 may contract a product and a
 // sum, and in the fused kernels GCC does so differently in vectors and in the loop for the rest. Where AVX-512 is
-// available, torch still runs the AVX2 build of these kernels, or one that rounds alike.
+// available, torch still runs the AVX2 build of these kernels, or one that rounds alike. On a GPU, all elements are
+// computed alike. Its fused kernel names the FMAs in its source.
 Arithmetic torch_arithmetic(TorchVariant variant) {
   constexpr std::size_t vector_elements = 8;
+  const bool is_fused = variant.form == TorchForm::fused;
+  if (variant.capability == TorchCapability::cuda) {
+    const Rounding rounding = is_fused ? Rounding::gpu_fused : Rounding::gpu;
+    return {rounding, rounding, is_fused, is_fused, 1};
+  }
   const bool contracted = variant.capability != TorchCapability::standard;
   const Rounding vectors = contracted ? Rounding::fused : Rounding::separate;
-  if (variant.form == TorchForm::unfused) return {vectors, vectors, false, 1};
-  return {vectors, contracted ? Rounding::fused_decay : Rounding::separate, true, vector_elements};
+  if (!is_fused) return {vectors, vectors, false, false, 1};
+  return {vectors, contracted ? Rounding::fused_decay : Rounding::separate, false, true, vector_elements};
 }
 
 float rounded(double value) { return static_cast<float>(value); }
+
+// torch's fused kernel for GPUs computes the factors itself, in float32.
+void correct_as_gpu(AdamStep& factors, const AdamSettings& settings, float step) {
+  const float rate = rounded(settings.learning_rate);
+  factors.shrink = -(rate * rounded(settings.weight_decay));
+  factors.negative_rate = -(rate / (1 - cuda_power(factors.beta1, step)));
+  factors.root_divisor = std::sqrt(1 - cuda_power(factors.beta2, step));
+}
 
 // Digests a tensor's leaves while the tensor is written from its beginning to its end.
 class LeafDigester {
@@ -99,7 +114,9 @@ void for_blocks(const Arithmetic& arithmetic, std::size_t elements, std::size_t 
   for (std::size_t at = 0; at < elements;) {
     const bool whole = at < in_vectors;
     const std::size_t end = std::min(whole ? in_vectors : elements, at + block);
-    work(at, end, whole ? Way{arithmetic.vectors, false} : Way{arithmetic.rest, arithmetic.rest_forgets_nan});
+    work(at, end,
+         whole ? Way{arithmetic.vectors, arithmetic.vectors_forget_nan}
+               : Way{arithmetic.rest, arithmetic.rest_forgets_nan});
     at = end;
   }
 }
@@ -141,20 +158,23 @@ AdamStep adam_step(const AdamSettings& settings, double step, TorchVariant varia
   const bool fused = variant.form == TorchForm::fused;
   const float weight = rounded(1 - settings.beta1);
   const bool from_gradient = !(std::abs(weight) < 0.5F);
-  return {.arithmetic = torch_arithmetic(variant),
-          .shrink = rounded(1 - lr * decay),
-          .weight_decay = rounded(decay),
-          .lerp = from_gradient ? weight - 1 : weight,
-          .beta2 = rounded(settings.beta2),
-          .square = rounded(1 - settings.beta2),
-          .root_divisor = rounded(fused ? std::sqrt(bias2) : std::pow(bias2, 0.5)),
-          .epsilon = rounded(settings.epsilon),
-          .negative_rate = rounded(-(lr / bias1)),
-          .shrinks = decay != 0 && settings.decoupled_weight_decay,
-          .decays = decay != 0 && !settings.decoupled_weight_decay,
-          .lerp_from_gradient = from_gradient,
-          .amsgrad = settings.amsgrad,
-          .maximize = settings.maximize};
+  AdamStep factors{.arithmetic = torch_arithmetic(variant),
+                   .shrink = rounded(1 - lr * decay),
+                   .weight_decay = rounded(decay),
+                   .beta1 = rounded(settings.beta1),
+                   .lerp = from_gradient ? weight - 1 : weight,
+                   .beta2 = rounded(settings.beta2),
+                   .square = rounded(1 - settings.beta2),
+                   .root_divisor = rounded(fused ? std::sqrt(bias2) : std::pow(bias2, 0.5)),
+                   .epsilon = rounded(settings.epsilon),
+                   .negative_rate = rounded(-(lr / bias1)),
+                   .shrinks = decay != 0 && settings.decoupled_weight_decay,
+                   .decays = decay != 0 && !settings.decoupled_weight_decay,
+                   .lerp_from_gradient = from_gradient,
+                   .amsgrad = settings.amsgrad,
+                   .maximize = settings.maximize};
+  if (factors.arithmetic.vectors == Rounding::gpu_fused) correct_as_gpu(factors, settings, static_cast<float>(step));
+  return factors;
 }
 
 SgdStep sgd_step(const SgdSettings& settings, bool first, TorchVariant variant) {

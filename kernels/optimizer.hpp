@@ -1,7 +1,7 @@
-// Repeats one step of torch.optim's AdamW, Adam or SGD bit for bit as torch computes it on a CPU, and digests the
-// result in the same pass. So a node that has a checkpoint and the next gradient can compute the next checkpoint, and
-// compare its digest with the one that the trainer computed, to prove that both are the same. docs/recompute.md says
-// which steps can be repeated.
+// Repeats one step of torch.optim's AdamW, Adam or SGD bit for bit as torch computes it on a CPU or a GPU, and digests
+// the result in the same pass. So a node that has a checkpoint and the next gradient can compute the next checkpoint,
+// and compare its digest with the one that the trainer computed, to prove that both are the same. docs/recompute.md
+// says which steps can be repeated.
 //
 // Parameters and states are float32; gradients are float32 or bfloat16. A call covers one whole tensor of the
 // optimizer, as torch's does, because torch may round the last elements differently. If training clips or unscales
@@ -22,12 +22,13 @@
 namespace ckpt::kernels {
 
 // Which of torch's implementations computed the step. `unfused` is both foreach=True and foreach=False: they give the
-// same bits. After an unfused Adam step, the moments can always be repeated bit for bit. The parameter can be repeated
-// only if torch.sqrt() rounds correctly there, which depends on the processor.
+// same bits. After an unfused Adam step on a CPU, the moments can always be repeated bit for bit. The parameter can be
+// repeated only if torch.sqrt() rounds correctly there, which depends on the processor.
 enum class TorchForm : std::uint8_t { unfused, fused };
 
-// What torch.backends.cpu.get_cpu_capability() returns on the machine whose step is repeated: DEFAULT, AVX2 or AVX512.
-enum class TorchCapability : std::uint8_t { standard, avx2, avx512 };
+// Where torch computed the step. On a CPU, what torch.backends.cpu.get_cpu_capability() returns there: DEFAULT, AVX2 or
+// AVX512. `cuda`: on a GPU, with torch 2.11 or newer.
+enum class TorchCapability : std::uint8_t { standard, avx2, avx512, cuda };
 
 struct TorchVariant {
   TorchForm form;
@@ -36,9 +37,11 @@ struct TorchVariant {
 
 // How `x * a + y` rounds where an optimizer computes it.
 enum class Rounding : std::uint8_t {
-  separate,    // the product is rounded, then the sum
-  fused,       // only the sum is rounded. Of moment * a + gradient * b, moment * a is rounded first
-  fused_decay  // as `fused`, but of moment * a + gradient * b, gradient * b is rounded first
+  separate,     // the product is rounded, then the sum
+  fused,        // only the sum is rounded. Of moment * a + gradient * b, moment * a is rounded first
+  fused_decay,  // as `fused`, but of moment * a + gradient * b, gradient * b is rounded first
+  gpu,          // as `fused`, but Adam rounds the square of the gradient, and moment / divisor, first
+  gpu_fused     // Adam computes moment * a + gradient * (1 - a) with two FMAs. Otherwise as `fused`
 };
 
 // torch computes a tensor in whole vectors. It may round the elements after the last whole vector (the rest)
@@ -46,8 +49,12 @@ enum class Rounding : std::uint8_t {
 struct Arithmetic {
   Rounding vectors;
   Rounding rest;
-  bool rest_forgets_nan;  // in the rest, amsgrad's largest second moment does not change if the second moment is NaN
+  // There, amsgrad's largest second moment does not change if the second moment is NaN.
+  bool vectors_forget_nan;
+  bool rest_forgets_nan;
   std::size_t vector_elements;
+
+  bool operator==(const Arithmetic&) const = default;
 };
 
 // The hyperparameters of a parameter group, as torch.optim.Adam and AdamW name them.
@@ -60,6 +67,8 @@ struct AdamSettings {
   bool decoupled_weight_decay = false;  // true: AdamW
   bool amsgrad = false;
   bool maximize = false;
+
+  bool operator==(const AdamSettings&) const = default;
 };
 
 struct SgdSettings {
@@ -75,8 +84,9 @@ struct SgdSettings {
 // use the factors that the trainer computed for it.
 struct AdamStep {
   Arithmetic arithmetic;
-  float shrink;        // factor of the parameter: 1 - learning rate * weight decay
+  float shrink;        // factor of the parameter: 1 - learning rate * weight decay. With gpu_fused: what is added to 1
   float weight_decay;  // the parameter times this is added to the gradient
+  float beta1;         // with gpu_fused alone
   float lerp;          // the new first moment is the old one, or the gradient, plus lerp * (gradient - old one)
   float beta2;
   float square;        // 1 - beta2
@@ -88,6 +98,8 @@ struct AdamStep {
   bool lerp_from_gradient;  // true: `lerp` is used with the gradient; false: with the old first moment
   bool amsgrad;
   bool maximize;
+
+  bool operator==(const AdamStep&) const = default;
 };
 
 struct SgdStep {
@@ -101,10 +113,13 @@ struct SgdStep {
   bool first;  // true in the first step: the momentum becomes the gradient, and the momentum's `before` is not read
   bool nesterov;
   bool maximize;
+
+  bool operator==(const SgdStep&) const = default;
 };
 
 // Return the factors of one step. `step` is torch's state["step"] after the step: 1 for the first. `first`: true for
-// the first step.
+// the first step. torch's fused Adam for GPUs may not round coupled weight decay alike in all elements, so this step
+// cannot be repeated: `weight_decay` is 0, or decoupled.
 AdamStep adam_step(const AdamSettings& settings, double step, TorchVariant variant);
 SgdStep sgd_step(const SgdSettings& settings, bool first, TorchVariant variant);
 

@@ -23,7 +23,7 @@ struct Run {
 // How the loops round in a run.
 struct Way {
   Rounding rounding;
-  bool forgets_nan;  // as Arithmetic::rest_forgets_nan
+  bool forgets_nan;  // as Arithmetic says of vectors and of the rest
 };
 
 // The loops of one instruction set: one for each optimizer and each type of gradients. Each element is computed

@@ -24,12 +24,44 @@ CKPT_TARGET inline Floats decayed(Floats moment, Floats decay, Floats factor, Fl
 }
 
 struct AdamFactors {
-  Floats shrink, weight_decay, lerp, beta2, square, root_divisor, epsilon, negative_rate;
+  Floats shrink, weight_decay, beta1, lerp, beta2, square, root_divisor, epsilon, negative_rate;
 };
 
 CKPT_TARGET inline AdamFactors factors_of(const AdamStep& step) {
-  return {splat(step.shrink), splat(step.weight_decay), splat(step.lerp),    splat(step.beta2),
-          splat(step.square), splat(step.root_divisor), splat(step.epsilon), splat(step.negative_rate)};
+  return {splat(step.shrink),       splat(step.weight_decay), splat(step.beta1),
+          splat(step.lerp),         splat(step.beta2),        splat(step.square),
+          splat(step.root_divisor), splat(step.epsilon),      splat(step.negative_rate)};
+}
+
+// moment * decay + value * (1 - decay), as torch's fused kernel for GPUs computes it
+CKPT_TARGET inline Floats mixed(Floats moment, Floats decay, Floats value) {
+  return fma(decay, moment, fma(negate(decay), value, value));
+}
+
+template <Rounding rounding>
+CKPT_TARGET inline Floats shrunk(Floats parameter, const AdamFactors& by) {
+  if constexpr (rounding == Rounding::gpu_fused) return fma(by.shrink, parameter, parameter);
+  return multiply(parameter, by.shrink);
+}
+
+template <Rounding rounding>
+CKPT_TARGET inline Floats first_moment(Floats first, Floats gradient, const AdamFactors& by, bool lerp_from_gradient) {
+  if constexpr (rounding == Rounding::gpu_fused) return mixed(first, by.beta1, gradient);
+  return multiply_add<rounding>(by.lerp, subtract(gradient, first), lerp_from_gradient ? gradient : first);
+}
+
+template <Rounding rounding>
+CKPT_TARGET inline Floats second_moment(Floats second, Floats gradient, const AdamFactors& by) {
+  if constexpr (rounding == Rounding::gpu_fused) return mixed(second, by.beta2, multiply(gradient, gradient));
+  if constexpr (rounding == Rounding::gpu)
+    return decayed<rounding>(second, by.beta2, by.square, multiply(gradient, gradient));
+  return decayed<rounding>(second, by.beta2, multiply(by.square, gradient), gradient);
+}
+
+template <Rounding rounding>
+CKPT_TARGET inline Floats stepped(Floats parameter, Floats first, Floats divisor, const AdamFactors& by) {
+  if constexpr (rounding == Rounding::gpu) return fma(by.negative_rate, divide(first, divisor), parameter);
+  return add(parameter, divide(multiply(by.negative_rate, first), divisor));
 }
 
 template <Rounding rounding, typename Element>
@@ -38,12 +70,11 @@ CKPT_TARGET inline void step_at(const AdamStep& step, const AdamFactors& by, boo
   Floats gradient = load(run.gradient + at), parameter = load(run.before[0] + at);
   Floats first = load(run.before[1] + at), second = load(run.before[2] + at);
   if (step.maximize) gradient = negate(gradient);
-  if (step.shrinks) parameter = multiply(parameter, by.shrink);
+  if (step.shrinks) parameter = shrunk<rounding>(parameter, by);
   if (step.decays) gradient = multiply_add<rounding>(parameter, by.weight_decay, gradient);
 
-  const Floats base = step.lerp_from_gradient ? gradient : first;
-  first = multiply_add<rounding>(by.lerp, subtract(gradient, first), base);
-  second = decayed<rounding>(second, by.beta2, multiply(by.square, gradient), gradient);
+  first = first_moment<rounding>(first, gradient, by, step.lerp_from_gradient);
+  second = second_moment<rounding>(second, gradient, by);
   store(run.after[1] + at, first);
   store(run.after[2] + at, second);
   if (step.amsgrad) {
@@ -52,7 +83,7 @@ CKPT_TARGET inline void step_at(const AdamStep& step, const AdamFactors& by, boo
     store(run.after[3] + at, second);
   }
   const Floats divisor = add(divide(root(second), by.root_divisor), by.epsilon);
-  store(run.after[0] + at, add(parameter, divide(multiply(by.negative_rate, first), divisor)));
+  store(run.after[0] + at, stepped<rounding>(parameter, first, divisor, by));
 }
 
 struct SgdFactors {
@@ -116,6 +147,10 @@ CKPT_TARGET void run_step(const Step& step, Way way, const Run<Element>& run) {
       return run_rounded<Rounding::fused>(step, way.forgets_nan, run);
     case Rounding::fused_decay:
       return run_rounded<Rounding::fused_decay>(step, way.forgets_nan, run);
+    case Rounding::gpu:
+      return run_rounded<Rounding::gpu>(step, way.forgets_nan, run);
+    case Rounding::gpu_fused:
+      return run_rounded<Rounding::gpu_fused>(step, way.forgets_nan, run);
   }
 }
 

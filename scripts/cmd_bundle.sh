@@ -81,11 +81,14 @@ if [[ -x build/release/bench/bench_gpu ]]; then
   mkdir -p "$stage"/{tests,bench,scripts,python/tests}
   cp build/release/tests/{cuda_{conformance,device,timestamps,engine,exchange,replicator},nccl_conformance}_test "$stage/tests/"
   cp build/release/bench/bench_{gpu,parity_cuda} bench/{gpu,pin,_gpu_beside,_gpu_idle,_gpu_trainer,_gpu_training}.py "$stage/bench/"
-  cp scripts/gpu_{all,driver,tests}.py "$stage/scripts/"
+  cp scripts/{fork_server,gpu_all,gpu_driver,gpu_tests}.py "$stage/scripts/"
   cp -r build/release/tests/cuda_double "$stage/tests/"  # for gpu_all --stand-in
   cp python/tests/{conftest,comm_words,communicating,cuda_trainer,torch_trainer,test_cuda}.py "$stage/python/tests/"
   mkdir -p "$stage/tests/process" "$stage/tests/chaos"
   cp tests/process/{conftest,gpu_replication_trainer,test_gpu_replication}.py "$stage/tests/process/"
+  cp tests/process/{optimizer_{kernels,steps},rank_processes,recompute_{,gpu_}trainer}.py "$stage/tests/process/"
+  cp tests/process/test_{optimizer,recompute_gpu}.py "$stage/tests/process/"
+  cp build/release/tests/liboptimizer_for_tests.so "$stage/tests/"
   cp tests/chaos/processes.py "$stage/tests/chaos/"
   cp build/release/cuda_version.txt "$stage/"
   mapfile -t libraries < <(needed_libraries "$stage"/tests/*_test "$stage"/bench/bench_* | grep -v '/lib\(cuda\|nccl\)\.so')

@@ -4,6 +4,7 @@
   copy, parity, training, beside, idle         the first figures
   nccl, exchange_test, replicator, trainers    from GPU to GPU; real trainers and agents
   gpu_to_gpu                                   the same between two trainers that share the GPU
+  optimizer, recompute                         updates of torch on the GPU, repeated bit for bit on the CPU
   exchange, kills, pin                         more figures; kill -9 in the middle of captures
   sanitizer                                    the kernels under memcheck and racecheck
 
@@ -166,6 +167,7 @@ def all_steps(build: Path, libraries: str, *, on_double: bool) -> list[Step]:
         return Step(part, [sys.executable, script, "--build", build, "--only", part, *double, *more], limit_s)
 
     pytest = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]
+    process = ROOT / "tests" / "process"
     sanitize = [sys.executable, ROOT / "scripts" / "gpu_tests.py", "--build", build, "--sanitize"]
     return [
         program("conformance", "cuda_conformance_test"),
@@ -182,8 +184,12 @@ def all_steps(build: Path, libraries: str, *, on_double: bool) -> list[Step]:
         program("replicator", "cuda_replicator_test", no_nccl),
         Step("trainers", [*pytest, ROOT / "python" / "tests" / "test_cuda.py"], 300, trainers,
              missing_modules("pytest", "torch")),
-        Step("gpu_to_gpu", [*pytest, ROOT / "tests" / "process" / "test_gpu_replication.py"], 120, trainers,
+        Step("gpu_to_gpu", [*pytest, process / "test_gpu_replication.py"], 120, trainers,
              no_nccl or missing_modules("pytest")),
+        Step("optimizer", [*pytest, process / "test_optimizer.py", "-k", "cuda"], 120, trainers,
+             "the test double does not run torch" if on_double else missing_modules("pytest", "torch")),
+        Step("recompute", [*pytest, process / "test_recompute_gpu.py"], 240, trainers,
+             missing_modules("pytest", *([] if on_double else ["torch"]))),
         bench("exchange", 180),
         bench("kills", 570, "--kills", 30),
         bench("pin", 120),

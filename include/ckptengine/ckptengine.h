@@ -402,45 +402,65 @@ CKPT_API ckpt_status ckpt_own_not_ready(ckpt_engine* engine);
  * iteration's checkpoint is not committed. */
 CKPT_API ckpt_status ckpt_capture_next(ckpt_engine* engine);
 
-/* One parameter's gradient of an update that torch.optim's AdamW or Adam makes with fused=True, and the factors of its
- * step, as torch names them. The parameter and its moments are registered tensors: float32, CKPT_OVERLAPPED, and with
- * `elements` elements each. The library copies what it needs. */
+/* An optimizer of torch.optim. */
+typedef enum ckpt_optimizer {
+  CKPT_ADAM = 0, /* AdamW and Adam */
+  CKPT_SGD = 1
+} ckpt_optimizer;
+
+/* One parameter's gradient of an update that torch.optim's AdamW, Adam or SGD makes, and the factors of its step, as
+ * torch names them. The parameter and its moments are registered tensors: float32, CKPT_OVERLAPPED, and with `elements`
+ * elements each. The library copies what it needs. docs/recompute.md says which updates can be repeated. */
 typedef struct ckpt_gradient_t {
   size_t struct_size;                /* sizeof(ckpt_gradient_t) */
   const char* parameter;             /* names of registered tensors */
-  const char* first_moment;          /* exp_avg */
-  const char* second_moment;         /* exp_avg_sq */
+  const char* first_moment;          /* exp_avg; of SGD: momentum_buffer, or null without momentum */
+  const char* second_moment;         /* exp_avg_sq; of SGD: null */
   const char* largest_second_moment; /* max_exp_avg_sq; null without amsgrad */
-  const void* data;               /* the gradient in host memory, as the update reads it: reduced, unscaled, clipped */
-  uint64_t elements;              /* of the gradient, the parameter and each moment */
-  ckpt_dtype dtype;               /* of the gradient: CKPT_F32 or CKPT_BF16 */
-  int32_t decoupled_weight_decay; /* 1: AdamW */
+  const void* data;                  /* the gradient, as the update reads it: reduced, unscaled, clipped */
+  uint64_t elements;                 /* of the gradient, the parameter and each moment */
+  ckpt_dtype dtype;                  /* of the gradient: CKPT_F32 or CKPT_BF16 */
+  int32_t decoupled_weight_decay;    /* 1: AdamW */
   int32_t maximize;
   int32_t cpu_has_fma; /* 0 if torch.backends.cpu.get_cpu_capability() is "DEFAULT", 1 if it is AVX2 or AVX512 */
-  double step;         /* number of this step: state["step"] after the update */
+  double step;         /* of Adam: number of this step, which is state["step"] after the update */
   double learning_rate;
   double beta1;
   double beta2;
   double epsilon;
   double weight_decay;
   const char* torch_version; /* for people; may be null */
+  ckpt_optimizer optimizer;
+  int32_t is_unfused; /* 0: fused=True. 1: foreach=True, or neither */
+  ckpt_memory memory; /* of `data`. CKPT_DEVICE: torch 2.11 or newer makes the update on the GPU */
+  int32_t nesterov;
+  void* stream; /* with CKPT_DEVICE: where the gradient is ready, and where the update will be. One of the streams that
+                   ckpt_before_update() was called with */
+  const char* step_count; /* if state["step"] is on the GPU: its name, a registered float32 tensor of one element, as of
+                             fused Adam. `step` is not used then */
+  double momentum;
+  double dampening;
 } ckpt_gradient_t;
-#define CKPT_GRADIENT_INIT \
-  { sizeof(ckpt_gradient_t), NULL, NULL, NULL, NULL, NULL, 0, CKPT_F32, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL }
+#define CKPT_GRADIENT_INIT                                                                                             \
+  {                                                                                                                    \
+    sizeof(ckpt_gradient_t), NULL, NULL, NULL, NULL, NULL, 0, CKPT_F32, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, CKPT_ADAM, 0, \
+        CKPT_HOST, 0, NULL, NULL, 0, 0                                                                                 \
+  }
 
 /* Stores 1 in `*wants` if gradients of the coming update are of use, otherwise 0. They are with the option
- * protection=recompute(n) if all tensors are in host memory and the last ckpt_before_update() has finished a capture.
- * Does not wait. */
+ * protection=recompute(n) if the last ckpt_before_update() has finished a capture. Does not wait. */
 CKPT_API ckpt_status ckpt_wants_gradients(ckpt_engine* engine, int32_t* wants);
 
 /* With the option protection=recompute(n): gives the gradient of one parameter. Nodes that hold a copy of the previous
  * checkpoint then repeat the update, and need not fetch the next checkpoint (docs/recompute.md). Call it for each
  * parameter that the update changes, between ckpt_before_update() and the update. Exactly one update may follow before
- * the next ckpt_snapshot(); otherwise nodes find other bytes than this rank has, and fetch the checkpoint in full.
+ * the next ckpt_snapshot(); otherwise nodes find other bytes than this rank has, and fetch the checkpoint in full. Give
+ * no gradient of an update that creates the moments.
  *
- * Copies the gradient before it returns. Does nothing if gradients are of no use now. CKPT_SKIPPED: this update cannot
- * be repeated; ckpt_last_error() says why, and a warning does once. CKPT_ERR_INVALID: a name is not registered, sizes
- * or types differ, a parameter was given twice, or a capture is under way. The update cannot be repeated then. */
+ * Copies the gradient before it returns. On a GPU, the copy is enqueued on the gradient's stream, so work enqueued
+ * there later may change the gradient. Does nothing if gradients are of no use now. CKPT_SKIPPED: this update cannot be
+ * repeated; ckpt_last_error() says why, and a warning does once. CKPT_ERR_INVALID: a name is not registered, sizes or
+ * types differ, a parameter was given twice, or a capture is under way. The update cannot be repeated then. */
 CKPT_API ckpt_status ckpt_add_gradient(ckpt_engine* engine, const ckpt_gradient_t* gradient);
 
 /* What ckpt_wait_halt() says about the halt. */

@@ -92,6 +92,13 @@ class Memory(enum.IntEnum):
     DEVICE = 1
 
 
+class Optimizer(enum.IntEnum):
+    """An optimizer of torch.optim."""
+
+    ADAM = 0  # AdamW and Adam
+    SGD = 1
+
+
 class Capture(enum.IntEnum):
     """When a tensor is captured. This also selects its shard."""
 
@@ -252,6 +259,14 @@ class CGradient(_Growing):
         ("epsilon", c_double),
         ("weight_decay", c_double),
         ("torch_version", c_char_p),
+        ("optimizer", c_int),
+        ("is_unfused", c_int32),
+        ("memory", c_int),
+        ("nesterov", c_int32),
+        ("stream", c_void_p),
+        ("step_count", c_char_p),
+        ("momentum", c_double),
+        ("dampening", c_double),
     ]
 
 

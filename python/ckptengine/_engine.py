@@ -440,8 +440,8 @@ class Engine:
         self, *, data: int, elements: int, dtype: DType = DType.F32, **more: str | float | bool | None
     ) -> bool:
         """Gives the gradient of one parameter for the coming update, so that other nodes can repeat that update. `data`
-        is the address of `elements` numbers in host memory, which are copied. `more` has the other members of
-        ckpt_gradient_t in ckptengine.h, which says when to call this. Returns False if the update cannot be repeated;
+        is the address of `elements` numbers, which are copied. `more` has the other members of ckpt_gradient_t in
+        ckptengine.h, which says when to call this. Returns False if the update cannot be repeated;
         the engine warns once. Raises Error (INVALID) for wrong use."""
         given = {key: _c_text(value) if isinstance(value, str) else value for key, value in more.items()}
         gradient = _abi.CGradient(data=data or None, elements=elements, dtype=dtype, **given)

@@ -6,9 +6,10 @@ import logging
 
 import pytest
 import torch
+from ckptengine._abi import Optimizer
 from ckptengine.torch._inventory import Inventory, named
 from ckptengine.torch._memory import show
-from ckptengine.torch._updates import Updates
+from ckptengine.torch._updates import NotRepeatable, Updates, check_gpu
 from torch import nn
 
 
@@ -69,9 +70,62 @@ def test_amsgrad_has_a_third_moment():
     assert given[0]["decoupled_weight_decay"] is False
 
 
-def test_the_step_that_creates_the_moments_is_left_out_without_a_word(caplog):
-    assert Case(torch.optim.AdamW, steps=0, fused=True).give() == []
+def test_names_are_looked_up_once_while_tensors_are_the_same():
+    case, identities = Case(torch.optim.AdamW, fused=True, amsgrad=True), object()
+    shown = {found.name: show(found.name, found.tensor, found.capture) for found in case.inventory.gather()}
+    for k in range(2):
+        case.optimizer.state[case.model[0].weight]["step"].fill_(k)
+        case.updates.give("", case.optimizer, shown, identities)
+        shown = {}
+    assert [gradient["step"] for gradient in case.engine.given[::4]] == [1, 2]
+    case.optimizer.param_groups[0]["amsgrad"] = False
+    case.updates.give("", case.optimizer, shown, identities)
+    assert len(case.engine.given) == 8, "names are asked for again, and nothing is shown"
+
+
+def test_sgd_has_a_momentum_and_no_number_of_the_step():
+    settings = {"momentum": 0.5, "dampening": 0.25, "weight_decay": 0.125, "maximize": True}
+    first = Case(torch.optim.SGD, lr=0.5, **settings).give()[0]
+    assert first["first_moment"] == "optim.momentum_buffer.0.weight"
+    assert not {"second_moment", "step", "step_count", "beta1"} & first.keys()
+    assert {name: first[name] for name in settings} == settings
+    assert (first["optimizer"], first["is_unfused"]) == (Optimizer.SGD, True)
+
+
+def test_sgd_without_momentum_has_only_parameters():
+    given = Case(torch.optim.SGD, lr=0.5, steps=0, fused=True).give()
+    assert len(given) == 4
+    assert "first_moment" not in given[0]
+    assert given[0]["is_unfused"] is False
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings"), [(torch.optim.AdamW, {"fused": True}), (torch.optim.SGD, {"momentum": 0.9})]
+)
+def test_the_step_that_creates_the_moments_is_left_out_without_a_word(caplog, optimizer, settings):
+    assert Case(optimizer, steps=0, **settings).give() == []
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "cuda", "group", "why"),
+    [
+        ("2.11.0+cu130", "13.0", {"betas": (0, 0), "foreach": None}, ""),
+        ("2.13.1", "13.0", {"betas": (0, 0), "foreach": True}, ""),
+        ("2.12.0", "13.0", {"foreach": False}, ""),  # of SGD
+        ("2.10.0", "12.8", {"betas": (0, 0), "foreach": None}, "updates of torch 2.11 and newer"),
+        ("2.11.0+rocm7", None, {"betas": (0, 0), "foreach": None}, "not one of NVIDIA's"),
+        ("2.11.0", "13.0", {"betas": (0, 0), "foreach": False}, "leave out foreach=False"),
+    ],
+)
+def test_on_a_gpu_only_known_kernels_are_repeated(monkeypatch, torch_version, cuda, group, why):
+    monkeypatch.setattr(torch, "__version__", torch_version)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    if not why:
+        check_gpu(group, is_unfused=True)
+        return
+    with pytest.raises(NotRepeatable, match=why):
+        check_gpu(group, is_unfused=True)
 
 
 def test_factors_that_change_between_updates_are_those_of_the_coming_one():
@@ -123,9 +177,9 @@ class OwnAdamW(torch.optim.AdamW):
 @pytest.mark.parametrize(
     ("optimizer", "settings", "change", "why"),
     [
-        (torch.optim.SGD, {"momentum": 0.9}, None, "not SGD"),
+        (torch.optim.RMSprop, {}, None, "not RMSprop"),
+        (torch.optim.SGD, {"momentum": 0.9}, scattered, "is not contiguous"),
         (OwnAdamW, {"fused": True}, None, "not OwnAdamW"),
-        (torch.optim.AdamW, {"foreach": True}, None, "give it fused=True"),
         (torch.optim.AdamW, {"fused": True}, scaled, "call scaler.unscale_(optimizer) before it"),
         (torch.optim.AdamW, {"fused": True}, scattered, "is not contiguous"),
         (torch.optim.AdamW, {"fused": True}, rate_in_a_tensor, "a hyperparameter is a tensor"),

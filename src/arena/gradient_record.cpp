@@ -12,7 +12,7 @@
 namespace ckpt::arena {
 namespace {
 
-constexpr std::uint64_t magic = 0x3147525444504b43;  // "CKPDTRG1"
+constexpr std::uint64_t magic = 0x3247525444504b43;  // "CKPDTRG2"
 constexpr std::uint64_t alignment = 64;
 constexpr std::uint64_t entries_max = std::uint64_t{1} << 24;
 constexpr std::uint64_t text_bytes_max = 256;
@@ -22,22 +22,37 @@ constexpr std::uint64_t least_room_bytes = 64u << 10;  // for a description, and
   throw Failure(CKPT_ERR_CORRUPT, std::string("a gradient record cannot be used: ") + what);
 }
 
+template <class T, class Object>
+concept is_a = std::is_same_v<std::remove_const_t<T>, Object>;
+
 // Calls `field` for each number of the object, in the order of the encoding.
-void visit(auto& step, auto field) requires
-    std::is_same_v<std::remove_const_t<std::remove_reference_t<decltype(step)>>, kernels::AdamStep> {
-  field(step.arithmetic.vectors), field(step.arithmetic.rest), field(step.arithmetic.rest_forgets_nan);
-  field(step.arithmetic.vector_elements);
-  field(step.shrink), field(step.weight_decay), field(step.lerp), field(step.beta2), field(step.square);
-  field(step.root_divisor), field(step.epsilon), field(step.negative_rate);
+void visit(is_a<kernels::Arithmetic> auto& of, auto field) {
+  field(of.vectors), field(of.rest), field(of.vectors_forget_nan), field(of.rest_forgets_nan);
+  field(of.vector_elements);
+}
+void visit(is_a<kernels::AdamStep> auto& step, auto field) {
+  visit(step.arithmetic, field);
+  field(step.shrink), field(step.weight_decay), field(step.beta1), field(step.lerp), field(step.beta2);
+  field(step.square), field(step.root_divisor), field(step.epsilon), field(step.negative_rate);
   field(step.shrinks), field(step.decays), field(step.lerp_from_gradient), field(step.amsgrad), field(step.maximize);
 }
-void visit(auto& of, auto field) requires
-    std::is_same_v<std::remove_const_t<std::remove_reference_t<decltype(of)>>, GradientRecord::Updated> {
-  field(of.elements), field(of.gradient_at), field(of.parameter_at), field(of.first_moment_at);
-  field(of.second_moment_at), field(of.largest_second_moment_at), field(of.step), field(of.is_bfloat16);
+void visit(is_a<kernels::SgdStep> auto& step, auto field) {
+  visit(step.arithmetic, field);
+  field(step.weight_decay), field(step.momentum), field(step.undamped), field(step.negative_rate);
+  field(step.decays), field(step.has_momentum), field(step.first), field(step.nesterov), field(step.maximize);
 }
-void visit(auto& of, auto field) requires
-    std::is_same_v<std::remove_const_t<std::remove_reference_t<decltype(of)>>, GradientRecord::Copied> {
+void visit(is_a<GradientRecord::CountedStep> auto& step, auto field) {
+  auto& settings = step.settings;
+  field(settings.learning_rate), field(settings.beta1), field(settings.beta2), field(settings.epsilon);
+  field(settings.weight_decay), field(settings.decoupled_weight_decay), field(settings.amsgrad);
+  field(settings.maximize);
+}
+void visit(is_a<GradientRecord::Updated> auto& of, auto field) {
+  field(of.elements), field(of.gradient_at), field(of.parameter_at), field(of.first_moment_at);
+  field(of.second_moment_at), field(of.largest_second_moment_at), field(of.count_at), field(of.step);
+  field(of.is_bfloat16);
+}
+void visit(is_a<GradientRecord::Copied> auto& of, auto field) {
   field(of.piece_at), field(of.record_at), field(of.size_bytes);
 }
 
@@ -55,7 +70,7 @@ class Writer {
   template <class Entry>
   void entries(const std::vector<Entry>& list) {
     word(list.size());
-    for (const Entry& entry : list) visit(entry, [this](auto value) { word(word_of(value)); });
+    for (const Entry& entry : list) write(entry);
   }
   void text(const std::string& text) {
     word(text.size());
@@ -66,6 +81,14 @@ class Writer {
   const std::vector<std::uint64_t>& words() const { return words_; }
 
  private:
+  void write(const auto& entry) {
+    visit(entry, [this](auto value) { word(word_of(value)); });
+  }
+  void write(const GradientRecord::Step& step) {
+    word(step.index());
+    std::visit([this](const auto& kind) { write(kind); }, step);
+  }
+
   std::vector<std::uint64_t> words_;
 };
 
@@ -84,7 +107,7 @@ class Reader {
     const std::uint64_t count = word();
     if (count > entries_max || count * 8 > bytes_.size() - at_) corrupt("it has too many entries");
     std::vector<Entry> list(count);
-    for (Entry& entry : list) visit(entry, [this](auto& value) { read(value); });
+    for (Entry& entry : list) read_entry(entry);
     return list;
   }
   std::string text() {
@@ -99,6 +122,21 @@ class Reader {
   }
 
  private:
+  void read_entry(auto& entry) {
+    visit(entry, [this](auto& value) { this->read(value); });
+  }
+  void read_entry(GradientRecord::Step& step) {
+    switch (word()) {
+      case 0:
+        return read_entry(step.emplace<0>());
+      case 1:
+        return read_entry(step.emplace<1>());
+      case 2:
+        return read_entry(step.emplace<2>());
+      default:
+        corrupt("it names an unknown optimizer");
+    }
+  }
   template <class T>
   void read(T& value) {
     const std::uint64_t stored = word();
@@ -137,12 +175,17 @@ void check_within(const Range& range, std::uint64_t whole_bytes) {
   if (range.at > whole_bytes || range.size_bytes > whole_bytes - range.at) corrupt("a place in it is out of bounds");
 }
 
+void check_rounding(const kernels::Arithmetic& arithmetic) {
+  constexpr auto last = kernels::Rounding::gpu_fused;
+  if (arithmetic.vectors > last || arithmetic.rest > last || arithmetic.vector_elements == 0 ||
+      arithmetic.vector_elements > 64)
+    corrupt("it names an unknown way to round");
+}
+
 void check_steps(const GradientRecord& record) {
-  for (const kernels::AdamStep& step : record.steps) {
-    const kernels::Arithmetic& arithmetic = step.arithmetic;
-    if (arithmetic.vectors > kernels::Rounding::fused_decay || arithmetic.rest > kernels::Rounding::fused_decay ||
-        arithmetic.vector_elements == 0 || arithmetic.vector_elements > 64)
-      corrupt("it names an unknown way to round");
+  for (const GradientRecord::Step& step : record.steps) {
+    if (const auto* adam = std::get_if<kernels::AdamStep>(&step)) check_rounding(adam->arithmetic);
+    if (const auto* sgd = std::get_if<kernels::SgdStep>(&step)) check_rounding(sgd->arithmetic);
   }
 }
 
@@ -153,10 +196,9 @@ std::vector<Range> written_ranges(const GradientRecord& record, std::uint64_t re
     if (each.step >= record.steps.size()) corrupt("a tensor in it has no step");
     if (each.elements > record.piece_bytes / sizeof(float)) corrupt("a tensor in it is larger than the piece");
     check_within({each.gradient_at, each.elements * (each.is_bfloat16 ? 2 : 4)}, record_bytes);
-    std::vector<std::uint64_t> places{each.parameter_at, each.first_moment_at, each.second_moment_at};
-    if (record.steps[each.step].amsgrad) places.push_back(each.largest_second_moment_at);
     if (each.gradient_at % sizeof(float) != 0) corrupt("a gradient in it is not aligned");
-    for (const std::uint64_t at : places) {
+    check_within({each.count_at, sizeof(float)}, record.piece_bytes);
+    for (const std::uint64_t at : each.written(record.steps[each.step])) {
       if (at % sizeof(float) != 0) corrupt("a tensor in it is not aligned");
       ranges.push_back({at, each.elements * sizeof(float)});
     }
@@ -180,7 +222,23 @@ void check_covers(std::vector<Range> ranges, std::uint64_t piece_bytes) {
   if (end != piece_bytes) corrupt("it does not write the whole piece");
 }
 
+struct Moments {
+  bool has_first, has_second, has_largest;
+};
+Moments moments_of(const kernels::AdamStep& step) { return {true, true, step.amsgrad}; }
+Moments moments_of(const kernels::SgdStep& step) { return {step.has_momentum, false, false}; }
+Moments moments_of(const GradientRecord::CountedStep& step) { return {true, true, step.settings.amsgrad}; }
+
 }  // namespace
+
+std::vector<std::uint64_t> GradientRecord::Updated::written(const Step& by) const {
+  const Moments moments = std::visit([](const auto& kind) { return moments_of(kind); }, by);
+  std::vector<std::uint64_t> places{parameter_at};
+  if (moments.has_first) places.push_back(first_moment_at);
+  if (moments.has_second) places.push_back(second_moment_at);
+  if (moments.has_largest) places.push_back(largest_second_moment_at);
+  return places;
+}
 
 std::uint64_t description_bytes(const GradientRecord& record) {
   return rounded_up(written(record, 0).words().size() * sizeof(std::uint64_t));
@@ -204,7 +262,7 @@ GradientRecord decode_record(std::span<const std::byte> bytes) {
   record.piece_bytes = reader.word();
   record.layout_hash = reader.word();
   record.torch_version = reader.text();
-  record.steps = reader.entries<kernels::AdamStep>();
+  record.steps = reader.entries<GradientRecord::Step>();
   record.updated = reader.entries<GradientRecord::Updated>();
   record.copied = reader.entries<GradientRecord::Copied>();
   check_steps(record);

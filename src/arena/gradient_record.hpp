@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "core/checkpoint_id.hpp"
@@ -17,17 +18,30 @@
 namespace ckpt::arena {
 
 struct GradientRecord {
+  // A step of torch's fused Adam on a GPU. Its factors depend on the number of the step, which is on the GPU, too. So
+  // the trainer does not know it: it is a float32 in the piece.
+  struct CountedStep {
+    kernels::AdamSettings settings;
+
+    bool operator==(const CountedStep&) const = default;
+  };
+  using Step = std::variant<kernels::AdamStep, kernels::SgdStep, CountedStep>;
+
   // A parameter and its moments. Each has `elements` float32 values. Places are in bytes from the start of the piece;
   // that of the gradient is from the start of the record.
   struct Updated {
     std::uint64_t elements = 0;
     std::uint64_t gradient_at = 0;
     std::uint64_t parameter_at = 0;
-    std::uint64_t first_moment_at = 0;
+    std::uint64_t first_moment_at = 0;  // of an SgdStep: the momentum
     std::uint64_t second_moment_at = 0;
     std::uint64_t largest_second_moment_at = 0;  // if the step has amsgrad
+    std::uint64_t count_at = 0;                  // of a CountedStep: the number of the step, which is copied
     std::uint32_t step = 0;                      // index in `steps`
     bool is_bfloat16 = false;                    // the gradient is bfloat16; otherwise float32
+
+    // The places that the step writes.
+    std::vector<std::uint64_t> written(const Step& by) const;
   };
   // Bytes of the piece that are in the record as they are.
   struct Copied {
@@ -41,7 +55,7 @@ struct GradientRecord {
   std::uint64_t piece_bytes = 0;
   std::uint64_t layout_hash = 0;
   std::string torch_version;
-  std::vector<kernels::AdamStep> steps;
+  std::vector<Step> steps;
   std::vector<Updated> updated;
   std::vector<Copied> copied;
 };

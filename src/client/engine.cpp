@@ -17,6 +17,7 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device, c
       device_(std::move(device)),
       registry_(options.shard, options.private_shard()),
       capture_(*device_, options.world_size, options.on_suspicion == OnSuspicion::halt, options.recomputes()),
+      gradients_(*device_),
       link_(options, [this](const arena::Control& control) { return on_words(control); }),
       health_({options.unprotected_after_ms, options.heartbeat_ms, options.node},
               {[this] { return link_.control(); }, [this] { return link_.connected(); },

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <tuple>
 #include <utility>
 
 #include "base/error.hpp"
@@ -12,29 +11,56 @@ namespace {
 
 constexpr std::size_t torch_version_bytes_max = 128;
 
-std::uint64_t whole_floats(std::uint64_t bytes) { return (bytes + 3) / sizeof(float) * sizeof(float); }
+bool is_on_gpu(const ckpt_gradient_t& gradient) { return gradient.memory == CKPT_DEVICE; }
 
-kernels::AdamStep adam_step_of(const ckpt_gradient_t& gradient) {
-  return kernels::adam_step(
-      {.learning_rate = gradient.learning_rate,
-       .beta1 = gradient.beta1,
-       .beta2 = gradient.beta2,
-       .epsilon = gradient.epsilon,
-       .weight_decay = gradient.weight_decay,
-       .decoupled_weight_decay = gradient.decoupled_weight_decay != 0,
-       .amsgrad = gradient.largest_second_moment != nullptr,
-       .maximize = gradient.maximize != 0},
-      gradient.step,
-      {kernels::TorchForm::fused,
-       gradient.cpu_has_fma != 0 ? kernels::TorchCapability::avx2 : kernels::TorchCapability::standard});
+kernels::TorchVariant variant_of(const ckpt_gradient_t& gradient) {
+  const auto on_cpu = gradient.cpu_has_fma != 0 ? kernels::TorchCapability::avx2 : kernels::TorchCapability::standard;
+  return {gradient.is_unfused != 0 ? kernels::TorchForm::unfused : kernels::TorchForm::fused,
+          is_on_gpu(gradient) ? kernels::TorchCapability::cuda : on_cpu};
 }
 
-bool is_same(const kernels::AdamStep& a, const kernels::AdamStep& b) {
-  const auto key = [](const kernels::AdamStep& s) {
-    return std::tuple(s.arithmetic.vectors, s.shrink, s.weight_decay, s.lerp, s.beta2, s.square, s.root_divisor,
-                      s.epsilon, s.negative_rate, s.shrinks, s.decays, s.lerp_from_gradient, s.amsgrad, s.maximize);
-  };
-  return key(a) == key(b);
+// Returns why the step cannot be repeated, or "".
+std::string why_not_repeatable(const ckpt_gradient_t& gradient) {
+  if (gradient.dtype != CKPT_F32 && gradient.dtype != CKPT_BF16)
+    return "gradients are neither float32 nor bfloat16, so nodes fetch checkpoints in full";
+  if (gradient.optimizer != CKPT_ADAM && gradient.optimizer != CKPT_SGD)
+    return "the optimizer is neither Adam nor SGD, so nodes fetch checkpoints in full";
+  if (gradient.optimizer == CKPT_SGD) return {};
+  const bool is_fused = gradient.is_unfused == 0;
+  if (!is_on_gpu(gradient) && !is_fused)
+    return "without fused=True, the bits of a parameter depend on the processor; give Adam fused=True";
+  if (is_on_gpu(gradient) && is_fused && gradient.weight_decay != 0 && gradient.decoupled_weight_decay == 0)
+    return "on a GPU, fused Adam does not round weight decay alike in all elements; use AdamW, or give Adam "
+           "foreach=True";
+  if (gradient.step_count != nullptr && !(is_on_gpu(gradient) && is_fused))
+    return "only a fused Adam on a GPU is repeated with a number of steps that is there; give `step`";
+  return {};
+}
+
+kernels::AdamSettings adam_settings_of(const ckpt_gradient_t& gradient) {
+  return {.learning_rate = gradient.learning_rate,
+          .beta1 = gradient.beta1,
+          .beta2 = gradient.beta2,
+          .epsilon = gradient.epsilon,
+          .weight_decay = gradient.weight_decay,
+          .decoupled_weight_decay = gradient.decoupled_weight_decay != 0,
+          .amsgrad = gradient.largest_second_moment != nullptr,
+          .maximize = gradient.maximize != 0};
+}
+
+arena::GradientRecord::Step step_of(const ckpt_gradient_t& gradient) {
+  const kernels::TorchVariant variant = variant_of(gradient);
+  if (gradient.optimizer == CKPT_SGD)
+    return kernels::sgd_step({.learning_rate = gradient.learning_rate,
+                              .momentum = gradient.momentum,
+                              .dampening = gradient.dampening,
+                              .weight_decay = gradient.weight_decay,
+                              .nesterov = gradient.nesterov != 0,
+                              .maximize = gradient.maximize != 0},
+                             false, variant);
+  const kernels::AdamSettings settings = adam_settings_of(gradient);
+  if (gradient.step_count != nullptr) return arena::GradientRecord::CountedStep{settings};
+  return kernels::adam_step(settings, gradient.step, variant);
 }
 
 }  // namespace
@@ -43,7 +69,7 @@ void GradientCapture::updating(std::optional<CheckpointId> base) {
   base_ = base;
   given_.clear();
   record_ = {};
-  staged_bytes_ = 0;
+  memory_.clear();
   is_updated_.assign(is_updated_.size(), false);
 }
 
@@ -83,28 +109,37 @@ std::uint64_t GradientCapture::place_of(const char* name, std::uint64_t elements
   return entry->offset_bytes;
 }
 
+// The number of the step. The record has it, because the step does not compute it.
+std::uint64_t GradientCapture::count_of(const char* name, const RankState& state) {
+  const arena::LayoutEntry* entry = find(name, state);
+  if (entry->dtype != CKPT_F32 || entry->size_bytes != sizeof(float))
+    throw Failure(CKPT_ERR_INVALID,
+                  "the tensor \"" + entry->name +
+                      "\" is given as the number of steps, but is not one float32; give state[\"step\"]");
+  return entry->offset_bytes;
+}
+
 // Neighbouring parameters usually have the same factors.
-std::uint32_t GradientCapture::step_of(const ckpt_gradient_t& gradient) {
-  const kernels::AdamStep step = adam_step_of(gradient);
-  for (std::size_t i = 0; i < record_.steps.size(); ++i)
-    if (is_same(record_.steps[i], step)) return static_cast<std::uint32_t>(i);
+std::uint32_t GradientCapture::number_of(const arena::GradientRecord::Step& step) {
+  const auto found = std::find(record_.steps.rbegin(), record_.steps.rend(), step);
+  if (found != record_.steps.rend()) return static_cast<std::uint32_t>(record_.steps.rend() - found - 1);
   record_.steps.push_back(step);
   return static_cast<std::uint32_t>(record_.steps.size() - 1);
 }
 
-// Null if all gradients together would take more than `most_bytes`. Grows the memory to its final size at once.
-std::byte* GradientCapture::stage(std::size_t size_bytes, std::size_t most_bytes) {
-  if (staged_bytes_ + size_bytes > most_bytes) return nullptr;
-  if (staged_bytes_ + size_bytes > staged_capacity_bytes_) {
-    const std::size_t capacity = std::min(most_bytes, 2 * (staged_bytes_ + size_bytes));
-    auto larger = std::make_unique_for_overwrite<std::byte[]>(capacity);
-    if (staged_bytes_ != 0) std::memcpy(larger.get(), staged_.get(), staged_bytes_);
-    staged_ = std::move(larger);
-    staged_capacity_bytes_ = capacity;
+device::Plan::Region GradientCapture::checked(const ckpt_gradient_t& gradient) const {
+  if (gradient.data == nullptr && gradient.elements != 0)
+    throw Failure(CKPT_ERR_INVALID, "a gradient has elements but a null pointer; give the address of its data");
+  const device::Plan::Region region{static_cast<std::byte*>(const_cast<void*>(gradient.data)),
+                                    gradient.elements * (gradient.dtype == CKPT_BF16 ? 2 : 4), gradient.memory};
+  if (!is_on_gpu(gradient)) return region;
+  device_.check_streams("add_gradient()", {&gradient.stream, 1});
+  try {
+    if (gradient.elements != 0) device_.reach(CKPT_DEVICE, gradient.data);
+  } catch (const Failure& failure) {
+    throw Failure(failure.status(), std::string("a gradient ") + failure.what());
   }
-  std::byte* const place = staged_.get() + staged_bytes_;
-  staged_bytes_ += size_bytes;
-  return place;
+  return region;
 }
 
 std::string GradientCapture::add(const ckpt_gradient_t& gradient, const RankState& state) try {
@@ -112,28 +147,29 @@ std::string GradientCapture::add(const ckpt_gradient_t& gradient, const RankStat
     return give_up(
         "this rank's main shard is also that of other ranks, so nodes fetch its parts in full; give each rank a main "
         "shard of its own (option shard) to have updates repeated");
-  if (gradient.data == nullptr && gradient.elements != 0)
-    throw Failure(CKPT_ERR_INVALID, "a gradient has elements but a null pointer; give the address of its data");
-  if (gradient.dtype != CKPT_F32 && gradient.dtype != CKPT_BF16)
-    return give_up("gradients are neither float32 nor bfloat16, so nodes fetch checkpoints in full");
+  if (std::string why = why_not_repeatable(gradient); !why.empty()) return give_up(std::move(why));
+  const device::Plan::Region region = checked(gradient);
   Given given;
   arena::GradientRecord::Updated& updated = given.updated;
   updated.elements = gradient.elements;
   updated.is_bfloat16 = gradient.dtype == CKPT_BF16;
   updated.parameter_at = place_of(gradient.parameter, gradient.elements, state);
-  updated.first_moment_at = place_of(gradient.first_moment, gradient.elements, state);
-  updated.second_moment_at = place_of(gradient.second_moment, gradient.elements, state);
-  if (gradient.largest_second_moment != nullptr)
-    updated.largest_second_moment_at = place_of(gradient.largest_second_moment, gradient.elements, state);
-  updated.step = step_of(gradient);
-  const std::size_t bytes = gradient.elements * (updated.is_bfloat16 ? 2 : 4);
-  given.size_bytes = whole_floats(bytes);
-  given.staged_at = staged_bytes_;
-  std::byte* const place = stage(given.size_bytes, arena::record_bytes_max(state.main.length_bytes()));
-  if (place == nullptr)
+  if (gradient.optimizer == CKPT_ADAM || gradient.momentum != 0)
+    updated.first_moment_at = place_of(gradient.first_moment, gradient.elements, state);
+  if (gradient.optimizer == CKPT_ADAM) {
+    updated.second_moment_at = place_of(gradient.second_moment, gradient.elements, state);
+    if (gradient.largest_second_moment != nullptr)
+      updated.largest_second_moment_at = place_of(gradient.largest_second_moment, gradient.elements, state);
+    if (gradient.step_count != nullptr) updated.count_at = count_of(gradient.step_count, state);
+  }
+  updated.step = number_of(step_of(gradient));
+  try {
+    given.copy = memory_.keep(region, gradient.stream, arena::record_bytes_max(state.main.length_bytes()));
+  } catch (const Failure& failure) {
+    return give_up(std::string("the GPU did not copy the gradients: ") + failure.what());
+  }
+  if (given.copy.data == nullptr)
     return give_up("gradients take more than half of the state, so nodes fetch checkpoints in full");
-  if (given.size_bytes != bytes) std::memset(place + bytes, 0, given.size_bytes - bytes);
-  if (bytes != 0) std::memcpy(place, gradient.data, bytes);
   record_.torch_version =
       std::string(gradient.torch_version == nullptr ? "" : gradient.torch_version).substr(0, torch_version_bytes_max);
   given_.push_back(given);
@@ -173,8 +209,8 @@ const device::Plan* GradientCapture::record(CheckpointId checkpoint, const RankS
   std::vector<device::Plan::Region> regions(1);
   for (std::size_t i = 0; i < given_.size(); ++i) {
     record_.updated[i].gradient_at = at;
-    regions.push_back({staged_.get() + given_[i].staged_at, given_[i].size_bytes});
-    at += given_[i].size_bytes;
+    regions.push_back(given_[i].copy);
+    at += given_[i].copy.size_bytes;
   }
   for (auto& copied : record_.copied) {
     copied.record_at = at;
@@ -182,7 +218,8 @@ const device::Plan* GradientCapture::record(CheckpointId checkpoint, const RankS
   }
   const auto& targets = state.main.plan.targets();
   for (std::size_t i = 0; i < targets.size(); ++i)
-    if (!is_updated_[i] && targets[i].size_bytes != 0) regions.push_back({targets[i].data, targets[i].size_bytes});
+    if (!is_updated_[i] && targets[i].size_bytes != 0)
+      regions.push_back({targets[i].data, targets[i].size_bytes, state.main.plan.memories()[i]});
   is_too_long_ = at > arena::record_bytes_max(record_.piece_bytes);
   if (is_too_long_) return nullptr;
   description_ = arena::encode(record_);

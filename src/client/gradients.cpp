@@ -12,36 +12,35 @@ void Engine::warn_not_repeated(const std::string& why) {
 
 bool Engine::wants_gradients() {
   if (!options_.recomputes() || incarnation_.load(std::memory_order_relaxed) == 0 || registry_.empty()) return false;
-  if (registry_.has_gpu_tensors()) {
-    warn_not_repeated("tensors are on a GPU; nodes fetch checkpoints in full");
-    return false;
-  }
-  return gradients_.has_base() && !open_capture() && !sealing_.under_way();
+  return gradients_.has_base() && !open_capture();
 }
 
 Outcome Engine::add_gradient(const ckpt_gradient_t& gradient) {
-  if (open_capture() || sealing_.under_way())
+  if (open_capture())
     throw Failure(CKPT_ERR_INVALID,
                   "ckpt_add_gradient() was called between ckpt_snapshot() and ckpt_before_update(); call it after "
                   "ckpt_before_update(), before the update");
   if (!wants_gradients()) return {};
+  if (gradient.memory == CKPT_DEVICE && !registry_.has_gpu_tensors())
+    throw Failure(CKPT_ERR_INVALID, "a gradient is in GPU memory, but no registered tensor is; give its host address");
   failure_ = gradients_.add(gradient, registry_.state());
   if (failure_.empty()) return {};
   warn_not_repeated(failure_);
   return {CKPT_SKIPPED, failure_.c_str()};
 }
 
-// The tensors hold the checkpoint that has just been sealed, or none.
+// The tensors hold the checkpoint whose capture before_update() has finished, if that has succeeded. A GPU may still
+// copy it. If that fails, no node has this checkpoint, so none repeats an update of it.
 void Engine::begin_update() {
   if (!options_.recomputes()) return;
-  const std::int64_t sealed = newest_sealed_.load();
-  const bool is_whole = sealed >= 0 && sealed == last_iteration_;
-  gradients_.updating(is_whole ? std::optional(CheckpointId(incarnation_.load(std::memory_order_relaxed), sealed))
-                               : std::nullopt);
+  const bool is_whole = sealing_.under_way() || newest_sealed_.load() == last_iteration_;
+  gradients_.updating(is_whole
+                          ? std::optional(CheckpointId(incarnation_.load(std::memory_order_relaxed), last_iteration_))
+                          : std::nullopt);
 }
 
 const device::Plan* Engine::record_of(std::int64_t iteration, const RankState& state) {
-  if (!options_.recomputes() || registry_.has_gpu_tensors()) return nullptr;
+  if (!options_.recomputes()) return nullptr;
   const device::Plan* const record =
       gradients_.record(CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state);
   if (gradients_.is_too_long())

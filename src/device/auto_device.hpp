@@ -61,6 +61,10 @@ class AutoDevice : public Device {
     return used_.load()->timestamps(words, std::move(owner), std::move(reached));
   }
   std::uint64_t capture_number() const override { return used_.load()->capture_number(); }
+  std::shared_ptr<std::byte> allocate(std::size_t size_bytes) override { return used_.load()->allocate(size_bytes); }
+  void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes, Stream stream) override {
+    used_.load()->copy_within(to, from, size_bytes, stream);
+  }
   void check_replication(const char* const* environment) const override {
     used_.load()->check_replication(environment);
   }

@@ -451,6 +451,29 @@ std::optional<std::size_t> CudaDevice::verify(const Plan& plan, const std::uint6
               [&](std::uint64_t* digests) { staging_pipeline_->digest(plan, digests, static_cast<CUstream>(stream)); });
 }
 
+std::shared_ptr<std::byte> CudaDevice::allocate(std::size_t size_bytes) {
+  struct Allocated {
+    explicit Allocated(int ordinal, std::size_t size) : context(ordinal) {
+      const ContextScope scope(context);
+      memory = DeviceMemory(size);
+    }
+    ~Allocated() {
+      const ContextScope scope(context);
+      memory = DeviceMemory();
+    }
+    Context context;
+    DeviceMemory memory;
+  };
+  const auto allocated = std::make_shared<Allocated>(ordinal_, size_bytes);
+  return {allocated, reinterpret_cast<std::byte*>(allocated->memory.pointer())};
+}
+
+void CudaDevice::copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes, Stream stream) {
+  const ContextScope scope(context_);
+  device::copy_within(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), size_bytes,
+                      static_cast<CUstream>(stream));
+}
+
 std::unique_ptr<StreamTimestamps> CudaDevice::timestamps(Range words, std::shared_ptr<void> owner,
                                                          StreamTimestamps::Reached reached) {
   try {

@@ -73,6 +73,8 @@ class CudaDevice : public Device {
   std::unique_ptr<StreamTimestamps> timestamps(Range words, std::shared_ptr<void> owner,
                                                StreamTimestamps::Reached reached) override;
   std::uint64_t capture_number() const override;
+  std::shared_ptr<std::byte> allocate(std::size_t size_bytes) override;
+  void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes, Stream stream) override;
   void check_replication(const char* const* environment) const override { CudaPieceReplicator::check(environment); }
   Replicator::Id new_communicator_id() override { return CudaPieceReplicator::new_id(); }
   std::unique_ptr<Replicator> replicator(const Replicator::Group& group, const Replicator::Settings& settings,

@@ -219,20 +219,28 @@ class Device {
   // capture by this number (Replicator::Piece). 0 if there is no such capture, or if tensors are not on a GPU.
   virtual std::uint64_t capture_number() const { return 0; }
 
+  // allocate(): returns memory of the GPU. To free it waits for the GPU. copy_within(): enqueues a copy within the GPU
+  // on `stream`. Both throw Failure, for example if no tensor is on a GPU.
+  virtual std::shared_ptr<std::byte> allocate(std::size_t /*size_bytes*/) { refuse_without_gpu(); }
+  virtual void copy_within(std::byte* /*to*/, const std::byte* /*from*/, std::size_t /*size_bytes*/,
+                           Stream /*stream*/) {
+    refuse_without_gpu();
+  }
+
   // For GPU replication. new_communicator_id() makes the id with which members of a group meet; one member calls it.
   // replicator() creates one member's replicator. It receives into `receive_buffers`. These must be whole pages, and
   // the caller keeps them mapped as long as `failed` exists. check_replication() throws early what the other two
   // functions would throw, as far as that is known. All three throw Failure, for example if no tensor is on a GPU.
-  virtual void check_replication(const char* const* /*environment*/) const { refuse_replication(); }
-  virtual Replicator::Id new_communicator_id() { refuse_replication(); }
+  virtual void check_replication(const char* const* /*environment*/) const { refuse_without_gpu(); }
+  virtual Replicator::Id new_communicator_id() { refuse_without_gpu(); }
   virtual std::unique_ptr<Replicator> replicator(const Replicator::Group& /*group*/,
                                                  const Replicator::Settings& /*settings*/, Range /*receive buffers*/,
                                                  Replicator::Failed /*failed*/) {
-    refuse_replication();
+    refuse_without_gpu();
   }
 
  private:
-  [[noreturn]] static void refuse_replication() {
+  [[noreturn]] static void refuse_without_gpu() {
     throw Failure(CKPT_ERR_INVALID, "no tensor of this rank is on a GPU");
   }
 };

@@ -71,6 +71,7 @@ class RecomputeSourceTest : public ::testing::Test {
     record_.piece_bytes = length_bytes;
     record_.layout_hash = after_.manifest.layout_hash;
     record_.steps = {step_};
+    record_.updated = {{elements, 0, 2 * tensor_bytes, 0, tensor_bytes, 0, 0, 0, false}};
   }
   ~RecomputeSourceTest() override { drain(); }
 
@@ -79,10 +80,9 @@ class RecomputeSourceTest : public ::testing::Test {
     return std::make_shared<arena::Segment>(arena_.create_segment(testing::segment_spec(rank, "rank1", capacity), 1));
   }
   std::vector<std::byte> record_bytes() {
-    record_.updated = {{elements, 0, 2 * tensor_bytes, 0, tensor_bytes, 0, 0, false}};
     record_.copied = {{3 * tensor_bytes, 0, counter_bytes}};
     const std::uint64_t head = arena::description_bytes(record_);
-    record_.updated[0].gradient_at = head;
+    for (auto& updated : record_.updated) updated.gradient_at = head;
     record_.copied[0].record_at = head + tensor_bytes;
     auto bytes = arena::encode(record_);
     const auto append = [&](const void* data, std::size_t size) {
@@ -211,6 +211,50 @@ TEST_F(RecomputeSourceTest, RepeatsTheUpdateAndFetchesOnlyTheGradients) {
   EXPECT_LT(sent_record_, length_bytes * 35 / 100);
   EXPECT_EQ(network_.fetches(), 1u);
   EXPECT_TRUE(notices_.empty());
+}
+
+// Two parameters, one of them with a momentum.
+TEST_F(RecomputeSourceTest, RepeatsAStepOfSgd) {
+  const auto rolling = kernels::sgd_step({.momentum = 0.9, .nesterov = true}, false, {}),
+             plain = kernels::sgd_step({}, false, {});
+  const std::span<const float> gradient(gradient_);
+  after_.data = before_.data;
+  kernels::update(
+      rolling,
+      {{after_.tensor(2), after_.tensor(2), nullptr, 0, 0}, {after_.tensor(0), after_.tensor(0), nullptr, 0, 0}},
+      gradient);
+  kernels::update(plain, {{after_.tensor(1), after_.tensor(1), nullptr, 0, 0}, {}}, gradient);
+  after_.describe(after, "c.p");
+  record_.steps = {rolling, plain};
+  record_.updated.push_back({elements, 0, tensor_bytes, 0, 0, 0, 0, 1, false});
+  capture();
+  hold();
+  expect_the_piece(fetch());
+  expect_counted(1, 0, 0);
+}
+
+// Only the piece after the step says which step it was.
+TEST_F(RecomputeSourceTest, RepeatsAStepOfAGpuWithTheNumberThatThePieceHas) {
+  const kernels::AdamSettings settings{.weight_decay = 0.01, .decoupled_weight_decay = true};
+  const float number = 12, number_before = 11;
+  const auto on = [&](Shard& shard) { return shard.data.data() + 3 * tensor_bytes + 8; };
+  std::memcpy(on(before_), &number_before, sizeof(number));
+  before_.describe(before, "c.p");
+  after_.data = before_.data;
+  std::memcpy(on(after_), &number, sizeof(number));
+  kernels::update(kernels::adam_step(settings, number, {kernels::TorchForm::fused, kernels::TorchCapability::cuda}),
+                  kernels::AdamState{{after_.tensor(2), after_.tensor(2), nullptr, 0, 0},
+                                     {after_.tensor(0), after_.tensor(0), nullptr, 0, 0},
+                                     {after_.tensor(1), after_.tensor(1), nullptr, 0, 0},
+                                     {}},
+                  std::span<const float>(gradient_));
+  after_.describe(after, "c.p");
+  record_.steps = {arena::GradientRecord::CountedStep{settings}};
+  record_.updated[0].count_at = 3 * tensor_bytes + 8;
+  capture();
+  hold();
+  expect_the_piece(fetch());
+  expect_counted(1, 0, 0);
 }
 
 TEST_F(RecomputeSourceTest, FetchesThePieceIfTheRepeatedUpdateGivesOtherBytes) {

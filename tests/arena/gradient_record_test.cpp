@@ -23,7 +23,7 @@ GradientRecord sample() {
   record.torch_version = "2.13.0+cpu";
   record.steps = {kernels::adam_step({.weight_decay = 0.1, .decoupled_weight_decay = true}, 3,
                                      {kernels::TorchForm::fused, kernels::TorchCapability::avx2})};
-  record.updated = {{10, 0, 0, 40, 80, 0, 0, false}};
+  record.updated = {{10, 0, 0, 40, 80, 0, 0, 0, false}};
   record.copied = {{120, 0, 24}};
   const std::uint64_t head = description_bytes(record);
   record.updated[0].gradient_at = head;
@@ -53,9 +53,36 @@ TEST(GradientRecord, SaysAfterItsWayWhatItSaidBefore) {
   EXPECT_EQ(read.checkpoint, record.checkpoint);
   EXPECT_EQ(read.torch_version, record.torch_version);
   EXPECT_EQ(read.updated[0].second_moment_at, 80u);
-  EXPECT_EQ(read.steps[0].root_divisor, record.steps[0].root_divisor);
-  EXPECT_EQ(read.steps[0].arithmetic.rest, record.steps[0].arithmetic.rest);
+  EXPECT_EQ(read.steps, record.steps);
   EXPECT_EQ(encode(read), encode(record));
+}
+
+TEST(GradientRecord, HasStepsOfAllOptimizers) {
+  GradientRecord record = sample();
+  record.steps.push_back(kernels::sgd_step({.momentum = 0.9, .dampening = 0.1, .nesterov = true}, false, {}));
+  record.steps.push_back(GradientRecord::CountedStep{{.learning_rate = 0.3, .beta1 = 0.8, .maximize = true}});
+  record.steps.push_back(kernels::adam_step({}, 3, {kernels::TorchForm::unfused, kernels::TorchCapability::cuda}));
+  record.updated[0].gradient_at = description_bytes(record);
+  record.copied[0].record_at = description_bytes(record) + 40;
+  EXPECT_EQ(decode_record(with_data(record)).steps, record.steps);
+}
+
+TEST(GradientRecord, CoversOnlyTheTensorsThatTheStepHas) {
+  const auto is_refused_with = [](const GradientRecord::Step& step, auto change) {
+    GradientRecord record = sample();
+    record.steps = {step};
+    change(record.updated[0]);
+    const std::uint64_t shift = description_bytes(record) - record.updated[0].gradient_at;
+    record.updated[0].gradient_at += shift;
+    record.copied[0].record_at += shift;
+    return is_refused(record);
+  };
+  const auto nothing = [](auto&) {};
+  const auto sgd = kernels::sgd_step({.momentum = 0.9}, false, {});
+  EXPECT_TRUE(is_refused_with(sgd, nothing)) << "nobody writes the last third";
+  EXPECT_FALSE(is_refused_with(GradientRecord::CountedStep{}, nothing));
+  EXPECT_TRUE(is_refused_with(GradientRecord::CountedStep{}, [](auto& u) { u.count_at = piece_length - 3; }));
+  EXPECT_TRUE(is_refused_with(GradientRecord::CountedStep{{.amsgrad = true}}, nothing));
 }
 
 TEST(GradientRecord, IsRefusedUnlessItWritesEachByteOfThePieceOnce) {
@@ -72,7 +99,9 @@ TEST(GradientRecord, IsRefusedUnlessItWritesEachByteOfThePieceOnce) {
   EXPECT_TRUE(is_refused(changed([](auto& r) { r.updated[0].gradient_at += 1; })));
   EXPECT_TRUE(is_refused(changed([](auto& r) { r.updated[0].elements = UINT64_MAX / 2; })));
   EXPECT_TRUE(is_refused(changed([](auto& r) { r.updated[0].step = 1; })));
-  EXPECT_TRUE(is_refused(changed([](auto& r) { r.steps[0].arithmetic.vector_elements = 0; })));
+  const auto rounds = [](GradientRecord & r) -> auto& { return std::get<kernels::AdamStep>(r.steps[0]).arithmetic; };
+  EXPECT_TRUE(is_refused(changed([&](auto& r) { rounds(r).vector_elements = 0; })));
+  EXPECT_TRUE(is_refused(changed([&](auto& r) { rounds(r).rest = static_cast<kernels::Rounding>(5); })));
 }
 
 TEST(GradientRecord, IsRefusedWhereverItIsCutOffOrChanged) {

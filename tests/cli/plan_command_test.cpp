@@ -75,13 +75,13 @@ TEST(PlanCommand, NeverRecommendsWhatThisVersionDoesNotHave) {
   EXPECT_TRUE(json.at("recommended").at("available").get<bool>());
 }
 
-TEST(PlanCommand, SaysThatRepeatedUpdatesAreOnlyForStateInHostMemory) {
+TEST(PlanCommand, SaysThatRepeatedUpdatesAreOnlyForSomeOptimizers) {
   const auto json = show_plan(with([](PlanOptions&) {})).json;
   const auto& strategies = json.at("strategies");
   const auto found = std::find_if(strategies.begin(), strategies.end(),
                                   [](const auto& strategy) { return strategy.at("name") == "recompute"; });
   ASSERT_NE(found, strategies.end());
-  EXPECT_EQ(found->at("obstacle"), "only for state in host memory");
+  EXPECT_EQ(found->at("obstacle"), "only for some optimizers (docs/recompute.md)");
   EXPECT_FALSE(found->at("available").get<bool>());
 }
 

@@ -76,6 +76,50 @@ TEST_F(GradientCaptureTest, TheRecordHasTheGradientsTheFactorsAndWhatTheStepDoes
   for (const auto& tensor : tensors_) EXPECT_EQ(stored(tensor.name, CheckpointId(1, 1)), tensor.bytes) << tensor.name;
 }
 
+TEST_F(GradientCaptureTest, AStepOfSgdHasAMomentumAndNoSecondMoment) {
+  std::erase_if(tensors_, [](const TestTensor& tensor) { return tensor.name == "v"; });
+  start();
+  capture(0);
+  ckpt_gradient_t given = gradient();
+  given.optimizer = CKPT_SGD, given.is_unfused = 1, given.momentum = 0.5, given.dampening = 0.25;
+  given.first_moment = "m", given.second_moment = nullptr;
+  ASSERT_EQ(engine_->add_gradient(given).status, CKPT_OK);
+  update();
+  capture(1);
+  const auto bytes = record(1);
+  ASSERT_TRUE(bytes);
+  const auto found = arena::decode_record(*bytes);
+  ASSERT_TRUE(std::holds_alternative<kernels::SgdStep>(found.steps.at(0)));
+  const auto& step = std::get<kernels::SgdStep>(found.steps[0]);
+  EXPECT_EQ(step.momentum, 0.5F);
+  EXPECT_EQ(step.undamped, 0.75F);
+  EXPECT_FALSE(step.first);
+  EXPECT_EQ(step.arithmetic.vectors, kernels::Rounding::fused);
+  EXPECT_EQ(step.arithmetic.vector_elements, 1u);
+}
+
+// The square root is not the processor's.
+TEST_F(GradientCaptureTest, SaysThatAdamOnACpuIsRepeatedOnlyIfItIsFused) {
+  start();
+  WarningLog warnings(*engine_);
+  capture(0);
+  ckpt_gradient_t unfused = gradient();
+  unfused.is_unfused = 1;
+  EXPECT_EQ(engine_->add_gradient(unfused).status, CKPT_SKIPPED);
+  EXPECT_THAT(warnings.take(CKPT_WARNING_RECOMPUTE), HasSubstr("give Adam fused=True"));
+  update();
+  capture(1);
+  EXPECT_FALSE(record(1));
+}
+
+TEST_F(GradientCaptureTest, RefusesAGradientOnAGpuIfNoTensorIsThere) {
+  start();
+  capture(0);
+  ckpt_gradient_t elsewhere = gradient();
+  elsewhere.memory = CKPT_DEVICE;
+  EXPECT_EQ(caught([&] { engine_->add_gradient(elsewhere); }).status, CKPT_ERR_INVALID);
+}
+
 TEST_F(GradientCaptureTest, EachCheckpointHasTheRecordOfItsOwnUpdate) {
   start();
   capture(0);

@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/cuda_power.hpp"
 #include "kernels/digest.hpp"
 
 namespace ckpt::kernels {
@@ -66,11 +67,11 @@ struct State {
   }
 };
 
-constexpr TorchVariant variants[] = {{TorchForm::unfused, TorchCapability::standard},
-                                     {TorchForm::unfused, TorchCapability::avx2},
-                                     {TorchForm::fused, TorchCapability::standard},
-                                     {TorchForm::fused, TorchCapability::avx2},
-                                     {TorchForm::fused, TorchCapability::avx512}};
+constexpr TorchVariant variants[] = {
+    {TorchForm::unfused, TorchCapability::standard}, {TorchForm::unfused, TorchCapability::avx2},
+    {TorchForm::fused, TorchCapability::standard},   {TorchForm::fused, TorchCapability::avx2},
+    {TorchForm::fused, TorchCapability::avx512},     {TorchForm::unfused, TorchCapability::cuda},
+    {TorchForm::fused, TorchCapability::cuda}};
 
 std::vector<AdamSettings> adam_settings() {
   std::vector<AdamSettings> all;
@@ -150,6 +151,63 @@ TEST(Optimizer, EveryInstructionSetGivesThePortableBytesOfSgd) {
       }
     }
   }
+}
+
+// torch's fused kernel for GPUs, as its source has it.
+TEST(Optimizer, AFusedAdamWStepOfAGpuIsComputedAsTorchsKernelDoes) {
+  constexpr std::size_t size = 1003;
+  const AdamSettings settings{
+      .learning_rate = 0.01, .weight_decay = 0.1, .decoupled_weight_decay = true, .amsgrad = true};
+  const State before(1, size, 4);
+  const Values gradient = random_values(9, size);
+  const AdamStep step = adam_step(settings, 102, {TorchForm::fused, TorchCapability::cuda});
+  const auto rate = 0.01F, decay = 0.1F, beta1 = 0.9F, beta2 = 0.999F;
+  const float size_of_step = rate / (1 - cuda_power(beta1, 102)), root = std::sqrt(1 - cuda_power(beta2, 102));
+  State expected = before;
+  for (std::size_t i = 0; i < size; ++i) {
+    float &p = expected.tensors[0][i], &m = expected.tensors[1][i], &v = expected.tensors[2][i];
+    const float g = gradient[i];
+    p = std::fma(-(rate * decay), p, p);
+    m = std::fma(beta1, m, std::fma(-beta1, g, g));
+    v = std::fma(beta2, v, std::fma(-beta2, g * g, g * g));
+    float& largest = expected.tensors[3][i];
+    if (largest < v) largest = v;
+    p -= size_of_step * m / (std::sqrt(largest) / root + 1e-8F);
+  }
+  for (const Isa isa : supported_isas())
+    EXPECT_EQ(after_adam(step, before, gradient, isa).all_bits(), expected.all_bits()) << name(isa);
+}
+
+// Its kernels for lists of tensors, one after the other.
+TEST(Optimizer, AForeachAdamStepOfAGpuRoundsAfterEachOfTorchsKernels) {
+  constexpr std::size_t size = 1003;
+  const State before(1, size, 4);
+  const Values gradient = random_values(9, size);
+  const AdamStep step = adam_step({.weight_decay = 0.1}, 5, {TorchForm::unfused, TorchCapability::cuda});
+  const auto rate = static_cast<float>(-(1e-3 / (1 - std::pow(0.9, 5))));
+  const auto root = static_cast<float>(std::pow(1 - std::pow(0.999, 5), 0.5));
+  State expected = before;
+  for (std::size_t i = 0; i < size; ++i) {
+    float &p = expected.tensors[0][i], &m = expected.tensors[1][i], &v = expected.tensors[2][i];
+    const float g = std::fma(p, 0.1F, gradient[i]);
+    m = std::fma(static_cast<float>(1 - 0.9), g - m, m);
+    v = std::fma(static_cast<float>(1 - 0.999), g * g, v * 0.999F);
+    p = std::fma(rate, m / (std::sqrt(v) / root + 1e-8F), p);
+  }
+  for (const Isa isa : supported_isas())
+    EXPECT_EQ(after_adam(step, before, gradient, isa).all_bits(), expected.all_bits()) << name(isa);
+}
+
+// The same on all GPUs, fused or not.
+TEST(Optimizer, AStepOfSgdOnAGpuRoundsAsTorchsUnfusedStepOnAnAvx2Processor) {
+  const State state(1, 1003, 2);
+  const Values gradient = random_values(9, 1003);
+  for (const SgdSettings& settings : sgd_settings())
+    for (const TorchForm form : {TorchForm::unfused, TorchForm::fused})
+      EXPECT_EQ(
+          after_sgd(sgd_step(settings, false, {form, TorchCapability::cuda}), state, gradient, best_isa()).all_bits(),
+          after_sgd(sgd_step(settings, false, {TorchForm::unfused, TorchCapability::avx2}), state, gradient, best_isa())
+              .all_bits());
 }
 
 TEST(Optimizer, ABfloat16GradientCountsAsTheFloatsThatItHolds) {

@@ -1,10 +1,10 @@
 """Takes steps with torch.optim and repeats them with kernels/optimizer.hpp.
 
-`optimizer_steps.py LIBRARY` runs all groups of cases in this process's CPU capability. It prints one JSON object: the
-capability, and for each group how many tensors it compared and which of them differ.
+`optimizer_steps.py LIBRARY [cuda]` runs all groups of cases in this process's CPU capability, or on a GPU. It prints
+one JSON object: the capability, and for each group how many tensors it compared and which of them differ.
 
-Where torch.sqrt() does not round correctly, parameters of Adam and AdamW without fused=True are not compared, and the
-kernels go on from torch's. docs/recompute.md says why."""
+Where torch.sqrt() does not round correctly on a CPU, parameters of Adam and AdamW without fused=True are not compared,
+and the kernels go on from torch's. docs/recompute.md says why, and which steps on a GPU are not repeated."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ import sys
 from collections.abc import Iterator
 
 import torch
+from optimizer_kernels import CAPABILITIES, Call
 
-CAPABILITIES = ["DEFAULT", "AVX2", "AVX512"]  # in the order of TorchCapability
+DEVICE = torch.device(sys.argv[2] if len(sys.argv) > 2 else "cpu")
+IS_GPU = DEVICE.type == "cuda"
 FORMS = {"single": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 LEAF_BYTES = 65536
 
@@ -40,31 +42,24 @@ SGDS = [
 CONFIGURATIONS = ADAMS + SGDS
 
 
+def is_repeated(configuration: tuple[type, dict], form: str) -> bool:
+    optimizer, settings = configuration
+    if not IS_GPU or optimizer is torch.optim.SGD:
+        return True
+    has_coupled_decay = optimizer is torch.optim.Adam and "weight_decay" in settings
+    return form == "foreach" or (form == "fused" and not has_coupled_decay)
+
+
+CASES = [case for case in itertools.product(CONFIGURATIONS, FORMS) if is_repeated(*case)]
+
+
 def sqrt_rounds_correctly() -> bool:
     """Whether torch.sqrt() gives what the processor's instruction gives, which is also the C library's sqrt()."""
     values = torch.rand(10_000, generator=torch.Generator().manual_seed(0))
     return torch.equal(values.sqrt(), torch.tensor([math.sqrt(value) for value in values.tolist()]))
 
 
-SQRT_ROUNDS_CORRECTLY = sqrt_rounds_correctly()
-
-
-class Call(ctypes.Structure):
-    """What tests/kernels/optimizer_c.cpp is called with."""
-
-    _fields_ = [
-        ("factors", ctypes.c_double * 5),
-        ("step", ctypes.c_double),
-        ("flags", ctypes.c_int32 * 3),
-        ("fused", ctypes.c_int32),
-        ("capability", ctypes.c_int32),
-        ("isa", ctypes.c_int32),
-        ("bfloat16", ctypes.c_int32),
-        ("elements", ctypes.c_uint64),
-        ("gradient", ctypes.c_void_p),
-        ("tensors", ctypes.c_void_p * 4),
-        ("digests", ctypes.c_void_p * 4),
-    ]
+SQRT_ROUNDS_CORRECTLY = IS_GPU or sqrt_rounds_correctly()
 
 
 class Kernels:
@@ -111,11 +106,11 @@ class Shadow:
         if "betas" in group:
             self.names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
         self.steps = 0
-        self.tensors = [parameter.detach().clone(), *(torch.zeros_like(parameter) for _ in self.names)]
+        self.tensors = [parameter.detach().cpu().clone(), *(torch.zeros(parameter.shape) for _ in self.names)]
 
     def of_torch(self, parameter: torch.Tensor, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         """What torch has for each of the tensors."""
-        return [parameter.detach(), *(optimizer.state[parameter][name] for name in self.names)]
+        return [parameter.detach().cpu(), *(optimizer.state[parameter][name].cpu() for name in self.names)]
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -134,7 +129,7 @@ class Run:
         self.fused = form == "fused"
         self.parameters_compare = self.fused or SQRT_ROUNDS_CORRECTLY or optimizer is torch.optim.SGD
         self.generator = torch.Generator().manual_seed(seed)
-        self.parameters = [torch.nn.Parameter(self.random(size)) for size in sizes]
+        self.parameters = [torch.nn.Parameter(self.random(size).to(DEVICE)) for size in sizes]
         groups = [{"params": self.parameters[::2]}]
         if self.parameters[1::2]:
             groups.append({"params": self.parameters[1::2], "weight_decay": 0.0})
@@ -152,11 +147,12 @@ class Run:
 
     def step(self, gradients: list[torch.Tensor], bfloat16: bool = False) -> None:
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient.float() if bfloat16 else gradient.clone()
+            parameter.grad = (gradient.float() if bfloat16 else gradient.clone()).to(DEVICE)
         self.optimizer.step()
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
-                self.repeat(parameter, group, parameter.grad.bfloat16() if bfloat16 else parameter.grad)
+                gradient = parameter.grad.cpu()
+                self.repeat(parameter, group, gradient.bfloat16() if bfloat16 else gradient)
 
     def repeat(self, parameter: torch.nn.Parameter, group: dict, gradient: torch.Tensor) -> None:
         shadow = self.shadows[parameter]
@@ -178,8 +174,9 @@ class Run:
 def every_size(kernels: Kernels) -> Iterator[Run]:
     choose = random.Random(1)
     for size in range(1, 1001):
-        for form in FORMS if size <= 40 else [choose.choice([*FORMS])]:
-            run = Run(kernels, *choose.choice(CONFIGURATIONS), form, [size], seed=size)
+        for _ in range(3 if size <= 40 else 1):
+            configuration, form = choose.choice(CASES)
+            run = Run(kernels, *configuration, form, [size], seed=size)
             for _ in range(2):
                 run.step([run.random(size)])
             yield run
@@ -187,7 +184,7 @@ def every_size(kernels: Kernels) -> Iterator[Run]:
 
 def hundred_steps(kernels: Kernels) -> Iterator[Run]:
     """As a training does: parameter groups, a schedule, clipping, and steps that a scaler skips."""
-    for seed, (configuration, form) in enumerate(itertools.product(CONFIGURATIONS, FORMS)):
+    for seed, (configuration, form) in enumerate(CASES):
         run = Run(kernels, *configuration, form, [1000, 77, 5, 321], seed)
         cycle = configuration in ADAMS or "momentum" in configuration[1]
         schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -196,10 +193,10 @@ def hundred_steps(kernels: Kernels) -> Iterator[Run]:
         for step in range(100):
             gradients = [run.random(parameter.numel()) for parameter in run.parameters]
             for parameter, gradient in zip(run.parameters, gradients, strict=True):
-                parameter.grad = gradient
+                parameter.grad = gradient.to(DEVICE)
             torch.nn.utils.clip_grad_norm_(run.parameters, 0.5)
             if step % 9 != 4:
-                run.step([parameter.grad for parameter in run.parameters])
+                run.step([parameter.grad.cpu() for parameter in run.parameters])
             schedule.step()
         yield run
 
@@ -207,7 +204,7 @@ def hundred_steps(kernels: Kernels) -> Iterator[Run]:
 def large_tensors(kernels: Kernels) -> Iterator[Run]:
     """Larger than what torch gives to one thread, and no multiple of a vector."""
     torch.set_num_threads(2)
-    for seed, (configuration, form) in enumerate(itertools.product(CONFIGURATIONS, FORMS)):
+    for seed, (configuration, form) in enumerate(CASES):
         run = Run(kernels, *configuration, form, [300_007], seed)
         for _ in range(3):
             run.step([run.random(300_007)])
@@ -216,7 +213,7 @@ def large_tensors(kernels: Kernels) -> Iterator[Run]:
 
 
 def special_values(kernels: Kernels) -> Iterator[Run]:
-    for seed, (configuration, form) in enumerate(itertools.product(CONFIGURATIONS, FORMS)):
+    for seed, (configuration, form) in enumerate(CASES):
         for special in (0.0, -0.0, 1e-45, -3e-39, 1e-20, 3e38, math.inf, -math.inf, math.nan):
             run = Run(kernels, *configuration, form, [203], seed)
             for every in (7, 5, 11):
@@ -228,7 +225,7 @@ def special_values(kernels: Kernels) -> Iterator[Run]:
 
 def small_values(kernels: Kernels) -> Iterator[Run]:
     """Parameters, gradients and moments become denormal."""
-    for seed, (configuration, form) in enumerate(itertools.product(CONFIGURATIONS, FORMS)):
+    for seed, (configuration, form) in enumerate(CASES):
         run = Run(kernels, *configuration, form, [203], seed)
         with torch.no_grad():
             run.parameters[0].mul_(1e-38)
@@ -239,7 +236,7 @@ def small_values(kernels: Kernels) -> Iterator[Run]:
 
 
 def bfloat16_gradients(kernels: Kernels) -> Iterator[Run]:
-    for seed, (configuration, form) in enumerate(itertools.product(CONFIGURATIONS, FORMS)):
+    for seed, (configuration, form) in enumerate(CASES):
         run = Run(kernels, *configuration, form, [1003], seed)
         for _ in range(5):
             run.step([run.random(1003).bfloat16()], bfloat16=True)
@@ -257,16 +254,22 @@ def other_capability(kernels: Kernels) -> Iterator[Run]:
 
 
 GROUPS = [
-    every_size, hundred_steps, large_tensors, special_values, small_values, bfloat16_gradients, other_capability,
+    every_size,
+    hundred_steps,
+    large_tensors,
+    special_values,
+    small_values,
+    bfloat16_gradients,
+    other_capability,
 ]
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    capability = torch.backends.cpu.get_cpu_capability()
+    capability = DEVICE.type if IS_GPU else torch.backends.cpu.get_cpu_capability()
     kernels = Kernels(sys.argv[1], capability)
     report: dict = {"capability": capability, "groups": {}}
-    for group in GROUPS:
+    for group in GROUPS[:-1] if IS_GPU else GROUPS:
         runs = list(group(kernels))
         report["groups"][group.__name__] = {
             "compared": sum(run.compared for run in runs),

@@ -1,5 +1,5 @@
-"""A rank of test_recompute.py: it trains a small model with a fused AdamW, and keeps its losses. Something happens in
-some iterations: to the update, or to an agent in the middle of copying it."""
+"""A rank of test_recompute.py and test_recompute_gpu.py: it trains a small model, and keeps its losses. Something
+happens in some iterations: to the update, or to an agent in the middle of copying it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import signal
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,13 @@ from torch.distributed.fsdp import fully_shard
 WIDTH = 96
 PAUSE_S = 0.4
 SETTLED = 6  # iterations
+OPTIMIZERS = {  # on a CPU, those without fused=True compute a tensor at a time; on a GPU, all together
+    "adamw": lambda groups: torch.optim.AdamW(groups, lr=1e-2, fused=True),
+    "foreach_adamw": lambda groups: torch.optim.AdamW(groups, lr=1e-2),
+    "sgd": lambda groups: torch.optim.SGD(groups, lr=1e-2, momentum=0.9, nesterov=True),
+    "fused_sgd": lambda groups: torch.optim.SGD(groups, lr=1e-2, momentum=0.9, dampening=0.1, fused=True),
+    "rmsprop": lambda groups: torch.optim.RMSprop(groups, lr=1e-2),
+}
 
 
 class Training:
@@ -31,29 +39,30 @@ class Training:
     def __init__(self, rank: int, settings: dict) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(0 if settings.get("is_sharded") else rank)
-        self.rank, self.events, is_sharded = rank, settings.get("events", {}), settings.get("is_sharded")
+        self.rank, self.events, is_sharded = rank, settings.get("events", {}), bool(settings.get("is_sharded"))
+        self.is_sharded = is_sharded
         norm = nn.LayerNorm(2 * WIDTH) if is_sharded else nn.BatchNorm1d(2 * WIDTH)
         self.model = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), norm, nn.Linear(2 * WIDTH, 7))
+        self.device = torch.device(settings.get("device", "cpu"))
+        self.model.to(self.device)
         if is_sharded:
             fully_shard(self.model)
         decayed = [p for p in self.model.parameters() if p.ndim > 1]
         others = [p for p in self.model.parameters() if p.ndim == 1]
         groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-        if settings.get("optimizer") == "sgd":
-            self.optimizer: torch.optim.Optimizer = torch.optim.SGD(groups, lr=1e-2, momentum=0.9)
-        else:
-            self.optimizer = torch.optim.AdamW(groups, lr=1e-2, fused=True)
+        self.optimizer = OPTIMIZERS[settings.get("optimizer", "adamw")](groups)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda k: 1 / (1 + 0.1 * k))
         # A power of two changes no bit of the gradients.
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, enabled=not is_sharded)
-        self.average = torch.zeros(7)  # of a parameter; no optimizer knows it
+        is_scaled = not is_sharded and self.device.type == "cpu"
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, enabled=is_scaled)
+        self.average = torch.zeros(7, device=self.device)  # of a parameter; no optimizer knows it
 
     def forward_backward(self, iteration: int) -> float:
         data = torch.Generator().manual_seed(1000 * self.rank + iteration)
         batch = torch.randn(16, WIDTH, generator=data)
         target = torch.randint(0, 7, (16,), generator=data)
         self.optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(self.model(batch), target)
+        loss = nn.functional.cross_entropy(self.model(batch.to(self.device)), target.to(self.device))
         self.scaler.scale(loss).backward()
         return loss.item()
 
@@ -79,11 +88,11 @@ class Training:
             with torch.no_grad():
                 weight.clamp_(-0.05, 0.05)
         self.scheduler.step()
-        if self.scaler.is_enabled():
+        if not self.is_sharded:
             self.average.lerp_(self.model[3].bias.detach(), 0.1)
 
 
-def undisturbed(rank: int, iterations: int, **settings) -> list[str]:
+def undisturbed(rank: int, iterations: int, **settings: Any) -> list[str]:
     training = Training(rank, settings)
     losses = []
     for k in range(iterations):
@@ -107,27 +116,38 @@ def strike(settings: dict, what: str) -> None:
 
 def join(settings: dict) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{settings['rendezvous']}", rank=settings["rank"],
-                            world_size=settings["world_size"], timeout=timedelta(seconds=60))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{settings['rendezvous']}",
+        rank=settings["rank"],
+        world_size=settings["world_size"],
+        timeout=timedelta(seconds=60),
+    )
 
 
 def control(settings: dict) -> None:
-    """The same training with FSDP, but without the engine."""
-    join(settings)
-    losses = undisturbed(settings["rank"], settings["iterations"], is_sharded=True)
+    """The same training, but without the engine."""
+    if settings.get("is_sharded"):
+        join(settings)
+    losses = undisturbed(**settings)
     Path(settings["losses"]).write_text("\n".join(losses))
 
 
 def train(settings: dict) -> None:
     """settings: the engine's options as "options", and "rank", "world_size", "iterations", "kill_at" (the rank dies
-    once that iteration is committed), "losses" (a file), "optimizer", "is_sharded" (with FSDP), "events", "strikes" (by
-    iteration; rank 0 strikes)."""
+    once that iteration is committed), "losses" (a file), "optimizer" (of OPTIMIZERS), "device", "is_sharded" (with
+    FSDP), "events", "strikes" (by iteration; rank 0 strikes)."""
     logging.basicConfig(filename=settings["losses"] + ".log", level=logging.WARNING)
     if settings.get("is_sharded"):
         join(settings)
     training = Training(settings["rank"], settings)
-    with Checkpointer(training.model, training.optimizer, schedulers=training.scheduler,
-                      tensors={"average": training.average}, **settings["options"]) as checkpointer:
+    with Checkpointer(
+        training.model,
+        training.optimizer,
+        schedulers=training.scheduler,
+        tensors={"average": training.average},
+        **settings["options"],
+    ) as checkpointer:
         restored = checkpointer.restore()
         file = Path(settings["losses"]).open("a", buffering=1)
         for k in range(restored.next_iteration, settings["iterations"]):

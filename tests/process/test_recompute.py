@@ -48,8 +48,12 @@ def lines(tmp_path, rank: int) -> list[dict]:
     return [json.loads(line) for line in (tmp_path / f"losses{rank}").read_text().splitlines()]
 
 
-def test_a_lost_node_is_restored_from_recomputed_copies_whatever_happened_to_the_updates(cluster, ranks, tmp_path):
-    both = [settings(cluster, tmp_path, rank, ITERATIONS, kill_at=KILLED_AT, events=EVENTS) for rank in RANKS]
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "fused_sgd"])
+def test_a_lost_node_is_restored_from_recomputed_copies_whatever_happened_to_the_updates(
+    cluster, ranks, tmp_path, optimizer
+):
+    how = {"events": EVENTS, "optimizer": optimizer}
+    both = [settings(cluster, tmp_path, rank, ITERATIONS, kill_at=KILLED_AT, **how) for rank in RANKS]
     run_ranks(ranks, train, both, victims=RANKS)
     in_full = [k for k, event in EVENTS.items() if event in ("closure", "skip", "twice")]
     for node in RANKS:
@@ -62,7 +66,7 @@ def test_a_lost_node_is_restored_from_recomputed_copies_whatever_happened_to_the
     for rank in RANKS:
         told = lines(tmp_path, rank)
         assert [line["iteration"] for line in told] == list(range(ITERATIONS))
-        assert [line["loss"] for line in told] == undisturbed(rank, ITERATIONS, events=EVENTS)
+        assert [line["loss"] for line in told] == undisturbed(rank, ITERATIONS, **how)
     assert lines(tmp_path, 0)[-1]["from"] == 2, "the rank of the lost node was restored from the other node's memory"
 
 
@@ -88,7 +92,7 @@ def test_sharded_ranks_go_on_after_agents_die_or_pause_while_an_update_is_repeat
 
 
 def test_an_unknown_optimizer_is_named_once_and_its_job_is_protected_by_copies(cluster, ranks, tmp_path):
-    run_ranks(ranks, train, [settings(cluster, tmp_path, rank, 5, optimizer="sgd") for rank in RANKS])
+    run_ranks(ranks, train, [settings(cluster, tmp_path, rank, 5, optimizer="rmsprop") for rank in RANKS])
     log = (tmp_path / "losses0.log").read_text()
-    assert log.count("only torch.optim.AdamW and Adam are repeated, not SGD") == 1
+    assert log.count("only torch.optim.AdamW, Adam and SGD are repeated, not RMSprop") == 1
     assert counters(cluster, 0)["recomputed"] == 0

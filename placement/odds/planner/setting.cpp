@@ -19,7 +19,7 @@ std::vector<Scheme> all_schemes() {
       {"xor(8)", overlapped, {1, 8, 1}, option, false, "parity: survives one lost node of each eight"},
       {"rs(8,2)", overlapped, {1, 8, 2}, option, false, "parity: survives two lost nodes of each eight"},
       {"copies(2)+xor(8)", overlapped, {2, 8, 1}, option, false, "both: survives any lost node, and most lost pairs"},
-      {"recompute", gradients, {2, 0, 0}, on_hosts, false, "captures gradients, repeats the update on hosts"},
+      {"recompute", gradients, {2, 0, 0}, some_jobs, false, "captures gradients, repeats the update on hosts"},
       {"jit", late, {2, 0, 0}, partly, false, "captures after the failure, from live replicas"},
       {"auto", automatic, {2, 0, 0}, partly, false, "jit if the job has replicas, else every iteration"},
   };

@@ -33,7 +33,7 @@ enum class Availability : std::uint8_t {
   option,      // the engine's options can set it
   comparison,  // only for comparison: the engine does not do it
   partly,      // the engine does less than the plan assumes
-  on_hosts,    // the engine does it only for state in host memory, and plans are for state on GPUs
+  some_jobs,   // the engine does it for some optimizers, and a plan does not know the optimizer
 };
 
 struct Scheme {

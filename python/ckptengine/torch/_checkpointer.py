@@ -396,4 +396,6 @@ class Checkpointer:
         self.before_update()
         closures = [*args[1:], kwargs.get("closure")]  # the first is the optimizer
         has_closure = any(closure is not None for closure in closures)
-        self._updates.give(key, optimizer, self._shown, self._identities, has_closure=has_closure)
+        self._updates.give(
+            key, optimizer, self._shown, self._identities, has_closure=has_closure, stream=self._current_stream()
+        )

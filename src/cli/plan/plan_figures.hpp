@@ -27,7 +27,7 @@ std::vector<std::string> things_to_do(const planner::Inputs& inputs, const plann
 // Returns a sentence that says how much better this row is than the best of the other rows whose options can be set.
 std::string why(const planner::Plan& plan, const planner::Candidate& row);
 
-// Returns why the row cannot be set, e.g. "only for state in host memory". "" if it can be set.
+// Returns why the row cannot be set, e.g. "for comparison". "" if it can be set.
 std::string obstacle(const planner::Candidate& row);
 
 }  // namespace ckpt::cli
