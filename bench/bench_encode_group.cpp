@@ -94,7 +94,7 @@ class Member {
     options.transports = settings.member_of;
     options.interface = "lo";
     net::Transport::Handlers handlers;
-    handlers.serve = [this](net::PeerId, const net::PieceName& name) -> std::optional<net::ServedPiece> {
+    handlers.serve = [this](const net::Asker&, const net::PieceName& name) -> std::optional<net::ServedPiece> {
       const auto pin = index_.find(name.shard, CheckpointId::from_word(name.checkpoint));
       if (pin == nullptr) return std::nullopt;
       return net::ServedPiece{pin->encoded_manifest(),

@@ -49,7 +49,7 @@ int be_source(const PeerSettings& settings) {
   const arena::Manifest manifest = manifest_of(shard, checkpoint, slot.data(), settings.source_bytes);
   const auto encoded = arena::encode(manifest);
   net::Transport::Handlers handlers;
-  handlers.serve = [&](net::PeerId, const net::PieceName&) {
+  handlers.serve = [&](const net::Asker&, const net::PieceName&) {
     return net::ServedPiece{encoded, {slot.data(), settings.source_bytes}, segment};
   };
   const auto transport = net::Transport::create(options_for(settings, settings.source_of, 2), handlers);

@@ -79,7 +79,7 @@ std::string machine_name() {
 }
 
 std::optional<net::ServedPiece> serve(const PieceIndex& index, const ArrivingPieces& arriving,
-                                      const net::PieceName& name, net::PeerId asker) {
+                                      const net::PieceName& name, const net::Asker& asker) {
   if (auto record = serve_record(index, name)) return record;
   const auto find = [&] { return index.find(name.shard, CheckpointId::from_word(name.checkpoint)); };
   Pin piece = find();
@@ -196,7 +196,7 @@ net::Transport::Handlers Agent::Parts::handlers() {
   handlers.message = [this](net::PeerId from, std::span<const std::byte> message) {
     driver.message_arrived(from, message);
   };
-  handlers.serve = [this](net::PeerId asker, const net::PieceName& piece) {
+  handlers.serve = [this](const net::Asker& asker, const net::PieceName& piece) {
     return serve(index, arriving, piece, asker);
   };
   handlers.peer_failed = [](net::PeerId) {};  // heartbeats decide who is alive

@@ -291,6 +291,7 @@ struct StartFetch {
   NodeId source = 0;
   SlotRef slot;
   CodingInputs coding_inputs = {};  // if `source` is parity_node
+  NodeId chain_from = no_node;      // FetchOrder::chain_from
 };
 // Cancels a fetch. FetchEnded still comes.
 struct CancelFetch {

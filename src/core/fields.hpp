@@ -287,6 +287,7 @@ void visit_fields(auto& v, Is<FetchOrder> auto& order) {
   v.field("piece", order.piece);
   v.field("sources", order.sources);
   v.field("coding_inputs", order.coding_inputs);
+  v.field("chain_from", order.chain_from);
 }
 
 void visit_fields(auto& v, Is<Directive> auto& directive) {

@@ -168,8 +168,9 @@ struct CodingInputs {
 
 struct FetchOrder {
   PieceInfo piece;                            // root_digest 0: this parity was never encoded yet
-  std::vector<NodeId> sources;                // nodes that have it, best first; or storage_node; or parity_node
+  std::vector<NodeId> sources;                // best first: nodes that have it, storage_node, or parity_node
   std::optional<CodingInputs> coding_inputs;  // with parity_node
+  NodeId chain_from = no_node;  // the node at which the piece's chains begin (chain_order.hpp); no_node: no chain
   bool operator==(const FetchOrder&) const = default;
 };
 

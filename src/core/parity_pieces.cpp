@@ -183,7 +183,19 @@ placement::DecodePlan plan_coding(const ParityManifest& parity_manifest, const G
   return all;
 }
 
-std::map<std::string, CodedPiece> decodable(const Pieces& pieces) {
+std::set<std::string> inputs_of(const placement::DecodePlan& plan, const ParityManifest& parity_manifest) {
+  std::set<std::string> inputs;
+  for (const auto& step : plan.steps) {
+    for (const auto& source : step.sources) {
+      if (source.bytes.size_bytes != 0)
+        inputs.insert(group_piece_name(parity_manifest, source.member, source.position));
+    }
+  }
+  return inputs;
+}
+
+std::map<std::string, CodedPiece> decodable(const Pieces& pieces, const std::set<std::string>& decoded) {
+  const auto is_there = [&](const std::string& shard) { return pieces.contains(shard) && !decoded.contains(shard); };
   std::map<std::string, CodedPiece> found_ways;
   std::string group;
   for (const auto* named : parity_among(pieces)) {
@@ -194,16 +206,20 @@ std::map<std::string, CodedPiece> decodable(const Pieces& pieces) {
     group = parse_part(name).shard;
     const auto& parity_sources = parity.parity_manifest.sources;
     if (std::all_of(parity_sources.begin(), parity_sources.end(),
-                    [&](const ParitySource& each) { return each.shard.empty() || pieces.contains(each.shard); })) {
+                    [&](const ParitySource& each) { return each.shard.empty() || is_there(each.shard); })) {
       continue;
     }
-    const auto sources = sources_of(parity.parity_manifest, pieces);
+    auto sources = sources_of(parity.parity_manifest, pieces);
+    std::erase_if(sources, [&](const auto& source) { return decoded.contains(source.shard); });
     const auto lost = lost_pieces(parity.parity_manifest, sources);
     for (std::uint32_t member = 0; member < parity_sources.size(); ++member) {
       const std::string& shard = parity_sources[member].shard;
-      if (shard.empty() || pieces.contains(shard)) continue;
-      if (!plan_coding(parity.parity_manifest, {member, false}, lost).lost.empty()) continue;
-      found_ways.try_emplace(shard, CodedPiece{source_piece(parity, member), {parity.parity_manifest, sources}});
+      if (shard.empty() || is_there(shard)) continue;
+      const auto plan = plan_coding(parity.parity_manifest, {member, false}, lost);
+      if (!plan.lost.empty()) continue;
+      found_ways.try_emplace(shard, CodedPiece{source_piece(parity, member),
+                                               {parity.parity_manifest, sources},
+                                               inputs_of(plan, parity.parity_manifest)});
     }
   }
   return found_ways;

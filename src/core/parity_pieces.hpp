@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,14 +55,19 @@ placement::LostPieces lost_pieces(const ParityManifest& parity_manifest,
 placement::DecodePlan plan_coding(const ParityManifest& parity_manifest, const GroupPiece& wanted,
                                   const placement::LostPieces& lost);
 
+// Returns the names of the pieces that are read to compute a piece after this plan.
+std::set<std::string> inputs_of(const placement::DecodePlan& plan, const ParityManifest& parity_manifest);
+
 // A piece that no node has, with what is needed to compute it.
 struct CodedPiece {
   PieceInfo piece;
   CodingInputs coding_inputs;
+  std::set<std::string> reads = {};  // inputs_of(), for a shard that is decoded
 };
 
-// The shards that no node has and that can be decoded from one checkpoint's pieces, by name.
-std::map<std::string, CodedPiece> decodable(const Pieces& pieces);
+// The shards that no node has and that can be decoded from one checkpoint's pieces, by name. `decoded`: shards that
+// count as lost although some node has them: it has decoded them.
+std::map<std::string, CodedPiece> decodable(const Pieces& pieces, const std::set<std::string>& decoded = {});
 
 // Plans how to encode this parity from one checkpoint's pieces, for the first time or again. Returns nothing if that is
 // impossible.

@@ -42,6 +42,7 @@ void Fetching::start(const std::shared_ptr<Link>& link, const PieceName& piece, 
   fetch->asked.size_bytes = part.size_bytes;
   fetch->asked.shard_bytes = static_cast<std::uint32_t>(piece.shard.size());
   fetch->asked.wishes = (part.manifest ? wire::wants_manifest : 0) | (part.urgent ? wire::is_urgent : 0);
+  fetch->asked.chain = part.chain;
   fetch->link = link;
   fetch->sink = std::move(sink);
   fetch->progressed_at_ms = now_ms();

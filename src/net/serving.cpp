@@ -46,6 +46,7 @@ struct Serving::Serve {
   std::int64_t waits_until_ms = now_ms() + arrival_wait_ms;  // for its piece, unless that is said to be coming
   std::int64_t looked_at_ms = 0;                             // when its piece was last looked for
 
+  Asker asker() const { return {link->peer(), asked.chain}; }
   bool urgent() const { return (asked.wishes & wire::is_urgent) != 0; }
   // Whoever restores asks for the whole piece, or for all that it lacks at the end. A request for another range comes
   // from a decoder, which has other sources.
@@ -117,7 +118,7 @@ void Serving::answer(const Serve& serve, wire::Status status) {
 // millisecond.
 bool Serving::open(const ServePtr& serve) {
   if (std::exchange(serve->looked_at_ms, now_ms()) == now_ms()) return false;
-  auto source = serve_(serve->link->peer(), serve->piece);
+  auto source = serve_(serve->asker(), serve->piece);
   if (source && source->is_coming) {
     source.reset();
     serve->waits_until_ms = now_ms() + arrival_wait_ms;  // if that fails, this node may soon begin anew
@@ -175,7 +176,7 @@ void Serving::interrupt(Serve& serve) {
 void Serving::go_on(Serve& serve) {
   awaits_bytes_ = true;
   if (std::exchange(serve.looked_at_ms, now_ms()) == now_ms()) return;
-  auto source = serve.may_wait_for_arrival() ? serve_(serve.link->peer(), serve.piece) : std::nullopt;
+  auto source = serve.may_wait_for_arrival() ? serve_(serve.asker(), serve.piece) : std::nullopt;
   if (source && !source->is_coming && (!source->ready_bytes || source->ready_bytes())) {
     source->data = wire::range_of(serve.asked, source->data);
     if (source->data.size() == serve.data_bytes) {

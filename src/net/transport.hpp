@@ -38,12 +38,24 @@ struct PieceName {
   bool operator==(const PieceName&) const = default;
 };
 
+// The number of no chain (see FetchPart::chain).
+inline constexpr std::uint64_t no_chain = UINT64_MAX;
+
 // The bytes of a piece that a fetch wants: size_bytes from first_byte on, or fewer if the piece ends before.
 struct FetchPart {
   std::uint64_t first_byte = 0;
   std::uint64_t size_bytes = UINT64_MAX;
   bool manifest = true;  // true: the source sends the piece's manifest before the bytes
   bool urgent = false;   // a rank waits for the piece, so the source sends even while training uses the network
+  // The number of the chain in which this node gets the piece and passes it on. The source learns it. The transport
+  // does not interpret it.
+  std::uint64_t chain = no_chain;
+};
+
+// The node that asks for a piece.
+struct Asker {
+  PeerId node = 0;
+  std::uint64_t chain = no_chain;  // FetchPart::chain of its fetch
 };
 
 // A piece that this node sends to peers. `pin` keeps the memory of both ranges valid and unchanged. The transport holds
@@ -119,7 +131,7 @@ struct TransportOptions {
 class Transport {
  public:
   using OnMessage = std::function<void(PeerId from, std::span<const std::byte> message)>;
-  using OnServe = std::function<std::optional<ServedPiece>(PeerId to, const PieceName& piece)>;
+  using OnServe = std::function<std::optional<ServedPiece>(const Asker& asker, const PieceName& piece)>;
   using OnPeerFailed = std::function<void(PeerId peer)>;
   struct Handlers {
     OnMessage message;

@@ -9,7 +9,7 @@
 //    id  kind            header    payload             direction
 //    1   hello           80 bytes  -                   both ways, first; nothing else is accepted before it
 //    2   message         0 bytes   the message         asker to other
-//    3   fetch_request   40 bytes  shard name          asker to source
+//    3   fetch_request   48 bytes  shard name          asker to source
 //    4   fetch_answer    32 bytes  manifest if wanted  source to asker
 //    5   accept          8 bytes   -                   asker to source: send the chunks
 //    6   chunk           16 bytes  the chunk's bytes   source to asker
@@ -43,7 +43,7 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 inline constexpr std::uint32_t magic = 0x4e504b43;  // "CKPN"
 // The version of the protocol. It covers all that must be the same on both sides, such as socket_segment_size in
 // ucx.cpp.
-inline constexpr std::uint32_t version = 16;
+inline constexpr std::uint32_t version = 17;
 inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
 inline constexpr std::size_t grain_bytes = 64u << 10;
@@ -88,8 +88,9 @@ struct FetchRequest {
   std::uint64_t size_bytes = UINT64_MAX;  // first_byte + size_bytes may exceed 64 bits
   std::uint32_t shard_bytes = 0;          // length of the shard name
   std::uint32_t wishes = wants_manifest;  // flags, see above
+  std::uint64_t chain = UINT64_MAX;       // FetchPart::chain
 };
-static_assert(sizeof(FetchRequest) == 40);
+static_assert(sizeof(FetchRequest) == 48);
 
 enum class Status : std::uint32_t {
   found = 0,

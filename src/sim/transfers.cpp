@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "core/chain_order.hpp"
 #include "core/parity_pieces.hpp"
 #include "sim/world.hpp"
 
@@ -93,14 +94,7 @@ Transfers::Availability Transfers::find_sources(const Transfer& transfer, std::v
   const ParityManifest& parity_manifest = order.coding_inputs.parity_manifest;
   const auto wanted = group_piece(parity_manifest, order.piece.shard);
   const auto plan = plan_coding(parity_manifest, *wanted, lost_pieces(parity_manifest, order.coding_inputs.sources));
-  std::set<std::string> needed;
-  for (const auto& step : plan.steps) {
-    for (const auto& source : step.sources) {
-      if (source.bytes.size_bytes != 0)
-        needed.insert(group_piece_name(parity_manifest, source.member, source.position));
-    }
-  }
-  for (const std::string& shard : needed) {
+  for (const std::string& shard : inputs_of(plan, parity_manifest)) {
     std::vector<NodeId> nodes;
     for (const auto& source : order.coding_inputs.sources) {
       if (source.shard != shard) continue;
@@ -122,15 +116,17 @@ bool Transfers::has_input(const Transfer& transfer, const CodingInputs::Source& 
   return ref != nullptr && world_.machines.at(transfer.to).arena.find(*ref)->header.root_digest == input.root_digest;
 }
 
-// What the source says of a piece that it is receiving, or is going to receive. Only nodes with higher ids may wait for
-// such a piece, so no two nodes wait for each other. The real agent sends on what it has received so far. Here the
-// transfer begins when the source has all of the piece.
+// What the source says of a piece that it is receiving, or is going to receive. Only nodes behind it in the same chain
+// may wait for such a piece, so nodes do not wait for each other in a circle. The real agent sends on what it has
+// received so far. Here the transfer begins when the source has all of the piece.
 Transfers::Availability Transfers::find_arriving(const Transfer& transfer) const {
-  if (transfer.to <= transfer.order.source || !restores(transfer)) return Availability::not_there;
+  const NodeId chain_from = transfer.order.chain_from;
+  if (chain_from == no_node || !comes_after(transfer.to, transfer.order.source, chain_from) || !restores(transfer))
+    return Availability::not_there;
   const auto found = std::find_if(active_.begin(), active_.end(), [&](const auto& entry) {
     const Transfer& other = entry.second;
     return other.to == transfer.order.source && other.order.source < parity_node &&
-           other.order.piece == transfer.order.piece && restores(other);
+           other.order.piece == transfer.order.piece && other.order.chain_from == chain_from && restores(other);
   });
   if (found == active_.end()) return Availability::not_there;
   if (found->second.has_begun) return Availability::arriving;

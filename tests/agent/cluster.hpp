@@ -224,7 +224,7 @@ inline std::unique_ptr<net::Transport> silent_transport(const net::TransportOpti
   handlers.message = [&silent, message = handlers.message](net::PeerId from, std::span<const std::byte> bytes) {
     if (!silent) message(from, bytes);
   };
-  handlers.serve = [&silent, serve = handlers.serve](net::PeerId to, const net::PieceName& piece) {
+  handlers.serve = [&silent, serve = handlers.serve](const net::Asker& to, const net::PieceName& piece) {
     return silent ? std::nullopt : serve(to, piece);
   };
   auto transport = std::make_unique<test::FakeTransport>(net::Transport::create(options, std::move(handlers)));

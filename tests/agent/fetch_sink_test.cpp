@@ -231,14 +231,17 @@ TEST_F(FetchSinkTest, AFailedFetchEndsWhenNobodyReadsItsSlot) {
 
 // ---- Pieces that are ordered ----
 
-constexpr net::PeerId passing_node = 5, node_before = 4, node_after = 6;
+// The chain begins at node 3: behind the highest id follows the lowest.
+constexpr std::uint64_t chain = 3;
+constexpr net::PeerId passing_node = 5;
+constexpr net::Asker node_before{4, chain}, node_after{6, chain}, node_behind_the_highest{0, chain};
 const net::PieceName ordered_piece{"s", CheckpointId(1, 1).word()};
 
 TEST_F(FetchSinkTest, AnOrderedPieceIsComingUntilItsFirstBytesOrTheEndOfItsFetch) {
   const Piece piece = make_piece("s", {1, 1}, 2 * leaf);
   ArrivingPieces arriving(passing_node);
   EXPECT_FALSE(arriving.find(ordered_piece, node_after));
-  arriving.expect(ordered_piece);
+  arriving.expect(ordered_piece, chain);
   ASSERT_TRUE(arriving.find(ordered_piece, node_after));
   EXPECT_TRUE(arriving.find(ordered_piece, node_after)->is_coming);
   EXPECT_FALSE(arriving.find({"t", ordered_piece.checkpoint}, node_after));
@@ -260,14 +263,17 @@ TEST_F(FetchSinkTest, AnOrderedPieceIsComingUntilItsFirstBytesOrTheEndOfItsFetch
 }
 
 // Otherwise nodes could wait for each other.
-TEST_F(FetchSinkTest, NodesWithLowerIdsGetNothingOfAPieceBeforeItIsWhole) {
+TEST_F(FetchSinkTest, OnlyNodesBehindThisOneInTheSameChainGetAnythingOfAPieceBeforeItIsWhole) {
   const Piece piece = make_piece("s", {1, 1}, 2 * leaf);
   ArrivingPieces arriving(passing_node);
   const auto expect_nothing = [&] {
-    for (const net::PeerId asker : {net::PeerId{0}, node_before, passing_node})
-      EXPECT_FALSE(arriving.find(ordered_piece, asker)) << asker;
+    for (const net::Asker& asker :
+         {node_before, net::Asker{3, chain}, net::Asker{passing_node, chain}, net::Asker{6, 5}, net::Asker{6}})
+      EXPECT_FALSE(arriving.find(ordered_piece, asker)) << asker.node << " in chain " << asker.chain;
+    EXPECT_TRUE(arriving.find(ordered_piece, node_after));
+    EXPECT_TRUE(arriving.find(ordered_piece, node_behind_the_highest));
   };
-  arriving.expect(ordered_piece);
+  arriving.expect(ordered_piece, chain);
   expect_nothing();
   const auto sink = sink_for(piece);
   arriving.add(ordered_piece, sink);
@@ -282,9 +288,9 @@ TEST_F(FetchSinkTest, NodesWithLowerIdsGetNothingOfAPieceBeforeItIsWhole) {
 TEST_F(FetchSinkTest, APieceWhoseFetchHasFailedDoesNotComeAgain) {
   const Piece piece = make_piece("s", {1, 1}, 2 * leaf);
   ArrivingPieces arriving(passing_node);
-  arriving.expect(ordered_piece);
+  arriving.expect(ordered_piece, chain);
   arriving.remove(ordered_piece, nullptr);
-  arriving.expect(ordered_piece);
+  arriving.expect(ordered_piece, chain);
   EXPECT_FALSE(arriving.find(ordered_piece, node_after)) << "it may fail again and again";
   const auto sink = sink_for(piece);
   arriving.add(ordered_piece, sink);
@@ -292,7 +298,7 @@ TEST_F(FetchSinkTest, APieceWhoseFetchHasFailedDoesNotComeAgain) {
   EXPECT_TRUE(arriving.find(ordered_piece, node_after)) << "it has begun";
   sink->ended(FetchEnd::peer_failed);
   EXPECT_EQ(result(), FetchResult::failed);
-  arriving.expect({"s", ordered_piece.checkpoint + 1});
+  arriving.expect({"s", ordered_piece.checkpoint + 1}, chain);
   EXPECT_TRUE(arriving.find({"s", ordered_piece.checkpoint + 1}, node_after)) << "another checkpoint";
 }
 
@@ -300,7 +306,7 @@ TEST_F(FetchSinkTest, NoPieceIsComingAnyMoreIfNothingArrivesForAWhile) {
   const Piece other = make_piece("other", {1, 1}, 2 * leaf);
   std::atomic<std::int64_t> now_ms = 1;
   ArrivingPieces arriving(passing_node, [&] { return now_ms.load(); });
-  arriving.expect(ordered_piece);
+  arriving.expect(ordered_piece, chain);
   const auto sink = sink_for(other);
   arriving.add({"other", ordered_piece.checkpoint}, sink);
   ASSERT_TRUE(begin(*sink, other));

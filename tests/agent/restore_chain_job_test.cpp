@@ -154,7 +154,7 @@ class RestoreChainJobTest : public ::testing::Test {
   // Nobody answers the node's fetches, or with `gets_parts_`, they break off once. While `hangs_`, it answers nobody.
   void let_starve(AgentSetup& setup) {
     setup.make_transport = [this](const net::TransportOptions& options, net::Transport::Handlers handlers) {
-      handlers.serve = [this, serve = std::move(handlers.serve)](net::PeerId asker, const net::PieceName& piece) {
+      handlers.serve = [this, serve = std::move(handlers.serve)](const net::Asker& asker, const net::PieceName& piece) {
         while (hangs_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
         auto served = serve(asker, piece);
         if (served && served->is_coming && piece.shard == "rank2") ++said_coming_;

@@ -69,5 +69,16 @@ TEST_F(CodingTurn, ComesAtOnceIfItsInputsDoNotComeHere) {
   EXPECT_EQ(sources(), (std::vector<NodeId>{first_peer, parity_node}));
 }
 
+// Another node has decoded the piece by now.
+TEST_F(CodingTurn, FetchesThePieceFromANodeThatHasItIfDecodingFails) {
+  FetchOrder order_to_decode = decode_;
+  order_to_decode.sources.push_back(second_peer);
+  order({order_to_decode});
+  EXPECT_EQ(sources(), std::vector<NodeId>{parity_node});
+  order({order_to_decode, input_});
+  end_first(FetchResult::failed);
+  EXPECT_EQ(sources(), (std::vector<NodeId>{parity_node, first_peer, second_peer})) << "it does not wait for the input";
+}
+
 }  // namespace
 }  // namespace ckpt::core::coding_turn

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
 #include "cluster.hpp"
+#include "core/chain_order.hpp"
 #include "core/leader/leader.hpp"
 #include "core/leader/restore_decision.hpp"
 
@@ -19,9 +22,11 @@ Holders held_by(const std::vector<NodeId>& nodes) {
   return holders;
 }
 
-std::map<NodeId, NodeId> first_sources(const std::vector<NodeId>& fetching, const std::vector<NodeId>& holding) {
+std::map<NodeId, NodeId> first_sources(const std::vector<NodeId>& fetching, const std::vector<NodeId>& holding,
+                                       NodeId chain_from = 0) {
   std::map<NodeId, NodeId> first;
-  for (const NodeId node : fetching) first[node] = sources_in_chain(node, fetching, held_by(holding)).front();
+  for (const NodeId node : fetching)
+    first[node] = sources_in_chain(node, chain_from, fetching, held_by(holding)).front();
   return first;
 }
 
@@ -38,16 +43,55 @@ TEST(RestoreChain, NoNodeIsTheFirstSourceOfTwoOthers) {
   }
 }
 
-TEST(RestoreChain, ANodeWaitsOnlyForNodesWithLowerIds) {
+TEST(RestoreChain, BehindTheHighestIdFollowsTheLowest) {
+  EXPECT_EQ(first_sources({1, 2, 4}, {3}, 3), (std::map<NodeId, NodeId>{{4, 3}, {1, 4}, {2, 1}}));
+}
+
+TEST(RestoreChain, ANodeGetsThePartsOfAllOthersFromTheNodeBeforeIt) {
+  const std::vector<NodeId> nodes{1, 2, 4, 5, 7};
+  for (const NodeId holder : nodes) {
+    std::vector<NodeId> fetching = nodes;
+    std::erase(fetching, holder);
+    for (const auto& [node, source] : first_sources(fetching, {holder}, holder)) {
+      const auto at = std::find(nodes.begin(), nodes.end(), node);
+      EXPECT_EQ(source, at == nodes.begin() ? nodes.back() : *(at - 1)) << "the part of " << holder << " for " << node;
+    }
+  }
+}
+
+TEST(RestoreChain, ANodeWaitsOnlyForNodesBeforeItOnTheRing) {
   const std::vector<NodeId> holding{3, 20};
-  for (const auto& [node, source] : first_sources({1, 2, 4, 5, 6, 8, 11}, holding))
-    EXPECT_TRUE(source < node || source == 3 || source == 20) << source << " for " << node;
+  for (const NodeId chain_from : {0u, 3u, 6u, 20u}) {
+    for (const auto& [node, source] : first_sources({1, 2, 4, 5, 6, 8, 11}, holding, chain_from))
+      EXPECT_TRUE(comes_after(node, source, chain_from) || source == 3 || source == 20) << source << " for " << node;
+  }
+}
+
+// A node waits for another one only if both have the same chain, and it comes after the other one. Each node has a
+// chain of its own here, as if each followed another plan.
+TEST(RestoreChain, NodesNeverWaitForEachOtherInACircleWhateverPlansTheyFollow) {
+  constexpr NodeId nodes = 5;
+  for (std::uint32_t plans = 0; plans < 5 * 5 * 5 * 5 * 5; ++plans) {
+    std::array<NodeId, nodes> chain_from{};
+    for (std::uint32_t node = 0, rest = plans; node < nodes; ++node, rest /= 5) chain_from[node] = rest % 5;
+    const auto may_wait = [&](NodeId node, NodeId other) {
+      return chain_from[node] == chain_from[other] && comes_after(node, other, chain_from[other]);
+    };
+    std::array<std::uint32_t, nodes> awaited{};  // directly or not, as bits
+    for (NodeId round = 0; round < nodes; ++round) {
+      for (NodeId node = 0; node < nodes; ++node) {
+        for (NodeId other = 0; other < nodes; ++other)
+          if (may_wait(node, other)) awaited[node] |= 1u << other | awaited[other];
+      }
+    }
+    for (NodeId node = 0; node < nodes; ++node) ASSERT_FALSE(awaited[node] >> node & 1) << node << " with " << plans;
+  }
 }
 
 TEST(RestoreChain, NodesThatHaveThePieceComeNextIfTheOneBeforeFails) {
-  EXPECT_EQ(sources_in_chain(5, {1, 2, 5}, held_by({3, 7})), (std::vector<NodeId>{7, 3}));
-  EXPECT_EQ(sources_in_chain(2, {1, 2, 5}, held_by({3, 7})), (std::vector<NodeId>{1, 3, 7}));
-  EXPECT_EQ(sources_in_chain(9, {1, 2, 3, 4, 5, 6, 8, 9}, held_by({10, 11, 12, 13, 14})).size(), sources_max);
+  EXPECT_EQ(sources_in_chain(5, 0, {1, 2, 5}, held_by({3, 7})), (std::vector<NodeId>{7, 3}));
+  EXPECT_EQ(sources_in_chain(2, 0, {1, 2, 5}, held_by({3, 7})), (std::vector<NodeId>{1, 3, 7}));
+  EXPECT_EQ(sources_in_chain(9, 0, {1, 2, 3, 4, 5, 6, 8, 9}, held_by({10, 11, 12, 13, 14})).size(), sources_max);
 }
 
 TEST(RestoreChain, EachNodeHasASourceOfItsOwnIfEnoughNodesHaveThePiece) {
@@ -55,7 +99,14 @@ TEST(RestoreChain, EachNodeHasASourceOfItsOwnIfEnoughNodesHaveThePiece) {
   EXPECT_EQ(first_sources({1, 2}, {0, 3, 4}), (std::map<NodeId, NodeId>{{1, 0}, {2, 3}}));
 }
 
-TEST(RestoreChain, ASingleNodeIsNone) { EXPECT_TRUE(sources_in_chain(1, {1}, held_by({0, 3})).empty()); }
+TEST(RestoreChain, ASingleNodeIsNone) { EXPECT_TRUE(sources_in_chain(1, 0, {1}, held_by({0, 3})).empty()); }
+
+TEST(RestoreChain, BeginsAtANodeThatCapturedThePieceIfOneHasIt) {
+  const Place place{.owners = {1, 2, 3}, .capturers = {6, 2}, .holders = {2, 5}};
+  EXPECT_EQ(begin_of_chain(place, held_by({1, 2, 5})), 2u);
+  EXPECT_EQ(begin_of_chain(place, held_by({1, 5})), 5u);
+  EXPECT_EQ(begin_of_chain(place, held_by({1, 3})), 1u);
+}
 
 // Four nodes with a rank each, all of which hold all shards. They restore what node 0 alone has kept.
 class LoneSurvivor : public ::testing::Test {

@@ -28,7 +28,9 @@ class ArrivingPieceOverEachTransport : public ::testing::TestWithParam<const cha
  protected:
   ArrivingPieceOverEachTransport() : one_(impatient_options(1, 100, GetParam())) {
     Transport::Handlers handlers;
-    handlers.serve = [this](PeerId, const PieceName&) -> std::optional<ServedPiece> {
+    handlers.serve = [this](const Asker& asker, const PieceName&) -> std::optional<ServedPiece> {
+      asked_by_ = asker.node;
+      asked_in_chain_ = asker.chain;
       asked_.fetch_add(1);
       while (hangs_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       ServedPiece coming;
@@ -61,6 +63,8 @@ class ArrivingPieceOverEachTransport : public ::testing::TestWithParam<const cha
   std::atomic<int> looks_ = 0;
   std::atomic<std::size_t> ready_bytes_ = 0;
   std::atomic<int> asked_ = 0;
+  std::atomic<PeerId> asked_by_ = 0;
+  std::atomic<std::uint64_t> asked_in_chain_ = 0;
   Node one_;
   std::unique_ptr<Transport> source_;
 };
@@ -80,6 +84,15 @@ TEST_P(ArrivingPieceOverEachTransport, ChunksLeaveAsSoonAsTheyAreReadyAndNoSoone
   ready_bytes_ = piece_bytes;
   EXPECT_EQ(sink->end(), FetchEnd::complete);
   EXPECT_TRUE(sink->data == piece_);
+}
+
+TEST_P(ArrivingPieceOverEachTransport, TheSourceLearnsWhoAsksAndInWhichChain) {
+  ready_bytes_ = piece_bytes;
+  EXPECT_EQ(one_.fetch(2, name, FetchPart{.urgent = true, .chain = 7})->end(), FetchEnd::complete);
+  EXPECT_EQ(asked_by_, 1u);
+  EXPECT_EQ(asked_in_chain_, 7u);
+  EXPECT_EQ(one_.fetch(2, name, urgent)->end(), FetchEnd::complete);
+  EXPECT_EQ(asked_in_chain_, no_chain);
 }
 
 TEST_P(ArrivingPieceOverEachTransport, TheAskerLearnsThatNoMoreWillCome) {
@@ -209,7 +222,7 @@ TEST_P(ArrivingPieceOverEachTransport, PiecesThatOneNodeRestoresArriveOneAfterTh
   const std::vector<std::byte> data = pattern(chunks * chunk, 1);
   std::set<std::string> asked;  // only used on the source's thread
   Transport::Handlers handlers;
-  handlers.serve = [&](PeerId, const PieceName& piece) -> std::optional<ServedPiece> {
+  handlers.serve = [&](const Asker&, const PieceName& piece) -> std::optional<ServedPiece> {
     asked.insert(piece.shard);
     ServedPiece coming;
     coming.is_coming = true;

@@ -328,7 +328,7 @@ TEST_P(OverEachTransport, APieceNobodyPicksUpIsFreedAfterTheTimeout) {
   Mailbox<int> freed;
   const auto data = pattern(64u << 20, 1);
   Transport::Handlers handlers;
-  handlers.serve = [&](PeerId, const PieceName&) {
+  handlers.serve = [&](const Asker&, const PieceName&) {
     return ServedPiece{{}, data, std::shared_ptr<void>(nullptr, [&](void*) { freed.put(1); })};
   };
   const auto transport = Transport::create(options, std::move(handlers));

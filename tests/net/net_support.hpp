@@ -130,7 +130,7 @@ class Node {
     handlers.message = [this](PeerId from, std::span<const std::byte> message) {
       messages.put({from, {message.begin(), message.end()}});
     };
-    handlers.serve = [this](PeerId, const PieceName& name) { return find(name); };
+    handlers.serve = [this](const Asker&, const PieceName& name) { return find(name); };
     handlers.peer_failed = [this](PeerId peer) { failures.put(peer); };
     handlers.remark = [this](const std::string& remark) { remarks.put(remark); };
     transport = Transport::create(options_, std::move(handlers));

@@ -86,7 +86,7 @@ TEST_P(OverEachTransport, AKilledAskerFreesThePieceItAskedFor) {
   Mailbox<int> freed;
   Mailbox<PeerId> failures;
   Transport::Handlers handlers;
-  handlers.serve = [&](PeerId, const PieceName&) {
+  handlers.serve = [&](const Asker&, const PieceName&) {
     asker.kill_now();
     return ServedPiece{{}, data, std::shared_ptr<void>(nullptr, [&freed](void*) { freed.put(1); })};
   };

@@ -138,7 +138,7 @@ TEST(Ranges, AnUnwantedManifestIsNotEvenLookedAt) {
   Transport::Handlers handlers;
   const auto data = pattern(1000, 1);
   const std::vector<std::byte> too_large((64u << 20) + 1);
-  handlers.serve = [&](PeerId, const PieceName&) { return ServedPiece{too_large, data, nullptr}; };
+  handlers.serve = [&](const Asker&, const PieceName&) { return ServedPiece{too_large, data, nullptr}; };
   const auto source = Transport::create(loopback_options(2, 200), std::move(handlers));
   Node one(loopback_options(1, 100));
   one.transport->set_peer(2, 200, source->address());

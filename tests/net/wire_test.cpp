@@ -36,15 +36,17 @@ TEST(Wire, TheBytesAreLittleEndianWithoutHoles) {
   request.size_bytes = 0x2122232425262728;
   request.shard_bytes = 5;
   request.wishes = wants_manifest;
-  const unsigned char expected_request[] = {1,    0,    0,    0,    0,    0,    0,    0,     // request
-                                            2,    0,    0,    0,    0,    0,    0,    0,     // checkpoint
-                                            0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,  // first_byte
-                                            0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21,  // size_bytes
-                                            5,    0,    0,    0,    1,    0,    0,    0};    // shard_bytes, wishes
+  request.chain = 0x3132333435363738;
+  const unsigned char expected_request[] = {1,    0,    0,    0,    0,    0,    0,    0,      // request
+                                            2,    0,    0,    0,    0,    0,    0,    0,      // checkpoint
+                                            0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,   // first_byte
+                                            0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21,   // size_bytes
+                                            5,    0,    0,    0,    1,    0,    0,    0,      // shard_bytes, wishes
+                                            0x38, 0x37, 0x36, 0x35, 0x34, 0x33, 0x32, 0x31};  // chain
   ASSERT_EQ(bytes_of(request).size(), sizeof expected_request);
   EXPECT_EQ(std::memcmp(bytes_of(request).data(), expected_request, sizeof expected_request), 0);
   const Hello hello;
-  const unsigned char expected_hello[] = {'C', 'K', 'P', 'N', 16, 0, 0, 0};  // magic, version
+  const unsigned char expected_hello[] = {'C', 'K', 'P', 'N', 17, 0, 0, 0};  // magic, version
   EXPECT_EQ(std::memcmp(bytes_of(hello).data(), expected_hello, sizeof expected_hello), 0);
 }
 

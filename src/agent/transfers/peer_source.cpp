@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/chain_order.hpp"
 #include "kernels/digest.hpp"
 
 namespace ckpt::agent {
@@ -11,6 +12,10 @@ namespace {
 using core::FetchResult;
 
 net::PieceName name_of(const core::PieceInfo& piece) { return {piece.shard, piece.checkpoint.word()}; }
+
+std::uint64_t chain_of(const core::StartFetch& order) {
+  return order.chain_from == core::no_node ? net::no_chain : order.chain_from;
+}
 
 // Most pieces of which PeerSource remembers what failed fetches have verified. A manifest has about a ten-thousandth of
 // its piece's size.
@@ -29,7 +34,7 @@ void end(const FetchRequest& request, FetchResult result, std::optional<arena::M
 }  // namespace
 
 void PeerSource::ordered(const core::StartFetch& order, bool urgent) {
-  if (urgent && is_node(order.source)) arriving_.expect(name_of(order.piece));
+  if (urgent && is_node(order.source)) arriving_.expect(name_of(order.piece), chain_of(order));
 }
 
 std::shared_ptr<RunningFetch> PeerSource::start(const FetchRequest& request) {
@@ -45,8 +50,9 @@ std::shared_ptr<RunningFetch> PeerSource::start(const FetchRequest& request) {
   const net::PieceName name = name_of(order.piece);
   if (request.urgent) arriving_.add(name, sink);
   const auto fetch = [transport = transport_, sink, name, source = order.source, urgent = request.urgent,
-                      timeout_ms = request.timeout_ms](std::size_t kept_bytes) {
-    transport->fetch(source, name, {.first_byte = kept_bytes, .urgent = urgent}, sink, timeout_ms);
+                      chain = chain_of(order), timeout_ms = request.timeout_ms](std::size_t kept_bytes) {
+    const net::FetchPart rest{.first_byte = kept_bytes, .urgent = urgent, .chain = chain};
+    transport->fetch(source, name, rest, sink, timeout_ms);
   };
   auto before = unfinished_.extract({name.shard, name.checkpoint});
   if (before.empty() || !(piece_info(before.mapped().manifest) == order.piece)) {
@@ -73,27 +79,27 @@ void PeerSource::remember(const core::PieceInfo& piece, std::optional<Unfinished
   unfinished_.insert_or_assign(name, std::move(*unfinished));
 }
 
-void ArrivingPieces::expect(const net::PieceName& name) {
+void ArrivingPieces::expect(const net::PieceName& name, std::uint64_t chain) {
   const std::lock_guard lock(mutex_);
   if (!failed_.contains({name.shard, name.checkpoint})) *active_at_ms_ = now_ms_();
   std::erase_if(failed_, [&](const Key& failed) { return failed.second != name.checkpoint; });
-  sinks_.try_emplace({name.shard, name.checkpoint}, nullptr);
+  arriving_[{name.shard, name.checkpoint}].chain = chain;
 }
 
 void ArrivingPieces::add(const net::PieceName& name, const std::shared_ptr<FetchSink>& sink) {
   sink->note_arrivals([at_ms = active_at_ms_, now_ms = now_ms_] { *at_ms = now_ms(); });
   const std::lock_guard lock(mutex_);
-  sinks_[{name.shard, name.checkpoint}] = sink;
+  arriving_[{name.shard, name.checkpoint}].sink = sink;
 }
 
 void ArrivingPieces::remove(const net::PieceName& name, const Pin& piece) {
   std::shared_ptr<FetchSink> sink;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = sinks_.find({name.shard, name.checkpoint});
-    if (found == sinks_.end()) return;
-    sink = std::move(found->second);
-    sinks_.erase(found);
+    const auto found = arriving_.find({name.shard, name.checkpoint});
+    if (found == arriving_.end()) return;
+    sink = std::move(found->second.sink);
+    arriving_.erase(found);
     if (piece == nullptr)
       failed_.insert({name.shard, name.checkpoint});
     else
@@ -102,15 +108,16 @@ void ArrivingPieces::remove(const net::PieceName& name, const Pin& piece) {
   if (piece != nullptr && sink != nullptr) sink->keep(piece);
 }
 
-std::optional<net::ServedPiece> ArrivingPieces::find(const net::PieceName& name, net::PeerId asker) const {
-  if (asker <= own_node_) return std::nullopt;
+std::optional<net::ServedPiece> ArrivingPieces::find(const net::PieceName& name, const net::Asker& asker) const {
+  if (asker.chain == net::no_chain) return std::nullopt;
   std::shared_ptr<FetchSink> sink;
   bool has_failed = false;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = sinks_.find({name.shard, name.checkpoint});
-    if (found == sinks_.end()) return std::nullopt;
-    sink = found->second;
+    const auto found = arriving_.find({name.shard, name.checkpoint});
+    if (found == arriving_.end() || found->second.chain != asker.chain) return std::nullopt;
+    if (!core::comes_after(asker.node, own_node_, static_cast<core::NodeId>(asker.chain))) return std::nullopt;
+    sink = found->second.sink;
     has_failed = failed_.contains({name.shard, name.checkpoint});
   }
   if (sink != nullptr) {

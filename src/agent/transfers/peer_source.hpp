@@ -32,8 +32,9 @@ struct Unfinished {
 // The pieces that this node has been ordered to fetch from other nodes for a restore. It sends them on while they
 // arrive. Thread-safe.
 //
-// Only nodes with higher ids get such a piece, because along a chain, ids ascend (restore_chain.hpp). So nodes never
-// wait for each other in a circle, even if one node follows an older plan than another.
+// Only nodes behind this one in the piece's chain get such a piece. The order to this node and the request must name
+// the same chain. So nodes never wait for each other in a circle, even if some follow an older plan than others: all
+// nodes of a circle would have the same chain, and each would be behind the next one.
 //
 // A piece of which nothing is here yet is *coming* until its first fetch fails: nodes that ask for it may wait. If
 // nothing arrives for `quiet_ms`, of any piece, no piece is coming any more.
@@ -45,26 +46,30 @@ class ArrivingPieces {
   explicit ArrivingPieces(net::PeerId own_node, std::function<std::int64_t()> now_ms = core_now_ms)
       : own_node_(own_node), now_ms_(std::move(now_ms)) {}
 
-  // The piece has been ordered.
-  void expect(const net::PieceName& name);
+  // The piece has been ordered, for the chain with this number.
+  void expect(const net::PieceName& name, std::uint64_t chain);
   // The fetch of the piece has begun.
   void add(const net::PieceName& name, const std::shared_ptr<FetchSink>& sink);
   // The fetch of the piece has ended. `piece`: the piece if it is whole, else null.
   void remove(const net::PieceName& name, const Pin& piece);
-  // What node `asker` gets of the piece. Nothing if the piece has not been ordered, if its fetch has failed, or if the
-  // node's id is not higher than that of this node.
-  std::optional<net::ServedPiece> find(const net::PieceName& name, net::PeerId asker) const;
+  // What `asker` gets of the piece. Nothing if the piece has not been ordered, if its fetch has failed, or if the asker
+  // is not behind this node in the same chain.
+  std::optional<net::ServedPiece> find(const net::PieceName& name, const net::Asker& asker) const;
 
  private:
   using Key = std::pair<std::string, std::uint64_t>;
+  struct Arriving {
+    std::uint64_t chain = net::no_chain;
+    std::shared_ptr<FetchSink> sink;  // null before the fetch begins
+  };
 
   const net::PeerId own_node_;
   const std::function<std::int64_t()> now_ms_;
   // When bytes of any of the pieces arrived, or a piece was ordered.
   const std::shared_ptr<std::atomic<std::int64_t>> active_at_ms_ = std::make_shared<std::atomic<std::int64_t>>(0);
   mutable std::mutex mutex_;
-  std::map<Key, std::shared_ptr<FetchSink>> sinks_;  // null before the fetch begins
-  std::set<Key> failed_;                             // pieces of the newest checkpoint of which a fetch has failed
+  std::map<Key, Arriving> arriving_;
+  std::set<Key> failed_;  // pieces of the newest checkpoint of which a fetch has failed
 };
 
 // If a fetch has failed, the next fetch of the same piece goes on where it ended: PeerSource looks which of the

@@ -23,6 +23,8 @@ void Leader::on(const IncarnationRecordRead& read, bool is_in_store) {
     decision_.on_new_incarnation(std::exchange(view_.places, {}));
     commits_.on_new_incarnation();
     restore_progress_.on_new_incarnation();
+    chain_from_.clear();
+    lost_.clear();
     view_.alarm.clear();
     storage_.on_new_incarnation();
   }
@@ -148,11 +150,7 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   losses_.release(assignments_.take_released());
   losses_.reconcile(directive_sequence_, reconcile_gap_ms(), now, effects);
   reconcile_storage(now, effects);
-  decodable_.clear();
-  for (const auto& [checkpoint, pieces] : view_.inventory) {
-    if (checkpoint >= std::max(commits_.committed(), view_.record->decision.checkpoint))
-      decodable_[checkpoint] = decodable(pieces);
-  }
+  reconcile_decoding(now);
   reads_ = restore_progress_.plan_reads(commits_.committed(), now);
   reconcile_health(now);
   suspicions_.reconcile(view_, is_halted, losses_.has_listened(now), reconcile_gap_ms(), now);

@@ -14,6 +14,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@
 #include "core/leader/halts.hpp"
 #include "core/leader/job_view.hpp"
 #include "core/leader/known_assignments.hpp"
+#include "core/leader/local_decoding.hpp"
 #include "core/leader/losses.hpp"
 #include "core/leader/record_writer.hpp"
 #include "core/leader/restore_progress.hpp"
@@ -89,11 +91,17 @@ class Leader {
   void call(NodeId node, const Directive& common, TimeMs now, Effects& effects);
   Directive common_directive() const;
   Directive directive_for(const Peer& peer, Directive directive, TimeMs now) const;
+  void reconcile_decoding(TimeMs now);
   void add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Directive& directive) const;
+  void add_local_decoding(NodeId node, const Pieces& pieces, Directive& directive) const;
   FetchOrder restore_of(NodeId node, const Places::value_type& place, const Holders& holders, TimeMs now) const;
+  FetchOrder in_chain(NodeId node, const std::string& piece, const Place& place, const std::vector<NodeId>& fetching,
+                      const Holders& holders) const;
+  static FetchOrder decode_of(NodeId node, const Place& place, const CodedPiece& lost, const Pieces& pieces);
   static FetchOrder fetch_of(NodeId node, const Place& place, const Holders& holders);
   bool takes_orders(const Peer& peer) const;
-  std::vector<NodeId> nodes_fetching(const Place& place, const Holders& holders, TimeMs now) const;
+  bool fetches_now(NodeId node, TimeMs now) const;
+  std::vector<NodeId> nodes_fetching(const Places::value_type& place, const Holders& holders, TimeMs now) const;
   NodeId encoder_of(const Place& place, CheckpointId checkpoint, TimeMs now) const;
   bool should_have(const Role& role, CheckpointId checkpoint) const;
 
@@ -138,11 +146,15 @@ class Leader {
 
   std::size_t pieces_received_ = 0;  // of all peers
   std::map<CheckpointId, std::map<std::string, CodedPiece>>
-      decodable_;                                    // from inventory_, for checkpoints that may still be needed
+      decodable_;                 // from inventory_, for checkpoints that may still be needed
+  std::set<std::string> lost_;    // shards of the checkpoint to restore that no node had at some time
+  LocalDecoding local_decoding_;  // of these shards
   std::map<NodeId, std::vector<FetchOrder>> reads_;  // orders to read from storage, by the node that reads
   // For each piece of the checkpoint to restore, by name: the nodes that fetch it now. Filled while directives are
   // made.
   mutable std::map<std::string_view, std::vector<NodeId>> fetching_;
+  // At which node the chains of each such piece begin. Kept, because nodes in a chain must have orders that agree.
+  mutable std::map<std::string, NodeId> chain_from_;
   TimeMs called_at_ = view_.elected_at;  // when it last sent directives to members that it never heard
   NodeId called_last_ = no_node;
   CommitClock clock_;

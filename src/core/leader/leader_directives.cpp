@@ -188,45 +188,111 @@ bool Leader::should_have(const Role& role, CheckpointId checkpoint) const {
   return role.holds && !has_it_soon;
 }
 
+// A shard of the checkpoint to restore stays in the plan when some node has decoded it. Otherwise all others would
+// fetch it from there, although they are about to decode it.
+void Leader::reconcile_decoding(TimeMs now) {
+  const CheckpointId restored = view_.record->decision.checkpoint;
+  decodable_.clear();
+  local_decoding_ = {};
+  for (const auto& [checkpoint, pieces] : view_.inventory) {
+    if (checkpoint < std::max(commits_.committed(), restored)) continue;
+    auto& lost = decodable_[checkpoint] = decodable(pieces, checkpoint == restored ? lost_ : std::set<std::string>());
+    if (checkpoint != restored || lost.empty()) continue;
+    for (const auto& [shard, coded_piece] : lost) lost_.insert(shard);
+    local_decoding_ = plan_local_decoding(lost, pieces, view_.places.of(restored),
+                                          [&](NodeId node) { return fetches_now(node, now); });
+  }
+}
+
 void Leader::add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Directive& directive) const {
   const auto pieces = view_.inventory.find(checkpoint);
   if (pieces == view_.inventory.end()) return;
   const auto& decoded = decodable_.at(checkpoint);
+  const bool restores = checkpoint == view_.record->decision.checkpoint;
   for (const auto& [entry, role] : view_.places.of(node, checkpoint)) {
     if (directive.fetches.size() >= orders_max) return;
     if (!should_have(role, checkpoint)) continue;
     const auto& [shard, place] = *entry;
     const auto holders = pieces->second.find(shard);
+    const auto lost = decoded.find(shard);
+    if (holders != pieces->second.end() && is_held_by(holders->second, node)) continue;
+    if (restores && local_decoding_.decodes(node, shard)) continue;  // see add_local_decoding()
     if (holders != pieces->second.end()) {
-      if (is_held_by(holders->second, node)) continue;
-      directive.fetches.push_back(checkpoint == view_.record->decision.checkpoint
-                                      ? restore_of(node, *entry, holders->second, now)
-                                      : fetch_of(node, place, holders->second));
+      directive.fetches.push_back(restores ? restore_of(node, *entry, holders->second, now)
+                                           : fetch_of(node, place, holders->second));
     } else if (place.parity) {
       if (auto made = plan_encoding(*place.parity, checkpoint, world_size_of(pieces->second), pieces->second))
         directive.fetches.push_back({std::move(made->piece), {parity_node}, std::move(made->coding_inputs)});
-    } else if (const auto lost = decoded.find(shard);
-               lost != decoded.end() && encoder_of(place, checkpoint, now) == node) {
+    } else if (lost != decoded.end() && !(restores && local_decoding_.decoders.contains(shard)) &&
+               encoder_of(place, checkpoint, now) == node) {
       directive.fetches.push_back({lost->second.piece, {parity_node}, lost->second.coding_inputs});
     }
   }
+  if (restores) add_local_decoding(node, pieces->second, directive);
+}
+
+// What the node decodes comes last: it is told that only together with the orders to fetch all inputs, or later. A node
+// does not wait for inputs that it is not told to fetch, but reads them from the nodes that have them. All nodes would.
+void Leader::add_local_decoding(NodeId node, const Pieces& pieces, Directive& directive) const {
+  const CheckpointId restored = view_.record->decision.checkpoint;
+  const auto place_of = [&](const std::string& piece) -> const Place& {
+    static const Place nowhere;  // of parity: the last incarnation may have had other groups
+    const auto found = view_.places.of(restored).find(piece);
+    return found == view_.places.of(restored).end() ? nowhere : found->second;
+  };
+  for (const auto& [parity, readers] : local_decoding_.readers) {
+    if (directive.fetches.size() >= orders_max) return;
+    if (!std::binary_search(readers.begin(), readers.end(), node)) continue;
+    const std::string name(parity);
+    const Place& place = place_of(name);
+    if (!contains(place.holders, node))  // otherwise it has been told
+      directive.fetches.push_back(in_chain(node, name, place, readers, pieces.find(parity)->second));
+  }
+  for (const auto& [shard, decoders] : local_decoding_.decoders) {
+    if (directive.fetches.size() >= orders_max) return;
+    if (!std::binary_search(decoders.begin(), decoders.end(), node)) continue;
+    const std::string name(shard);
+    directive.fetches.push_back(decode_of(node, place_of(name), decodable_.at(restored).at(name), pieces));
+  }
+}
+
+// The order to decode a lost piece. If that fails, the node fetches the piece from one that has decoded it.
+FetchOrder Leader::decode_of(NodeId node, const Place& place, const CodedPiece& lost, const Pieces& pieces) {
+  FetchOrder order{lost.piece, {parity_node}, lost.coding_inputs};
+  const auto holders = pieces.find(lost.piece.shard);
+  if (holders == pieces.end()) return order;
+  for (const NodeId source : fetch_of(node, place, holders->second).sources)
+    if (order.sources.size() < sources_max) order.sources.push_back(source);
+  return order;
 }
 
 // The order to fetch a piece of the checkpoint that ranks restore.
 FetchOrder Leader::restore_of(NodeId node, const Places::value_type& place, const Holders& holders, TimeMs now) const {
   const auto [fetching, is_new] = fetching_.try_emplace(place.first);
-  if (is_new) fetching->second = nodes_fetching(place.second, holders, now);
-  FetchOrder order = fetch_of(node, place.second, holders);
-  if (auto sources = sources_in_chain(node, fetching->second, holders); !sources.empty())
+  if (is_new) fetching->second = nodes_fetching(place, holders, now);
+  return in_chain(node, place.first, place.second, fetching->second, holders);
+}
+
+FetchOrder Leader::in_chain(NodeId node, const std::string& piece, const Place& place,
+                            const std::vector<NodeId>& fetching, const Holders& holders) const {
+  FetchOrder order = fetch_of(node, place, holders);
+  const NodeId from = chain_from_.try_emplace(piece, begin_of_chain(place, holders)).first->second;
+  if (auto sources = sources_in_chain(node, from, fetching, holders); !sources.empty()) {
     order.sources = std::move(sources);
+    order.chain_from = from;
+  }
   return order;
 }
 
-std::vector<NodeId> Leader::nodes_fetching(const Place& place, const Holders& holders, TimeMs now) const {
-  std::set<NodeId> nodes(place.owners.begin(), place.owners.end());
-  nodes.insert(place.holders.begin(), place.holders.end());
+bool Leader::fetches_now(NodeId node, TimeMs now) const {
+  return view_.is_here(node, now) && takes_orders(view_.peers.at(node));
+}
+
+std::vector<NodeId> Leader::nodes_fetching(const Places::value_type& place, const Holders& holders, TimeMs now) const {
+  std::set<NodeId> nodes(place.second.owners.begin(), place.second.owners.end());
+  nodes.insert(place.second.holders.begin(), place.second.holders.end());
   std::erase_if(nodes, [&](NodeId node) {
-    return is_held_by(holders, node) || !view_.is_here(node, now) || !takes_orders(view_.peers.at(node));
+    return is_held_by(holders, node) || local_decoding_.decodes(node, place.first) || !fetches_now(node, now);
   });
   return {nodes.begin(), nodes.end()};
 }

@@ -142,7 +142,7 @@ class Worker {
   bool is_void() const;
   bool knows_what_is_here() const;
   std::vector<const FetchOrder*> orders_in_turn() const;
-  bool awaits_inputs(const FetchOrder& order) const;
+  bool awaits_inputs(const FetchOrder& order, TimeMs now) const;
   bool has_failed(const std::string& shard, CheckpointId checkpoint) const;
   bool start_fetch(const FetchOrder& order, TimeMs now, Effects& effects);
   std::optional<SlotRef> destination(const std::string& shard);

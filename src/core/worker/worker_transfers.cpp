@@ -41,7 +41,8 @@ void Worker::reconcile_fetches(TimeMs now, Effects& effects) {
     const auto& [shard, checkpoint] = std::tie(order->piece.shard, order->piece.checkpoint);
     if (!keeps(checkpoint) || slots_.find_whole(shard, checkpoint) != nullptr || slots_.is_filling(shard, checkpoint))
       continue;
-    if (waiting.contains(shard) || awaits_inputs(*order) || !start_fetch(*order, now, effects)) waiting.insert(shard);
+    if (waiting.contains(shard) || awaits_inputs(*order, now) || !start_fetch(*order, now, effects))
+      waiting.insert(shard);
   }
 }
 
@@ -58,8 +59,8 @@ std::vector<const FetchOrder*> Worker::orders_in_turn() const {
 
 // An input of coding that is on its way here is read here once it has come, so that it does not cross the network
 // twice. Coding does not wait for an input of which a fetch has failed.
-bool Worker::awaits_inputs(const FetchOrder& order) const {
-  if (!order.coding_inputs) return false;
+bool Worker::awaits_inputs(const FetchOrder& order, TimeMs now) const {
+  if (!order.coding_inputs || pick_source(order, now) != parity_node) return false;
   const auto& inputs = order.coding_inputs->sources;
   return std::any_of(inputs.begin(), inputs.end(), [&](const auto& input) {
     return slots_.is_filling(input.shard, order.piece.checkpoint) && !has_failed(input.shard, order.piece.checkpoint);
@@ -91,7 +92,8 @@ bool Worker::start_fetch(const FetchOrder& order, TimeMs now, Effects& effects) 
   const std::uint64_t id = next_fetch_++;
   fetches_[id] = {order.piece, *source, *slot};
   const bool is_made = *source == parity_node && order.coding_inputs;
-  effects.push_back(StartFetch{id, order.piece, *source, *slot, is_made ? *order.coding_inputs : CodingInputs{}});
+  effects.push_back(
+      StartFetch{id, order.piece, *source, *slot, is_made ? *order.coding_inputs : CodingInputs{}, order.chain_from});
   return true;
 }
 
