@@ -200,7 +200,7 @@ void Trainer::restore() {
   enter("decide");
   if (cut_ == Cut::split) check("take_shards", ckpt_take_shards(engine_));
   const char* layout = "";
-  // Ranks that share their shard know their tensors. They do not ask, so they load pieces while these arrive.
+  // Ranks that share their shard know their tensors, so they need not ask.
   if (cut_ != Cut::shared) check("stored_layout", ckpt_stored_layout(engine_, &layout));
   for (Tensor& tensor : model_) {
     if (!tensor.registered && std::strstr(layout, ("\"" + tensor.name + "\"").c_str()) != nullptr) enroll(tensor);
