@@ -310,9 +310,7 @@ CKPT_API ckpt_status ckpt_unregister_tensor(ckpt_engine* engine, const char* nam
  *    "shards": {"main": "rank0", "private": "rank0.private"}}
  * "shards" has the names of the two shards, if a checkpoint was found.
  * Call it before ckpt_restore() to learn which tensors to register. The call waits for all ranks, like ckpt_restore(),
- * so every rank must call one of the two. It need not wait for the stored bytes: they may arrive while the program
- * registers. If the ranks then restore another checkpoint with another layout after all, ckpt_restore() fails with
- * CKPT_ERR_MISMATCH; start all ranks again. Blocks at most `restore_timeout_ms` (an option). CKPT_ERR_INVALID if the
+ * so every rank must call one of the two. Blocks at most `restore_timeout_ms` (an option). CKPT_ERR_INVALID if the
  * first call comes after ckpt_restore(). The engine owns the text. It is valid until the next ckpt_restore() has
  * returned, or until the engine is closed. */
 CKPT_API ckpt_status ckpt_stored_layout(ckpt_engine* engine, const char** json);

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
-#include "client/stored.hpp"
 #include "kernels/digest.hpp"
 
 namespace ckpt::client {
@@ -13,7 +12,6 @@ namespace {
 // 4 MiB: between two steps, the engine looks whether the agent has answered.
 constexpr std::size_t leaves_per_step = 64;
 constexpr std::int64_t wait_ms = 5;
-constexpr std::int64_t described_ms = 1000;
 
 bool is_same_piece(const arena::Manifest& a, const arena::Manifest& b) {
   return a.shard == b.shard && a.checkpoint == b.checkpoint && a.length_bytes == b.length_bytes &&
@@ -26,56 +24,7 @@ bool share_tensors(const arena::Manifest& a, const arena::Manifest& b) {
   return first.of != second.of || first.index == second.index;
 }
 
-// Without the segment, its piece is loaded once all of it is here. Or the restore itself says what is wrong.
-std::optional<arena::Segment> attach(UniqueFd fd) {
-  try {
-    return arena::Segment::attach(std::move(fd), arena::Segment::Access::read, "a segment that the agent sent");
-  } catch (const Failure&) {
-    return std::nullopt;
-  }
-}
-
 }  // namespace
-
-Arrivals take_arrivals(Frame answer) {
-  try {
-    Arrivals arrivals;
-    arrivals.incarnation = answer.body.at("incarnation").get<std::uint64_t>();
-    for (const auto& piece : answer.body.at("arriving")) {
-      const auto fd = piece.at("fd").get<std::size_t>();
-      if (fd >= answer.fds.size() || !answer.fds[fd])
-        throw Failure(CKPT_ERR_INTERNAL,
-                      "the agent's answer to restore lacks the segment of a piece that arrives: this is a bug in "
-                      "ckptengine; report it with the agent's log");
-      if (auto segment = attach(std::move(answer.fds[fd])))
-        arrivals.slots.push_back({std::move(*segment), piece.at("slot").get<std::uint32_t>(),
-                                  CheckpointId::from_word(piece.at("checkpoint").get<std::uint64_t>()),
-                                  piece.at("private").get<bool>()});
-    }
-    return arrivals;
-  } catch (const nlohmann::json::exception& error) {
-    throw Failure(CKPT_ERR_INTERNAL, std::string("the agent's answer to restore is not understood (") + error.what() +
-                                         "); run ckptd and libckptengine of one version");
-  }
-}
-
-std::string arriving_layout_json(const Arrivals& arrivals) {
-  const Deadline deadline = Deadline::in_ms(described_ms);
-  std::optional<arena::Manifest> main, private_;
-  for (const ArrivingSlot& arriving : arrivals.slots) {
-    ArrivingPiece piece(arriving.segment.slot(arriving.slot));
-    for (std::uint32_t seen = piece.doorbell(); !piece.find(arriving.checkpoint); seen = piece.doorbell()) {
-      if (deadline.passed()) return "";
-      piece.wait(seen, Deadline::in_ms(wait_ms));
-    }
-    if (arriving.is_private)
-      private_ = piece.manifest();
-    else if (core::parse_part(piece.manifest().shard).index == 0)
-      main = piece.manifest();
-  }
-  if (!main || !private_ || main->checkpoint != private_->checkpoint) return "";
-  return stored_layout_json(*main, *private_, arrivals.incarnation);
-}
 
 bool ArrivingPiece::find(CheckpointId checkpoint) {
   auto arrival = slot_.arrival();
@@ -100,9 +49,32 @@ ArrivingPiece::Step ArrivingPiece::load(device::Device& device, const device::Pl
   return has_news ? Step::copied : Step::waits;
 }
 
-void EarlyLoad::follow(ArrivingSlot arriving) {
-  const ArrivingPiece piece(arriving.segment.slot(arriving.slot));
-  followed_.push_front({std::move(arriving), piece});
+void EarlyLoad::follow(Frame answer) {
+  try {
+    for (const auto& piece : answer.body.at("arriving")) {
+      const auto fd = piece.at("fd").get<std::size_t>();
+      if (fd >= answer.fds.size() || !answer.fds[fd])
+        throw Failure(CKPT_ERR_INTERNAL,
+                      "the agent's answer to restore lacks the segment of a piece that arrives: this is a bug in "
+                      "ckptengine; report it with the agent's log");
+      follow(std::move(answer.fds[fd]), piece.at("slot").get<std::uint32_t>(),
+             CheckpointId::from_word(piece.at("checkpoint").get<std::uint64_t>()), piece.at("private").get<bool>());
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw Failure(CKPT_ERR_INTERNAL, std::string("the agent's answer to restore is not understood (") + error.what() +
+                                         "); run ckptd and libckptengine of one version");
+  }
+}
+
+void EarlyLoad::follow(UniqueFd segment_fd, std::uint32_t slot, CheckpointId checkpoint, bool is_private) {
+  try {
+    auto segment =
+        arena::Segment::attach(std::move(segment_fd), arena::Segment::Access::read, "a segment that the agent sent");
+    const ArrivingPiece piece(segment.slot(slot));
+    followed_.push_front({std::move(segment), piece, checkpoint, is_private});
+  } catch (const Failure&) {
+    // The piece is loaded once all of it is here, or the restore itself says what is wrong.
+  }
 }
 
 bool EarlyLoad::step() noexcept {
@@ -134,7 +106,7 @@ bool EarlyLoad::copy_arrived() {
 ArrivingPiece::Step EarlyLoad::advance(Followed& followed) {
   if (followed.is_overtaken) return ArrivingPiece::Step::over;
   if (!followed.plan) {
-    if (!followed.piece.find(followed.slot.checkpoint)) return ArrivingPiece::Step::waits;
+    if (!followed.piece.find(followed.checkpoint)) return ArrivingPiece::Step::waits;
     if (!begin(followed)) return ArrivingPiece::Step::over;
   }
   const ArrivingPiece::Step step = followed.piece.load(device_, *followed.plan);
@@ -146,7 +118,7 @@ ArrivingPiece::Step EarlyLoad::advance(Followed& followed) {
 // Returns false if the piece does not fit the tensors. Once all is there, restore() says why.
 bool EarlyLoad::begin(Followed& followed) {
   const arena::Manifest& manifest = followed.piece.manifest();
-  const ShardState& shard = followed.slot.is_private ? state_.private_ : state_.main;
+  const ShardState& shard = followed.is_private ? state_.private_ : state_.main;
   const auto range = arena::range_of(core::parse_part(manifest.shard), shard.length_bytes());
   if (manifest.layout_hash != shard.layout_hash || manifest.length_bytes != range.size_bytes) return false;
   followed.plan = shard.plan.slice(range.first_byte, range.size_bytes);
@@ -159,11 +131,10 @@ bool EarlyLoad::begin(Followed& followed) {
 void EarlyLoad::take_tensors(const Followed& followed) {
   const auto is_in_the_way = [&](const arena::Manifest& other, bool is_private) {
     const arena::Manifest& manifest = followed.piece.manifest();
-    return is_private == followed.slot.is_private && !is_same_piece(other, manifest) && share_tensors(other, manifest);
+    return is_private == followed.is_private && !is_same_piece(other, manifest) && share_tensors(other, manifest);
   };
   for (Followed& other : followed_)
-    other.is_overtaken =
-        other.is_overtaken || (other.plan && is_in_the_way(other.piece.manifest(), other.slot.is_private));
+    other.is_overtaken = other.is_overtaken || (other.plan && is_in_the_way(other.piece.manifest(), other.is_private));
   std::erase_if(loaded_, [&](const Loaded& other) { return is_in_the_way(other.manifest, other.is_private); });
 }
 
@@ -171,7 +142,7 @@ EarlyLoad::Loaded& EarlyLoad::loaded(const Followed& followed) {
   const arena::Manifest& manifest = followed.piece.manifest();
   const auto found = std::find_if(loaded_.begin(), loaded_.end(),
                                   [&](const Loaded& each) { return is_same_piece(each.manifest, manifest); });
-  return found != loaded_.end() ? *found : loaded_.emplace_back(Loaded{manifest, followed.slot.is_private, 0});
+  return found != loaded_.end() ? *found : loaded_.emplace_back(Loaded{manifest, followed.is_private, 0});
 }
 
 void EarlyLoad::forget() {

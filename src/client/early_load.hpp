@@ -19,26 +19,6 @@
 
 namespace ckpt::client {
 
-// A slot in which a piece arrives, or will, as the agent names it.
-struct ArrivingSlot {
-  arena::Segment segment;
-  std::uint32_t slot = 0;
-  CheckpointId checkpoint;
-  bool is_private = false;  // the piece belongs to the private shard
-};
-struct Arrivals {
-  std::vector<ArrivingSlot> slots;
-  std::uint64_t incarnation = 0;  // the one that restores the pieces
-};
-
-// Reads an answer of the agent that says what is arriving. Throws Failure if it is malformed.
-Arrivals take_arrivals(Frame answer);
-
-// Returns what ckpt_stored_layout() gives to the caller, from the descriptions of pieces that are arriving. "" unless
-// the private shard and the first part of the main shard are among them. Waits up to a second for the descriptions,
-// which come before the first bytes.
-std::string arriving_layout_json(const Arrivals& arrivals);
-
 // One piece that is arriving in a slot. The slot's segment outlives it.
 class ArrivingPiece {
  public:
@@ -73,7 +53,11 @@ class EarlyLoad {
   // Both outlive it. The tensors stay registered as they are.
   EarlyLoad(device::Device& device, const RankState& state) : device_(device), state_(state) {}
 
-  void follow(ArrivingSlot arriving);
+  // Follows the pieces that an answer of the agent names. Throws Failure if the answer is malformed.
+  void follow(Frame answer);
+  // Follows the piece of this checkpoint that arrives in a slot, or will. `is_private`: of the private shard. If the
+  // segment cannot be mapped, the piece is not followed.
+  void follow(UniqueFd segment, std::uint32_t slot, CheckpointId checkpoint, bool is_private);
   // Copies what has arrived. If nothing has, waits a few milliseconds for it. Returns false if no piece is arriving.
   bool step() noexcept;
 
@@ -86,8 +70,10 @@ class EarlyLoad {
 
  private:
   struct Followed {
-    ArrivingSlot slot;
+    arena::Segment segment;
     ArrivingPiece piece;
+    CheckpointId checkpoint;
+    bool is_private = false;
     std::optional<device::Plan> plan = {};  // once the piece was found
     bool is_overtaken = false;              // another piece has taken its tensors
   };

@@ -131,15 +131,8 @@ class Engine {
   bool is_hopeless() const;
 
   // restore.cpp
-  // What to do with news of pieces that are arriving, until all are here. `follow` returns false to ask no further.
-  struct Follower {
-    std::function<bool(Arrivals arrivals)> follow;
-    std::function<bool()> meanwhile;  // see AgentLink::ask()
-  };
-  const Stored& stored(Deadline deadline);
-  void ask_for_stored(nlohmann::json request, Deadline deadline, const Follower* follower = nullptr);
-  // Whether tensors are filled while pieces arrive.
-  bool loads_early() const { return !live_ && device_->loads_leaves(); }
+  const Stored& stored(Deadline deadline, EarlyLoad* early = nullptr);
+  void ask_for_stored(nlohmann::json request, Deadline deadline, EarlyLoad* early = nullptr);
   nlohmann::json restore_request(Deadline deadline, bool follows_arrivals) const;
   // Whether the program cuts the tensors anew from what load_taken() loads. Then restore() loads nothing.
   bool cuts_anew() const { return has_taken_ || stored_->is_taken_over(); }
@@ -262,7 +255,6 @@ class Engine {
   bool has_taken_ = false;           // load_taken() has loaded a shard
   std::uint64_t taken_bytes_ = 0;    // that load_taken() has loaded
   std::string stored_layout_;
-  std::vector<ArrivingSlot> arriving_;  // stored_layout() was told of them; restore() follows them
   std::string restored_message_;
   std::atomic<std::uint64_t> incarnation_{0};    // 0: not restored yet
   std::atomic<std::uint64_t> restored_word_{0};  // the checkpoint that was restored, as CheckpointId::word()

@@ -105,7 +105,6 @@ void Engine::forget_incarnation() {
   newest_sealed_.store(-1);
   stored_.reset();
   stored_layout_.clear();
-  arriving_.clear();
   has_taken_ = false;
   taken_bytes_ = 0;
   restored_word_.store(0);

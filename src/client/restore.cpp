@@ -121,19 +121,20 @@ nlohmann::json Engine::restore_request(Deadline deadline, bool follows_arrivals)
           {"takes_shards", takes_shards_}};
 }
 
-// Asks until all pieces that the agent sends are whole, or the follower needs no more. Reports each damaged one, so
-// that the agent does not send it again.
-void Engine::ask_for_stored(nlohmann::json request, Deadline deadline, const Follower* follower) {
+// Asks until all pieces that the agent sends are whole. Reports each damaged one, so that the agent does not send it
+// again. `early`, if there is one, loads pieces while they arrive.
+void Engine::ask_for_stored(nlohmann::json request, Deadline deadline, EarlyLoad* early) {
+  std::function<bool()> meanwhile;
+  if (early != nullptr) meanwhile = [early] { return early->step(); };
   stored_.reset();
   while (!stored_) {
-    const bool follows = follower != nullptr && !deadline.passed();  // else each new fetch would put the end off
+    const bool follows = early != nullptr && !deadline.passed();  // else each new fetch would put the end off
     const nlohmann::json again = restore_request(deadline, follows);
     for (const auto& [key, value] : again.items())
       if (key != "type") request[key] = value;
-    Frame answer = link_.ask(request, again, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms),
-                             follower != nullptr ? follower->meanwhile : nullptr);
+    Frame answer = link_.ask(request, again, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms), meanwhile);
     if (follows && answer.body.contains("arriving")) {
-      if (!follower->follow(take_arrivals(std::move(answer)))) return;
+      early->follow(std::move(answer));
       request = again;
       continue;
     }
@@ -145,42 +146,33 @@ void Engine::ask_for_stored(nlohmann::json request, Deadline deadline, const Fol
   }
 }
 
-const Stored& Engine::stored(Deadline deadline) {
-  if (!stored_) ask_for_stored({{"type", "restore"}}, deadline);
+const Stored& Engine::stored(Deadline deadline, EarlyLoad* early) {
+  if (!stored_) ask_for_stored({{"type", "restore"}}, deadline, early);
   return *stored_;
 }
 
-// The descriptions of the pieces arrive before their bytes.
 const std::string& Engine::stored_layout() {
-  if (!stored_layout_.empty()) return stored_layout_;
-  if (incarnation_.load() != 0)
-    throw Failure(CKPT_ERR_INVALID, "stored_layout() was called after restore(); call it before restore()");
-  const Follower follower{[this](Arrivals arrivals) {
-                            stored_layout_ = arriving_layout_json(arrivals);
-                            std::move(arrivals.slots.begin(), arrivals.slots.end(), std::back_inserter(arriving_));
-                            return stored_layout_.empty();
-                          },
-                          nullptr};
-  if (!stored_)
-    ask_for_stored({{"type", "restore"}}, Deadline::in_ms(options_.restore_timeout_ms),
-                   loads_early() ? &follower : nullptr);
-  if (stored_) stored_layout_ = stored_layout_json(*stored_);
+  if (stored_layout_.empty()) {
+    if (incarnation_.load() != 0)
+      throw Failure(CKPT_ERR_INVALID, "stored_layout() was called after restore(); call it before restore()");
+    stored_layout_ = stored_layout_json(stored(Deadline::in_ms(options_.restore_timeout_ms)));
+  }
   return stored_layout_;
 }
 
 void Engine::take_shards() {
-  if (!stored_layout_.empty() || incarnation_.load() != 0)
+  if (stored_ || incarnation_.load() != 0)
     throw Failure(CKPT_ERR_INVALID,
                   "take_shards() was called after stored_layout() or restore(); call it before both of them");
   takes_shards_ = true;
 }
 
 void Engine::load_taken(const std::string& shard, void* data, std::size_t size_bytes) {
-  if (stored_layout_.empty() || incarnation_.load() != 0)
+  if (!stored_ || incarnation_.load() != 0)
     throw Failure(CKPT_ERR_INVALID,
                   "load_taken() was called before stored_layout() or after restore(); call it between them");
   const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
-  while (const auto corrupt = copy_shard(stored(deadline), shard, {static_cast<std::byte*>(data), size_bytes}))
+  while (const auto corrupt = copy_shard(*stored_, shard, {static_cast<std::byte*>(data), size_bytes}))
     ask_for_stored(report_of(*corrupt), deadline);
   has_taken_ = true;
   taken_bytes_ += size_bytes;
@@ -263,14 +255,8 @@ ckpt_restored Engine::restore(device::Stream stream) {
   const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
   EarlyLoad early(*device_, registry_.state());
   // After a halt, the tensors may hold the checkpoint, so it is loaded only if they prove not to.
-  const Follower loading{[&early](Arrivals arrivals) {
-                           for (ArrivingSlot& arriving : arrivals.slots) early.follow(std::move(arriving));
-                           return true;
-                         },
-                         [&early] { return early.step(); }};
-  const Follower* const follower = loads_early() ? &loading : nullptr;
-  for (ArrivingSlot& arriving : std::exchange(arriving_, {})) early.follow(std::move(arriving));
-  if (!stored_) ask_for_stored({{"type", "restore"}}, deadline, follower);
+  EarlyLoad* const follower = !live_ && device_->loads_leaves() ? &early : nullptr;
+  stored(deadline, follower);
   check_not_fresh(early);
   const auto load_begin = Clock::now();
   while (const auto corrupt = load(early, stream)) {

@@ -90,42 +90,6 @@ TEST_F(EarlyRestoreTest, HalfOfAPieceIsInTheTensorsWhileTheOtherHalfIsOnItsWay) 
   expect_tensors_of(2);
 }
 
-TEST_F(EarlyRestoreTest, TheLayoutIsKnownBeforeAByteHasArrived) {
-  FakeAgent::Arriving& arriving_private = agent_->arrive("rank0.private", CheckpointId(1, 2));
-  engine_ = host_engine();
-  const auto layout = nlohmann::json::parse(engine_->stored_layout());
-  EXPECT_EQ(layout.at("iteration"), 2);
-  EXPECT_TRUE(layout.at("main").contains("w"));
-  EXPECT_TRUE(layout.at("private").contains("rng"));
-  EXPECT_EQ(layout.at("shards"), (nlohmann::json{{"main", "rank0"}, {"private", "rank0.private"}}));
-
-  register_all(*engine_, tensors_);
-  restoring_ = std::thread([this] { caught_ = caught([&] { restored_ = restore(*engine_); }); });
-  arriving_->land(5 * leaf);
-  EXPECT_TRUE(come_to_hold(0, 5 * leaf)) << "what was arriving before the tensors were registered";
-  arriving_->land(10 * leaf + 5);
-  arriving_->seal();
-  arriving_private.land(13);
-  arriving_private.seal();
-  finish_restore();
-  EXPECT_EQ(caught_.sentence, "");
-  EXPECT_EQ(restored_.iteration, 2);
-  expect_tensors_of(2);
-}
-
-TEST_F(EarlyRestoreTest, TheLayoutComesWithThePiecesIfOneOfThemIsNotArriving) {
-  engine_ = host_engine();
-  std::string layout;
-  restoring_ = std::thread([&] { layout = engine_->stored_layout(); });
-  arriving_->land(10 * leaf + 5);
-  arriving_->seal();
-  finish_restore();
-  EXPECT_EQ(nlohmann::json::parse(layout).at("iteration"), 2);
-  register_all(*engine_, tensors_);
-  EXPECT_EQ(restore(*engine_).iteration, 2);
-  expect_tensors_of(2);
-}
-
 TEST_F(EarlyRestoreTest, AFetchThatFailsHalfwayAndGoesOnFromAnotherSourceGivesExactBytes) {
   begin_restore();
   arriving_->land(5 * leaf);

@@ -317,7 +317,7 @@ class FakeAgent {
     if (!tells_arrivals_) holds_restore_.wait(true);
     if (!tells_arrivals_.exchange(false) || !request.at("follows_arrivals").get<bool>()) return stored(fds);
     holds_restore_ = true;
-    Json answer = {{"status", 0}, {"incarnation", 2}};
+    Json answer = {{"status", 0}};
     for (const Arriving& arriving : arriving_) {
       answer["arriving"].push_back(arriving.entry(fds.size()));
       fds.push_back(arriving.fd());

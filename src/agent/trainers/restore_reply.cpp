@@ -28,10 +28,9 @@ UniqueFd duplicate(int fd) {
   return copy;
 }
 
-Reply arrivals_reply(Rank rank, const std::string& main_shard, std::uint64_t incarnation,
-                     const std::vector<Arrivals::News>& arrivals, const Segments& segments) {
+Reply arrivals_reply(Rank rank, const std::string& main_shard, const std::vector<Arrivals::News>& arrivals,
+                     const Segments& segments) {
   Reply reply;
-  reply.fields["incarnation"] = incarnation;
   reply.fields["arriving"] = json::array();
   for (const auto& [slot, checkpoint] : arrivals) {
     const auto segment = segments.find({slot.rank, slot.shard});

@@ -150,8 +150,7 @@ void TrainerManager::tell_arrivals(Rank rank) {
   const auto news = arrivals_.tell(rank, deps_.node.awaited_slots(rank));
   if (news.empty()) return;
   try {
-    Reply reply = arrivals_reply(rank, trainer->second.port->hello().main_shard, deps_.node.status().incarnation, news,
-                                 deps_.segments);
+    Reply reply = arrivals_reply(rank, trainer->second.port->hello().main_shard, news, deps_.segments);
     take_pending(rank)->respond(std::move(reply));
   } catch (const Failure& failure) {
     deps_.event_log.note(failure.what());  // the rank gets its state once all of it is here
