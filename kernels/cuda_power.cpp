@@ -53,10 +53,11 @@ float small_power(float exponent) {
 
 // The operations are those of CUDA's library for devices, in its order.
 float cuda_power(float base, float exponent) {
-  constexpr float no_float_is_so_small = -152;
+  constexpr float no_float_is_so_small = -152, no_float_is_so_large = 129;
   const Pair logarithm = binary_logarithm(base);
   const float product = logarithm.high * exponent;
   if (product < no_float_is_so_small) return 0;
+  if (!(product < no_float_is_so_large)) return INFINITY;
   const float rest = std::fma(logarithm.low, exponent, std::fma(logarithm.high, exponent, -product));
   const float whole = std::nearbyint(product);
   return std::ldexp(small_power(rest + (product - whole)), static_cast<int>(whole));

@@ -1,6 +1,7 @@
 #include "arena/gradient_record.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -182,9 +183,14 @@ void check_rounding(const kernels::Arithmetic& arithmetic) {
     corrupt("it names an unknown way to round");
 }
 
+bool is_decay(float beta) { return beta >= 0 && beta < 1 && !std::signbit(beta); }
+
 void check_steps(const GradientRecord& record) {
   for (const GradientRecord::Step& step : record.steps) {
-    if (const auto* adam = std::get_if<kernels::AdamStep>(&step)) check_rounding(adam->arithmetic);
+    if (const auto* adam = std::get_if<kernels::AdamStep>(&step)) {
+      check_rounding(adam->arithmetic);
+      if (!is_decay(adam->beta1) || !is_decay(adam->beta2)) corrupt("a step in it is none of an Adam");
+    }
     if (const auto* sgd = std::get_if<kernels::SgdStep>(&step)) check_rounding(sgd->arithmetic);
   }
 }

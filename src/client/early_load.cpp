@@ -127,15 +127,19 @@ bool EarlyLoad::begin(Followed& followed) {
   return true;
 }
 
-// Another piece may still be arriving that the decision no longer names.
+// Another piece may still be arriving that the decision no longer names. The same piece may arrive in another slot
+// anew.
 void EarlyLoad::take_tensors(const Followed& followed) {
-  const auto is_in_the_way = [&](const arena::Manifest& other, bool is_private) {
-    const arena::Manifest& manifest = followed.piece.manifest();
-    return is_private == followed.is_private && !is_same_piece(other, manifest) && share_tensors(other, manifest);
+  const arena::Manifest& manifest = followed.piece.manifest();
+  const auto shares = [&](const arena::Manifest& other, bool is_private) {
+    return is_private == followed.is_private && share_tensors(other, manifest);
   };
   for (Followed& other : followed_)
-    other.is_overtaken = other.is_overtaken || (other.plan && is_in_the_way(other.piece.manifest(), other.is_private));
-  std::erase_if(loaded_, [&](const Loaded& other) { return is_in_the_way(other.manifest, other.is_private); });
+    if (&other != &followed && other.plan && shares(other.piece.manifest(), other.is_private))
+      other.is_overtaken = true;
+  std::erase_if(loaded_, [&](const Loaded& other) {
+    return shares(other.manifest, other.is_private) && !is_same_piece(other.manifest, manifest);
+  });
 }
 
 EarlyLoad::Loaded& EarlyLoad::loaded(const Followed& followed) {

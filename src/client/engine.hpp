@@ -250,6 +250,7 @@ class Engine {
   // no checkpoint.
   std::optional<CheckpointId> live_;
   bool is_registered_anew_ = false;  // a registration has changed since rejoin(), or since the engine was made
+  bool holds_a_part_ = false;        // a restore that failed has loaded a part of a checkpoint
   std::optional<Stored> stored_;     // between the agent's answer and restore()
   bool takes_shards_ = false;        // see take_shards()
   bool has_taken_ = false;           // load_taken() has loaded a shard

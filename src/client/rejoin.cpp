@@ -101,6 +101,7 @@ CheckpointId Engine::live_checkpoint() const {
 void Engine::forget_incarnation() {
   live_ = live_checkpoint();
   is_registered_anew_ = false;
+  holds_a_part_ = false;
   tickets_.forget();
   newest_sealed_.store(-1);
   stored_.reset();

@@ -210,7 +210,7 @@ std::optional<CorruptPiece> Engine::load(const EarlyLoad& early, device::Stream 
 // A new process has its first state in its tensors. This one has trained, or has loaded a part of a checkpoint that was
 // lost before all of it was here.
 void Engine::check_not_fresh(const EarlyLoad& early) const {
-  if ((!live_ && !early.has_changed_tensors()) || stored_->found) return;
+  if ((!live_ && !holds_a_part_ && !early.has_changed_tensors()) || stored_->found) return;
   throw Failure(
       CKPT_ERR_LOST,
       std::string("no checkpoint is stored that all ranks can get, so the job must begin anew. This process cannot "
@@ -254,6 +254,8 @@ ckpt_restored Engine::restore(device::Stream stream) {
   device_->check_streams("restore()", {&stream, 1});
   const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
   EarlyLoad early(*device_, registry_.state());
+  const std::shared_ptr<void> remember(nullptr,
+                                       [&](void*) { holds_a_part_ = holds_a_part_ || early.has_changed_tensors(); });
   // After a halt, the tensors may hold the checkpoint, so it is loaded only if they prove not to.
   EarlyLoad* const follower = !live_ && device_->loads_leaves() ? &early : nullptr;
   stored(deadline, follower);

@@ -221,6 +221,17 @@ TEST_F(ParityRestore, DoesNotChangeTheOrdersWhenOneNodeHasDecoded) {
   EXPECT_FALSE(told.at(1).contains(shard_.parity(2).shard)) << "it has nothing to decode any more";
 }
 
+// With one parity row, the second one can be decoded only from the first one.
+TEST_F(ParityRestore, APartThatIsLostLaterIsDecodedFromTheOneThatWasDecodedBefore) {
+  orders();
+  receive(1, {shard_.data(3)});
+  receive(0, {shard_.parity(0)}, false);
+  receive(2);
+  const Orders told = orders();
+  EXPECT_TRUE(told.at(2).at(part(0)).coding_inputs);
+  EXPECT_EQ(told.at(2).at(part(3)).sources.front(), 1u) << "it is an input now, so nobody decodes it any more";
+}
+
 TEST_F(ParityRestore, NodesFetchADecodedPartIfItCannotBeDecodedAnyMore) {
   orders();
   receive(1, {shard_.data(3)});

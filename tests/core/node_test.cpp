@@ -138,7 +138,7 @@ TEST(Job, ASkipIsJobWideAndTheNextIterationIsNamed) {
   EXPECT_EQ(cluster.commits.at(0), CheckpointId(1, 5));
 }
 
-// However long iterations take: a rank that discards a snapshot was not told too late.
+// Ranks that had the time to learn of it may still copy an earlier iteration. For that, a few iterations are enough.
 TEST(Job, TheNextIterationIsFarAheadOnlyWhereRanksWereToldTooLate) {
   Cluster cluster(2, 2);
   cluster.start_incarnation(own_node);
@@ -153,9 +153,11 @@ TEST(Job, TheNextIterationIsFarAheadOnlyWhereRanksWereToldTooLate) {
   EXPECT_EQ(ahead_after_a_miss(), 2);
   EXPECT_EQ(ahead_after_a_miss(), 3);
   EXPECT_EQ(ahead_after_a_miss(), 5);
+  EXPECT_EQ(ahead_after_a_miss(), 9);
   cluster.advance(3000);
-  EXPECT_EQ(ahead_after_a_miss(), 1);
-  EXPECT_EQ(ahead_after_a_miss(), 2);
+  EXPECT_EQ(ahead_after_a_miss(), 5);
+  cluster.advance(3000);
+  EXPECT_EQ(ahead_after_a_miss(), 5);
 }
 
 TEST(Job, NeverReusesTheCommittedSlotBeforeANewerCommit) {

@@ -199,6 +199,11 @@ def _arithmetic(group: Mapping[str, Any], stepping: list[Tensor]) -> dict[str, A
     is_unfused = not group.get("fused")
     if True in on_gpu:
         check_gpu(group, is_unfused=is_unfused)
+        is_plain = all(type(parameter) in (Tensor, torch.nn.Parameter) for parameter in stepping)
+        if is_unfused and "betas" in group and group.get("foreach") is None and not is_plain:
+            raise NotRepeatable(
+                "on a GPU, torch computes Adam of DTensors in another way by default; give foreach=True or fused=True"
+            )
         return {"is_unfused": is_unfused}
     capability = torch.backends.cpu.get_cpu_capability()
     if capability not in ("DEFAULT", "AVX2", "AVX512"):

@@ -140,6 +140,7 @@ std::string trouble_request(const json& request) { return sentence(request, "tex
 CorruptRequest corrupt_request(const json& request) {
   CorruptRequest corrupt{shard_name(request, "shard"), CheckpointId::from_word(number(request, "checkpoint")), {}};
   if (request.contains("timeout_ms")) corrupt.timeout_ms = timeout_ms(request);
+  corrupt.follows_arrivals = flag(request, "follows_arrivals");
   return corrupt;
 }
 

@@ -174,8 +174,10 @@ void TrainerManager::corrupt(Asker asker, const CorruptRequest& request, std::in
                               " to restore. The agent may have restarted in between; start all ranks again"));
   deps_.event_log.note("rank " + std::to_string(asker.rank) + " found shard " + request.shard + " damaged");
   // When the damaged piece is dropped, the core waits until another source has brought it back.
-  deps_.pieces.verify(*slot, [this, asker, timeout_ms, respond] {
-    if (!refuse_unknown(asker, respond)) await_restore(asker.rank, timeout_ms, respond);
+  deps_.pieces.verify(*slot, [this, asker, timeout_ms, respond, follows = request.follows_arrivals] {
+    if (refuse_unknown(asker, respond)) return;
+    trainers_.at(asker.rank).follows_arrivals = follows;
+    await_restore(asker.rank, timeout_ms, respond);
   });
 }
 

@@ -55,6 +55,7 @@ struct CorruptRequest {
   std::string shard;
   CheckpointId checkpoint;
   std::optional<std::int64_t> timeout_ms;  // limit for the answer; none: the agent's restore_timeout_ms
+  bool follows_arrivals = false;           // see RestoreRequest
 };
 
 // Only the server's thread calls these functions. They return at once.

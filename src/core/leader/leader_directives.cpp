@@ -189,16 +189,22 @@ bool Leader::should_have(const Role& role, CheckpointId checkpoint) const {
 }
 
 // A shard of the checkpoint to restore stays in the plan when some node has decoded it. Otherwise all others would
-// fetch it from there, although they are about to decode it.
+// fetch it from there, although they are about to decode it. But if a further shard is lost, that one may be decoded
+// from it. While members are missing, nobody knows what is lost for good.
 void Leader::reconcile_decoding(TimeMs now) {
   const CheckpointId restored = view_.record->decision.checkpoint;
   decodable_.clear();
   local_decoding_ = {};
   for (const auto& [checkpoint, pieces] : view_.inventory) {
     if (checkpoint < std::max(commits_.committed(), restored)) continue;
-    auto& lost = decodable_[checkpoint] = decodable(pieces, checkpoint == restored ? lost_ : std::set<std::string>());
-    if (checkpoint != restored || lost.empty()) continue;
-    for (const auto& [shard, coded_piece] : lost) lost_.insert(shard);
+    auto& lost = decodable_[checkpoint] = decodable(pieces);
+    if (checkpoint != restored) continue;
+    const auto was_lost = [&](const auto& entry) { return lost_.contains(entry.first); };
+    if (!std::all_of(lost.begin(), lost.end(), was_lost)) lost_.clear();
+    if (!lost_.empty()) lost = decodable(pieces, lost_);
+    if (lost.empty()) continue;
+    if (view_.missing.empty())
+      for (const auto& [shard, coded_piece] : lost) lost_.insert(shard);
     local_decoding_ = plan_local_decoding(lost, pieces, view_.places.of(restored),
                                           [&](NodeId node) { return fetches_now(node, now); });
   }
