@@ -225,9 +225,11 @@ TEST_F(ParityRestore, DoesNotChangeTheOrdersWhenOneNodeHasDecoded) {
 TEST_F(ParityRestore, APartThatIsLostLaterIsDecodedFromTheOneThatWasDecodedBefore) {
   orders();
   receive(1, {shard_.data(3)});
+  receive(lost_node, {shard_.parity(3)});
   receive(0, {shard_.parity(0)}, false);
   receive(2);
   const Orders told = orders();
+  ASSERT_TRUE(told.at(2).contains(part(0)));
   EXPECT_TRUE(told.at(2).at(part(0)).coding_inputs);
   EXPECT_EQ(told.at(2).at(part(3)).sources.front(), 1u) << "it is an input now, so nobody decodes it any more";
 }
