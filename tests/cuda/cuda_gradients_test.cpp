@@ -168,7 +168,7 @@ TEST_F(HeldCudaGradientsTest, MemoryForGradientsIsAllocatedOnce) {
     change_all();
     if (k == 2) allocations = buttons().allocations();
   }
-  EXPECT_EQ(buttons().allocations(), allocations);
+  EXPECT_LE(buttons().allocations(), allocations);  // others may still have been freed
 }
 
 TEST_F(HeldCudaGradientsTest, TheUpdateIsNotRepeatedIfTheGpuHasNoMemoryForTheGradients) {
