@@ -28,8 +28,8 @@ const UpdateLoops& update_loops(Isa isa) {
 
 // torch's source has the same operations in the same order everywhere. Its build for AVX2 may contract a product and a
 // sum, and in the fused kernels GCC does so differently in vectors and in the loop for the rest. Where AVX-512 is
-// available, torch still runs the AVX2 build of these kernels, or one that rounds alike. On a GPU, all elements are
-// computed alike. Its fused kernel names the FMAs in its source.
+// available, torch still runs the AVX2 build of these kernels, or one that rounds alike. On a GPU, torch
+// rounds all elements in the same way. The source of its fused kernel says where an FMA is used.
 Arithmetic torch_arithmetic(TorchVariant variant) {
   constexpr std::size_t vector_elements = 8;
   const bool is_fused = variant.form == TorchForm::fused;
@@ -45,7 +45,7 @@ Arithmetic torch_arithmetic(TorchVariant variant) {
 
 float rounded(double value) { return static_cast<float>(value); }
 
-// torch's fused kernel for GPUs computes the factors itself, in float32.
+// On a GPU, torch's fused kernel computes the factors of the step in float32. So the host's, in double, are not used.
 void correct_as_gpu(AdamStep& factors, const AdamSettings& settings, float step) {
   const float rate = rounded(settings.learning_rate);
   factors.shrink = -(rate * rounded(settings.weight_decay));

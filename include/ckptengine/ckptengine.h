@@ -148,13 +148,13 @@ typedef struct ckpt_restored {
   int64_t next_iteration;     /* where the training loop continues: iteration + 1, or 0 if not found */
   uint64_t bytes;             /* bytes restored into the caller's tensors */
   double fetch_ms;            /* from the agent's receipt of the request until it had all bytes and had verified them */
-  double load_ms;             /* from then on, until all bytes were in the caller's tensors and verified. Most of them may
-                                 have been copied before, while they arrived */
-  const char* message;        /* what a person should know about this restore, or ""; valid until the engine's next
-                                 ckpt_restore() or ckpt_close() */
-  int32_t adopted;   /* 1: the checkpoint has no private shard for this rank, so the rank got rank 0's. Initialize
-                        again what must differ between ranks, such as random numbers (docs/elastic.md) */
-  uint32_t reserved; /* 0 */
+  double load_ms;      /* from then on, until all bytes were in the caller's tensors and verified. Most of them may
+                          have been copied before, while they arrived */
+  const char* message; /* what a person should know about this restore, or ""; valid until the engine's next
+                          ckpt_restore() or ckpt_close() */
+  int32_t adopted;     /* 1: the checkpoint has no private shard for this rank, so the rank got rank 0's. Initialize
+                          again what must differ between ranks, such as random numbers (docs/elastic.md) */
+  uint32_t reserved;   /* 0 */
 } ckpt_restored;
 #define CKPT_RESTORED_INIT \
   { sizeof(ckpt_restored), 0, 0, 0, CKPT_TIER_NONE, CKPT_TIER_NONE, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0 }

@@ -146,7 +146,7 @@ void WritableSlot::write(const Manifest& manifest) {
 }
 
 void WritableSlot::announce(const Manifest& manifest) {
-  store(header_->layout_hash, std::uint64_t{0});  // see holds_layout(): this process may die before the text is there
+  store(header_->layout_hash, std::uint64_t{0});  // holds_layout() is false until the text is written
   write(manifest);
   write(fields_of(manifest));
   arrived(0);

@@ -120,7 +120,8 @@ TEST_F(LocalDecodingTest, ANodeThatNeedsNoLostPieceDecodesNothing) {
   EXPECT_THAT(plan(shard, places).decoders.at(part(3)), ElementsAre(2, 3));
 }
 
-// With two rows, each parity piece is as long as the lost part. Decoding reads two of them, and half of each.
+// With two rows, decoding reads the halves of two parity pieces, each as long as the lost part. To fetch both would be
+// twice as many bytes as to fetch the part.
 TEST_F(LocalDecodingTest, NobodyFetchesMuchMoreParityThanItDecodes) {
   const SharedShard shard(2);
   const LocalDecoding decoding = plan(shard, shard.places());
