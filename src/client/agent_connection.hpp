@@ -47,8 +47,8 @@ class AgentConnection {
   // Sends a request and returns the answer, which may be a refusal. Throws Failure if no valid answer comes:
   // CKPT_ERR_TIMEOUT after the deadline, CKPT_ERR_NO_AGENT if the connection breaks, and CKPT_ERR_INVALID for a message
   // that is malformed or too large. The connection is then no longer usable().
-  // Until the agent answers, calls `meanwhile` again and again. If that returns false, it is not called any more. A call
-  // should take a few milliseconds at most, and must not throw.
+  // Until the agent answers, calls `meanwhile` again and again. If that returns false, it is not called any more. A
+  // call should take a few milliseconds at most, and must not throw.
   Frame ask(const nlohmann::json& request, Deadline deadline, const std::function<bool()>& meanwhile = {});
   bool usable() const { return usable_; }
 
