@@ -5,6 +5,8 @@ multiprocessing has one fork server in a process, which ignores what later users
 
 import multiprocessing
 import os
+import pathlib
+import signal
 import sys
 from multiprocessing import forkserver
 from unittest import mock
@@ -20,10 +22,10 @@ class Processes:
         self._context = multiprocessing.get_context("forkserver")
 
     def start_server(self) -> None:
-        """Replaces a server that lacks a module. Processes of the former server must have ended."""
+        """Replaces a server that lacks a module, and kills processes that a test left behind."""
         if self._modules <= Processes._imported:
             return
-        forkserver._forkserver._stop()
+        end_server()
         Processes._imported = self._modules
         self._context.set_forkserver_preload(sorted(self._modules))
         # It finds modules by its environment alone.
@@ -33,3 +35,14 @@ class Processes:
     def Process(self, **given) -> multiprocessing.Process:
         self.start_server()
         return self._context.Process(**given)
+
+
+def end_server() -> None:
+    server = forkserver._forkserver
+    pid = server._forkserver_pid
+    if pid is not None:
+        # It ends by itself only after all its processes have ended.
+        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for process in (pid, *map(int, children)):
+            os.kill(process, signal.SIGKILL)
+    server._stop()

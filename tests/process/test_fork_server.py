@@ -2,6 +2,7 @@
 server for other modules."""
 
 import sys
+import time
 
 from fork_server import Processes
 
@@ -22,3 +23,12 @@ def test_a_server_that_lacks_a_module_is_replaced():
     assert exit_code(first, "wave") == 0 and exit_code(first, "mailbox") == 1
     assert exit_code(second, "wave", "mailbox") == 0
     assert exit_code(first, "mailbox") == 0, "it has all that the first needs"
+
+
+def test_a_process_that_a_test_left_behind_ends_with_its_server():
+    first, second = Processes(__name__, "wave"), Processes(__name__, "wave", "chunk")
+    left_behind = first.Process(target=time.sleep, args=(600,))
+    left_behind.start()
+    assert exit_code(second, "chunk") == 0
+    left_behind.join(60)
+    assert not left_behind.is_alive()
