@@ -1,9 +1,7 @@
 #include "client/early_load.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "base/error.hpp"
 #include "kernels/digest.hpp"
 
 namespace ckpt::client {
@@ -49,32 +47,10 @@ ArrivingPiece::Step ArrivingPiece::load(device::Device& device, const device::Pl
   return has_news ? Step::copied : Step::waits;
 }
 
-void EarlyLoad::follow(Frame answer) {
-  try {
-    for (const auto& piece : answer.body.at("arriving")) {
-      const auto fd = piece.at("fd").get<std::size_t>();
-      if (fd >= answer.fds.size() || !answer.fds[fd])
-        throw Failure(CKPT_ERR_INTERNAL,
-                      "the agent's answer to restore lacks the segment of a piece that arrives: this is a bug in "
-                      "ckptengine; report it with the agent's log");
-      follow(std::move(answer.fds[fd]), piece.at("slot").get<std::uint32_t>(),
-             CheckpointId::from_word(piece.at("checkpoint").get<std::uint64_t>()), piece.at("private").get<bool>());
-    }
-  } catch (const nlohmann::json::exception& error) {
-    throw Failure(CKPT_ERR_INTERNAL, std::string("the agent's answer to restore is not understood (") + error.what() +
-                                         "); run ckptd and libckptengine of one version");
-  }
-}
-
-void EarlyLoad::follow(UniqueFd segment_fd, std::uint32_t slot, CheckpointId checkpoint, bool is_private) {
-  try {
-    auto segment =
-        arena::Segment::attach(std::move(segment_fd), arena::Segment::Access::read, "a segment that the agent sent");
-    const ArrivingPiece piece(segment.slot(slot));
-    followed_.push_front({std::move(segment), piece, checkpoint, is_private});
-  } catch (const Failure&) {
-    // The piece is loaded once all of it is here, or the restore itself says what is wrong.
-  }
+void EarlyLoad::follow(ArrivingSlot arriving) {
+  if (arriving.is_whole) return;
+  const ArrivingPiece piece(arriving.segment.slot(arriving.slot));
+  followed_.push_front({std::move(arriving), piece});
 }
 
 bool EarlyLoad::step() noexcept {
@@ -106,7 +82,7 @@ bool EarlyLoad::copy_arrived() {
 ArrivingPiece::Step EarlyLoad::advance(Followed& followed) {
   if (followed.is_overtaken) return ArrivingPiece::Step::over;
   if (!followed.plan) {
-    if (!followed.piece.find(followed.checkpoint)) return ArrivingPiece::Step::waits;
+    if (!followed.piece.find(followed.slot.checkpoint)) return ArrivingPiece::Step::waits;
     if (!begin(followed)) return ArrivingPiece::Step::over;
   }
   const ArrivingPiece::Step step = followed.piece.load(device_, *followed.plan);
@@ -118,7 +94,7 @@ ArrivingPiece::Step EarlyLoad::advance(Followed& followed) {
 // Returns false if the piece does not fit the tensors. Once all is there, restore() says why.
 bool EarlyLoad::begin(Followed& followed) {
   const arena::Manifest& manifest = followed.piece.manifest();
-  const ShardState& shard = followed.is_private ? state_.private_ : state_.main;
+  const ShardState& shard = followed.slot.is_private ? state_.private_ : state_.main;
   const auto range = arena::range_of(core::parse_part(manifest.shard), shard.length_bytes());
   if (manifest.layout_hash != shard.layout_hash || manifest.length_bytes != range.size_bytes) return false;
   followed.plan = shard.plan.slice(range.first_byte, range.size_bytes);
@@ -132,10 +108,10 @@ bool EarlyLoad::begin(Followed& followed) {
 void EarlyLoad::take_tensors(const Followed& followed) {
   const arena::Manifest& manifest = followed.piece.manifest();
   const auto shares = [&](const arena::Manifest& other, bool is_private) {
-    return is_private == followed.is_private && share_tensors(other, manifest);
+    return is_private == followed.slot.is_private && share_tensors(other, manifest);
   };
   for (Followed& other : followed_)
-    if (&other != &followed && other.plan && shares(other.piece.manifest(), other.is_private))
+    if (&other != &followed && other.plan && shares(other.piece.manifest(), other.slot.is_private))
       other.is_overtaken = true;
   std::erase_if(loaded_, [&](const Loaded& other) {
     return shares(other.manifest, other.is_private) && !is_same_piece(other.manifest, manifest);
@@ -146,7 +122,7 @@ EarlyLoad::Loaded& EarlyLoad::loaded(const Followed& followed) {
   const arena::Manifest& manifest = followed.piece.manifest();
   const auto found = std::find_if(loaded_.begin(), loaded_.end(),
                                   [&](const Loaded& each) { return is_same_piece(each.manifest, manifest); });
-  return found != loaded_.end() ? *found : loaded_.emplace_back(Loaded{manifest, followed.is_private, 0});
+  return found != loaded_.end() ? *found : loaded_.emplace_back(Loaded{manifest, followed.slot.is_private, 0});
 }
 
 void EarlyLoad::forget() {

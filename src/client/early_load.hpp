@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "arena/segment.hpp"
-#include "base/frame_socket.hpp"
+#include "client/arriving_slots.hpp"
 #include "client/tensor_registry.hpp"
 #include "device/device.hpp"
 
@@ -53,11 +53,8 @@ class EarlyLoad {
   // Both outlive it. The tensors stay registered as they are.
   EarlyLoad(device::Device& device, const RankState& state) : device_(device), state_(state) {}
 
-  // Follows the pieces that an answer of the agent names. Throws Failure if the answer is malformed.
-  void follow(Frame answer);
-  // Follows the piece of this checkpoint that arrives in a slot, or will. `is_private`: of the private shard. If the
-  // segment cannot be mapped, the piece is not followed.
-  void follow(UniqueFd segment, std::uint32_t slot, CheckpointId checkpoint, bool is_private);
+  // Follows the piece that arrives in a slot, or will. A piece that was whole before is left to the restore itself.
+  void follow(ArrivingSlot arriving);
   // Copies what has arrived. If nothing has, waits a few milliseconds for it. Returns false if no piece is arriving.
   bool step() noexcept;
 
@@ -70,10 +67,8 @@ class EarlyLoad {
 
  private:
   struct Followed {
-    arena::Segment segment;
+    ArrivingSlot slot;
     ArrivingPiece piece;
-    CheckpointId checkpoint;
-    bool is_private = false;
     std::optional<device::Plan> plan = {};  // once the piece was found
     bool is_overtaken = false;              // another piece has taken its tensors
   };

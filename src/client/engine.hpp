@@ -17,6 +17,7 @@
 #include "client/agent_link.hpp"
 #include "client/capture.hpp"
 #include "client/deferred_capture.hpp"
+#include "client/early_layout.hpp"
 #include "client/early_load.hpp"
 #include "client/gpu_comm.hpp"
 #include "client/gradient_capture.hpp"
@@ -131,8 +132,17 @@ class Engine {
   bool is_hopeless() const;
 
   // restore.cpp
-  const Stored& stored(Deadline deadline, EarlyLoad* early = nullptr);
-  void ask_for_stored(nlohmann::json request, Deadline deadline, EarlyLoad* early = nullptr);
+  // What follows the pieces that arrive while the engine waits for the agent's final answer.
+  struct Follower {
+    std::function<bool(ArrivingSlots news)> take;  // returns false if the engine need not wait any longer
+    std::function<bool()> meanwhile;               // see AgentConnection::ask()
+  };
+  const Stored& stored(Deadline deadline);
+  void ask_for_stored(nlohmann::json request, Deadline deadline, const Follower* follower = nullptr);
+  void check_early_layout();
+  // Whether pieces are followed while they arrive. After a halt, the tensors may hold the checkpoint, so it is loaded
+  // only if they prove not to.
+  bool loads_early() const { return !live_ && device_->loads_leaves(); }
   nlohmann::json restore_request(Deadline deadline, bool follows_arrivals) const;
   // Whether the program cuts the tensors anew from what load_taken() loads. Then restore() loads nothing.
   bool cuts_anew() const { return has_taken_ || stored_->is_taken_over(); }
@@ -252,9 +262,11 @@ class Engine {
   bool is_registered_anew_ = false;  // a registration has changed since rejoin(), or since the engine was made
   bool holds_a_part_ = false;        // a restore that failed has loaded a part of a checkpoint
   std::optional<Stored> stored_;     // between the agent's answer and restore()
-  bool takes_shards_ = false;        // see take_shards()
-  bool has_taken_ = false;           // load_taken() has loaded a shard
-  std::uint64_t taken_bytes_ = 0;    // that load_taken() has loaded
+  // Between stored_layout() and restore(), if stored_layout() did not wait until all was here.
+  std::optional<EarlyLayout> early_layout_;
+  bool takes_shards_ = false;      // see take_shards()
+  bool has_taken_ = false;         // load_taken() has loaded a shard
+  std::uint64_t taken_bytes_ = 0;  // that load_taken() has loaded
   std::string stored_layout_;
   std::string restored_message_;
   std::atomic<std::uint64_t> incarnation_{0};    // 0: not restored yet

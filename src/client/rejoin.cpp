@@ -105,6 +105,7 @@ void Engine::forget_incarnation() {
   tickets_.forget();
   newest_sealed_.store(-1);
   stored_.reset();
+  early_layout_.reset();
   stored_layout_.clear();
   has_taken_ = false;
   taken_bytes_ = 0;

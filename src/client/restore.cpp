@@ -15,6 +15,7 @@
 namespace ckpt::client {
 namespace {
 
+constexpr std::int64_t manifest_wait_ms = 1'000;  // for a piece's manifest, once its fetch has begun
 constexpr std::int64_t answer_margin_ms = 2'000;  // the agent keeps to the timeout and says what it waited for
 
 nlohmann::json report_of(const CorruptPiece& corrupt) {
@@ -122,19 +123,18 @@ nlohmann::json Engine::restore_request(Deadline deadline, bool follows_arrivals)
 }
 
 // Asks until all pieces that the agent sends are whole. Reports each damaged one, so that the agent does not send it
-// again. `early`, if there is one, loads pieces while they arrive.
-void Engine::ask_for_stored(nlohmann::json request, Deadline deadline, EarlyLoad* early) {
-  std::function<bool()> meanwhile;
-  if (early != nullptr) meanwhile = [early] { return early->step(); };
+// again. Ends earlier if the follower, if there is one, needs no more.
+void Engine::ask_for_stored(nlohmann::json request, Deadline deadline, const Follower* follower) {
   stored_.reset();
   while (!stored_) {
-    const bool follows = early != nullptr && !deadline.passed();  // else each new fetch would put the end off
+    const bool follows = follower != nullptr && !deadline.passed();  // else each new fetch would put the end off
     const nlohmann::json again = restore_request(deadline, follows);
     for (const auto& [key, value] : again.items())
       if (key != "type") request[key] = value;
-    Frame answer = link_.ask(request, again, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms), meanwhile);
+    Frame answer = link_.ask(request, again, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms),
+                             follower != nullptr ? follower->meanwhile : nullptr);
     if (follows && answer.body.contains("arriving")) {
-      early->follow(std::move(answer));
+      if (!follower->take(take_arriving(std::move(answer)))) return;
       request = again;
       continue;
     }
@@ -144,35 +144,56 @@ void Engine::ask_for_stored(nlohmann::json request, Deadline deadline, EarlyLoad
       request = report_of(corrupt);
     }
   }
+  check_early_layout();
 }
 
-const Stored& Engine::stored(Deadline deadline, EarlyLoad* early) {
-  if (!stored_) ask_for_stored({{"type", "restore"}}, deadline, early);
+// The tensors were made as stored_layout() said. The next call of stored_layout() says what is stored now.
+void Engine::check_early_layout() {
+  if (!early_layout_ || early_layout_->is_of(*stored_)) return;
+  early_layout_.reset();
+  stored_layout_.clear();
+  throw Failure(CKPT_ERR_LOST,
+                "the checkpoint that stored_layout() described was lost before all of it was here. What is stored now "
+                "has another layout, or nothing is stored; call stored_layout() again, or start all ranks again");
+}
+
+const Stored& Engine::stored(Deadline deadline) {
+  if (!stored_) ask_for_stored({{"type", "restore"}}, deadline);
   return *stored_;
 }
 
 const std::string& Engine::stored_layout() {
-  if (stored_layout_.empty()) {
-    if (incarnation_.load() != 0)
-      throw Failure(CKPT_ERR_INVALID, "stored_layout() was called after restore(); call it before restore()");
-    stored_layout_ = stored_layout_json(stored(Deadline::in_ms(options_.restore_timeout_ms)));
-  }
+  if (!stored_layout_.empty()) return stored_layout_;
+  if (incarnation_.load() != 0)
+    throw Failure(CKPT_ERR_INVALID, "stored_layout() was called after restore(); call it before restore()");
+  const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
+  EarlyLayout early;
+  const Follower finding{
+      [&](ArrivingSlots news) {
+        early.add(std::move(news));
+        return !early.find(Deadline::in_ms(std::min<std::int64_t>(manifest_wait_ms, deadline.remaining_ms())));
+      },
+      nullptr};
+  if (!stored_) ask_for_stored({{"type", "restore"}}, deadline, loads_early() ? &finding : nullptr);
+  if (stored_) return stored_layout_ = stored_layout_json(*stored_);
+  stored_layout_ = early.json();
+  early_layout_ = std::move(early);
   return stored_layout_;
 }
 
 void Engine::take_shards() {
-  if (stored_ || incarnation_.load() != 0)
+  if (stored_ || early_layout_ || incarnation_.load() != 0)
     throw Failure(CKPT_ERR_INVALID,
                   "take_shards() was called after stored_layout() or restore(); call it before both of them");
   takes_shards_ = true;
 }
 
 void Engine::load_taken(const std::string& shard, void* data, std::size_t size_bytes) {
-  if (!stored_ || incarnation_.load() != 0)
+  if ((!stored_ && !early_layout_) || incarnation_.load() != 0)
     throw Failure(CKPT_ERR_INVALID,
                   "load_taken() was called before stored_layout() or after restore(); call it between them");
   const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
-  while (const auto corrupt = copy_shard(*stored_, shard, {static_cast<std::byte*>(data), size_bytes}))
+  while (const auto corrupt = copy_shard(stored(deadline), shard, {static_cast<std::byte*>(data), size_bytes}))
     ask_for_stored(report_of(*corrupt), deadline);
   has_taken_ = true;
   taken_bytes_ += size_bytes;
@@ -256,9 +277,14 @@ ckpt_restored Engine::restore(device::Stream stream) {
   EarlyLoad early(*device_, registry_.state());
   const std::shared_ptr<void> remember(nullptr,
                                        [&](void*) { holds_a_part_ = holds_a_part_ || early.has_changed_tensors(); });
-  // After a halt, the tensors may hold the checkpoint, so it is loaded only if they prove not to.
-  EarlyLoad* const follower = !live_ && device_->loads_leaves() ? &early : nullptr;
-  stored(deadline, follower);
+  const Follower loading{[&](ArrivingSlots news) {
+                           for (ArrivingSlot& arriving : news.slots) early.follow(std::move(arriving));
+                           return true;
+                         },
+                         [&] { return early.step(); }};
+  const Follower* const follower = loads_early() ? &loading : nullptr;
+  if (early_layout_) loading.take({0, early_layout_->take_slots()});
+  if (!stored_) ask_for_stored({{"type", "restore"}}, deadline, follower);
   check_not_fresh(early);
   const auto load_begin = Clock::now();
   while (const auto corrupt = load(early, stream)) {
@@ -311,6 +337,7 @@ ckpt_restored Engine::restore(device::Stream stream) {
   has_taken_ = false;
   taken_bytes_ = 0;
   stored_.reset();  // unmaps the pieces that were restored
+  early_layout_.reset();
   if (!registry_.empty()) begin_reserving();
   return result;
 }

@@ -132,16 +132,22 @@ std::vector<const StoredPiece*> pieces_of(const Stored& stored, const std::strin
   return pieces;
 }
 
+std::string stored_layout_json(const arena::Manifest& main, const arena::Manifest& private_,
+                               std::uint64_t incarnation) {
+  return "{\"found\":true,\"iteration\":" + std::to_string(private_.checkpoint.iteration()) +
+         ",\"incarnation\":" + std::to_string(incarnation) + ",\"main\":" + main.layout +
+         ",\"private\":" + private_.layout + ",\"shards\":{\"main\":\"" + core::parse_part(main.shard).shard +
+         "\",\"private\":\"" + private_.shard + "\"}}";
+}
+
 std::string stored_layout_json(const Stored& stored) {
+  if (stored.found && !stored.is_taken_over())
+    return stored_layout_json(stored.main.front().manifest, stored.private_->manifest, stored.incarnation);
   std::string json = "{\"found\":" + std::string(stored.found ? "true" : "false") +
                      ",\"iteration\":" + std::to_string(stored.iteration) +
-                     ",\"incarnation\":" + std::to_string(stored.incarnation);
-  json += ",\"main\":" + (stored.main.empty() ? "{}" : stored.main.front().manifest.layout);
-  json += ",\"private\":" + (stored.private_ ? stored.private_->manifest.layout : "{}");
+                     ",\"incarnation\":" + std::to_string(stored.incarnation) +
+                     ",\"main\":{},\"private\":" + (stored.private_ ? stored.private_->manifest.layout : "{}");
   if (!stored.found) return json + "}";
-  if (!stored.is_taken_over())
-    return json + ",\"shards\":{\"main\":\"" + core::parse_part(stored.main.front().manifest.shard).shard +
-           "\",\"private\":\"" + stored.private_->manifest.shard + "\"}}";
   json += ",\"taken\":{\"" + stored.private_->manifest.shard + "\":" + stored.private_->manifest.layout;
   for (const StoredPiece& piece : stored.taken) {
     const core::ShardPart part = core::parse_part(piece.manifest.shard);

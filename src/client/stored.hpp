@@ -65,7 +65,8 @@ void check_matches(const Stored& stored, const RankState& state);
 // of that name.
 std::vector<const StoredPiece*> pieces_of(const Stored& stored, const std::string& shard);
 
-// Returns the text that ckpt_stored_layout() gives to the caller.
+// Return the text that ckpt_stored_layout() gives to the caller. `main`: of any part of the main shard.
 std::string stored_layout_json(const Stored& stored);
+std::string stored_layout_json(const arena::Manifest& main, const arena::Manifest& private_, std::uint64_t incarnation);
 
 }  // namespace ckpt::client

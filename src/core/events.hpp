@@ -275,6 +275,13 @@ struct RestoreReady {
   bool is_replicated = false;  // see Admission
   std::vector<RestoreSource> taken = {};
 };
+// The pieces that a rank waits for, of the checkpoint that its incarnation restores.
+struct AwaitedPieces {
+  std::uint64_t incarnation = 0;  // 0: the rank waits for nothing that is known
+  CheckpointId checkpoint;
+  std::vector<SlotRef> filling;  // slots that fetches are filling
+  std::vector<SlotRef> whole;    // slots that have their piece
+};
 enum class RestoreError : std::uint8_t { superseded, refused, lost, mismatch };
 // The other answer to RestoreAsked. `text` says to people why restore() fails.
 struct RestoreFailed {

@@ -331,6 +331,6 @@ const SlotRef* Node::find(const std::string& shard, CheckpointId checkpoint) con
   return parts_->worker.slots().find_whole(shard, checkpoint);
 }
 
-std::vector<SlotRef> Node::awaited_slots(Rank rank) const { return parts_->worker.awaited_slots(rank); }
+AwaitedPieces Node::awaited(Rank rank) const { return parts_->worker.awaited(rank); }
 
 }  // namespace ckpt::core

@@ -80,9 +80,8 @@ class Node {
   // Returns the slot that has this piece whole, so that others may read it. Null if there is none. The pointer is valid
   // until the next handle().
   const SlotRef* find(const std::string& shard, CheckpointId checkpoint) const;
-  // Returns the slots that fetches are filling with pieces that this rank is waiting to restore. Empty if the rank does
-  // not wait, or takes over shards.
-  std::vector<SlotRef> awaited_slots(Rank rank) const;
+  // Returns the pieces that this rank is waiting to restore. None if the rank does not wait, or takes over shards.
+  AwaitedPieces awaited(Rank rank) const;
 
  private:
   struct Parts;

@@ -124,6 +124,13 @@ class Trainer {
     return status;
   }
   const ckpt_restored& restored() const { return restored_; }
+  // Returns "" if it fails. Then error() says why.
+  std::string stored_layout() {
+    const char* json = "";
+    const ckpt_status status = ckpt_stored_layout(engine_, &json);
+    error_ = ckpt_last_error();
+    return status == CKPT_OK ? json : "";
+  }
 
   ckpt_status snapshot(std::int64_t iteration) {
     const ckpt_status status = begin_snapshot(iteration);

@@ -16,6 +16,7 @@ namespace {
 using testing::AgentCluster;
 using ::testing::Each;
 using testing::eventually;
+using ::testing::HasSubstr;
 using testing::on_all;
 using testing::Trainer;
 
@@ -98,7 +99,14 @@ class EarlyLoadJobTest : public ::testing::Test {
   template <class Strike>
   void expect_exact_bytes_after(const Strike& strike) {
     std::vector<ckpt_status> answers;
-    std::thread restoring([&] { answers = on_all(trainers_, [](Trainer& trainer) { return trainer.restore(); }); });
+    std::thread restoring([&] {
+      answers = on_all(trainers_, [&](Trainer& trainer) {
+        if (asks_for_layout_) {
+          EXPECT_THAT(trainer.stored_layout(), HasSubstr("weights")) << trainer.error();
+        }
+        return trainer.restore();
+      });
+    });
     EXPECT_TRUE(eventually([&] { return trainers_[1]->holds_first(kept_bytes / sizeof(float), iteration_); }));
     EXPECT_TRUE(eventually([&] { return fetches_ != 0 && keeps_back_->has_ended(); }));
     EXPECT_FALSE(trainers_[1]->holds_first(1'500'000, iteration_));
@@ -109,6 +117,7 @@ class EarlyLoadJobTest : public ::testing::Test {
     EXPECT_EQ(trainers_[1]->restored().main_tier, CKPT_TIER_PEER);
   }
 
+  bool asks_for_layout_ = false;
   std::atomic<int> fetches_ = 0;
   std::atomic<std::uint64_t> went_on_at_ = 0;
   std::shared_ptr<KeepsBack> keeps_back_;  // of the first fetch; written before it is counted
@@ -118,6 +127,12 @@ class EarlyLoadJobTest : public ::testing::Test {
 };
 
 TEST_F(EarlyLoadJobTest, WhatHasArrivedIsInTheTensorsWhileTheSourceStops) {
+  expect_exact_bytes_after([&] { keeps_back_->go_on(); });
+  EXPECT_EQ(fetches_, 1);
+}
+
+TEST_F(EarlyLoadJobTest, ARankThatAsksForTheLayoutFirstGetsItWhileTheSourceStops) {
+  asks_for_layout_ = true;
   expect_exact_bytes_after([&] { keeps_back_->go_on(); });
   EXPECT_EQ(fetches_, 1);
 }

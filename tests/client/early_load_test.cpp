@@ -90,8 +90,8 @@ class EarlyLoadTest : public testing::Test {
   }
   void follow(const Arriving& piece, std::uint32_t slot = 0) {
     const std::string& shard = piece.manifest().shard;
-    load_->follow(UniqueFd(::dup(segments_.at(shard)->fd())), slot, piece.manifest().checkpoint,
-                  shard.ends_with("private"));
+    auto segment = arena::Segment::attach(UniqueFd(::dup(segments_.at(shard)->fd())), arena::Segment::Access::read, "");
+    load_->follow({std::move(segment), slot, piece.manifest().checkpoint, shard.ends_with("private")});
   }
   // Copies all that has arrived.
   void step() {

@@ -39,6 +39,14 @@ class EarlyRestoreTest : public EngineTest {
   }
   void begin_restore(const OptionPairs& more = {}) {
     engine_ = host_engine(more);
+    register_and_restore();
+  }
+  // Nothing is registered yet, as in a program that makes its tensors as they are stored.
+  void ask_for_layout() {
+    engine_ = host_engine();
+    layout_ = nlohmann::json::parse(engine_->stored_layout());
+  }
+  void register_and_restore() {
     register_all(*engine_, tensors_);
     restoring_ = std::thread([this] { caught_ = caught([&] { restored_ = restore(*engine_); }); });
   }
@@ -72,6 +80,7 @@ class EarlyRestoreTest : public EngineTest {
                                       test_tensor("rng", CKPT_U8, {13}, CKPT_SYNCHRONOUS)};
   FakeAgent::Arriving* arriving_ = nullptr;
   std::unique_ptr<Engine> engine_;
+  nlohmann::json layout_;
   std::thread restoring_;
   Caught caught_;
   ckpt_restored restored_ = CKPT_RESTORED_INIT;
@@ -151,6 +160,83 @@ TEST_F(EarlyRestoreTest, AFreshStartIsRefusedOnceAPartOfALostCheckpointIsInTheTe
   finish_restore();
   EXPECT_EQ(caught_.status, CKPT_ERR_LOST);
   EXPECT_THAT(caught_.sentence, HasSubstr("a checkpoint was lost while it was being loaded"));
+}
+
+TEST_F(EarlyRestoreTest, TheLayoutIsKnownBeforeTheBytesAreHereAndTensorsMadeFromItAreFilledAsTheyCome) {
+  agent_->tell_whole("rank0.private", CheckpointId(1, 2));
+  ask_for_layout();
+  EXPECT_EQ(layout_.at("iteration"), 2);
+  EXPECT_EQ(layout_.at("main").at("w").at("shape"), nlohmann::json({10 * leaf + 5}));
+  EXPECT_EQ(layout_.at("private").at("rng").at("shape"), nlohmann::json({13}));
+  EXPECT_EQ(layout_.at("shards"), nlohmann::json({{"main", "rank0"}, {"private", "rank0.private"}}));
+  register_and_restore();
+  arriving_->land(5 * leaf);
+  EXPECT_TRUE(come_to_hold(0, 5 * leaf));
+  arriving_->land(10 * leaf + 5);
+  arriving_->seal();
+  finish_restore();
+  EXPECT_EQ(caught_.sentence, "");
+  EXPECT_EQ(restored_.incarnation, layout_.at("incarnation"));
+  expect_tensors_of(2);
+}
+
+TEST_F(EarlyRestoreTest, AnEarlyLayoutOfACheckpointThatIsLostMeanwhileIsRefusedAndTheNextLayoutIsTrue) {
+  agent_->tell_whole("rank0.private", CheckpointId(1, 2));
+  ask_for_layout();
+  EXPECT_TRUE(layout_.at("found"));
+  register_and_restore();
+  agent_->lose_everything();
+  finish_restore();
+  EXPECT_EQ(caught_.status, CKPT_ERR_LOST);
+  EXPECT_THAT(caught_.sentence, HasSubstr("that stored_layout() described was lost before all of it was here"));
+  EXPECT_FALSE(nlohmann::json::parse(engine_->stored_layout()).at("found"));
+  expect_tensors_of(99);
+}
+
+TEST_F(EarlyRestoreTest, IfAnOlderCheckpointOfTheSameLayoutIsDecidedMeanwhileItIsRestored) {
+  agent_->tell_whole("rank0.private", CheckpointId(1, 2));
+  ask_for_layout();
+  register_and_restore();
+  arriving_->land(5 * leaf);
+  EXPECT_TRUE(come_to_hold(0, 5 * leaf));
+  arriving_->fail();
+  finish_restore();
+  EXPECT_EQ(caught_.sentence, "");
+  EXPECT_EQ(restored_.iteration, 1);
+  expect_tensors_of(1);
+}
+
+TEST_F(EarlyRestoreTest, AShardThatIsTakenAfterAnEarlyLayoutIsWhole) {
+  agent_->tell_whole("rank0.private", CheckpointId(1, 2));
+  ask_for_layout();
+  std::vector<std::byte> taken(10 * leaf + 5);
+  restoring_ =
+      std::thread([&] { caught_ = caught([&] { engine_->load_taken("rank0", taken.data(), taken.size()); }); });
+  agent_->await_held_restore();
+  arriving_->land(10 * leaf + 5);
+  arriving_->seal();
+  finish_restore();
+  EXPECT_EQ(caught_.sentence, "");
+  EXPECT_EQ(taken, arriving_->piece().bytes);
+}
+
+// Its slot is named, but its manifest never comes.
+TEST_F(EarlyRestoreTest, ALayoutThatDoesNotArriveComesWithTheFinalAnswer) {
+  agent_->tell_whole("rank0.private", CheckpointId(1, 2));
+  arriving_->fail();
+  restoring_ = std::thread([&] { ask_for_layout(); });
+  finish_restore();
+  EXPECT_EQ(layout_.at("iteration"), 1);
+}
+
+TEST_F(EarlyRestoreTest, ALayoutIsNotToldWhileTheAgentHasNamedOneOfTheShardsOnly) {
+  restoring_ = std::thread([&] { ask_for_layout(); });
+  agent_->await_held_restore();
+  EXPECT_TRUE(layout_.is_null());
+  arriving_->land(10 * leaf + 5);
+  arriving_->seal();
+  finish_restore();
+  EXPECT_EQ(layout_.at("iteration"), 2);
 }
 
 TEST_F(EarlyRestoreTest, AFreshStartLeavesTheTensorsAloneIfNothingHasArrived) {

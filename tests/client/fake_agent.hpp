@@ -175,7 +175,8 @@ class FakeAgent {
       return {{"fd", fd},
               {"slot", index_},
               {"checkpoint", piece_.manifest.checkpoint.word()},
-              {"private", shard.ends_with("private")}};
+              {"private", shard.ends_with("private")},
+              {"whole", false}};
     }
     int fd() const { return fd_; }
 
@@ -197,6 +198,11 @@ class FakeAgent {
     tells_arrivals_ = holds_restore_ = true;
     restores_ = 0;
     return arriving;
+  }
+  // Tells it of this piece, too, which is not arriving, because all of it is here.
+  void tell_whole(const std::string& shard, CheckpointId checkpoint) {
+    const std::lock_guard lock(mutex_);
+    told_whole_.emplace_back(shard, checkpoint);
   }
   // Returns once such a request is held.
   void await_held_restore() const {
@@ -317,10 +323,19 @@ class FakeAgent {
     if (!tells_arrivals_) holds_restore_.wait(true);
     if (!tells_arrivals_.exchange(false) || !request.at("follows_arrivals").get<bool>()) return stored(fds);
     holds_restore_ = true;
-    Json answer = {{"status", 0}};
+    Json answer = {{"status", 0}, {"incarnation", incarnation_ + 1}};
     for (const Arriving& arriving : arriving_) {
       answer["arriving"].push_back(arriving.entry(fds.size()));
       fds.push_back(arriving.fd());
+    }
+    for (const auto& [shard, checkpoint] : told_whole_) {
+      const Place place = find(shard, checkpoint);
+      answer["arriving"].push_back({{"fd", fds.size()},
+                                    {"slot", place.slot},
+                                    {"checkpoint", checkpoint.word()},
+                                    {"private", shard.ends_with("private")},
+                                    {"whole", true}});
+      fds.push_back(place.segment->fd());
     }
     return answer;
   }
@@ -400,6 +415,7 @@ class FakeAgent {
   std::atomic<bool> holds_restore_{false}, tells_arrivals_{false}, dies_{false}, has_lost_everything_{false};
   std::atomic<int> restores_{0};
   std::list<Arriving> arriving_;
+  std::vector<std::pair<std::string, CheckpointId>> told_whole_;
   std::uint64_t incarnation_ = 0;
   core::Share share_;
   Json last_hello_, last_reserve_, last_bye_, last_trouble_;

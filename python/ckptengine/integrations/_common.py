@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from .._engine import Error, Stage, Status
+from .._engine import Error, Restored, Stage, Status
 from ..torch._replicas import is_distributed, this_rank
 
 log = logging.getLogger("ckptengine")
@@ -33,6 +33,17 @@ def with_rank(more: dict[str, Any], rank: int, world_size: int) -> dict[str, Any
 def refuse(sentence: str) -> NoReturn:
     """Raises Error (INVALID)."""
     raise Error(Status.INVALID, sentence)
+
+
+def refuse_older(restored: Restored, stored: Mapping[str, Any]) -> None:
+    """Raises Error (LOST) if the engine has restored another iteration than its stored_layout() told before. Then what
+    was decided by that iteration is wrong. This happens only if copies were lost in between."""
+    if restored.found and restored.iteration != stored["iteration"]:
+        raise Error(
+            Status.LOST,
+            f"the checkpoint of iteration {stored['iteration']} was lost while it was restored, and only iteration "
+            f"{restored.iteration} is left; start all ranks again",
+        )
 
 
 def one_or_all(objects: list[Any]) -> Any:

@@ -27,7 +27,16 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from ..torch import Checkpointer, _rng
-from ._common import Wrapped, finish_capture, one_or_all, refuse, refuse_forgotten_scheduler, say_where, with_rank
+from ._common import (
+    Wrapped,
+    finish_capture,
+    one_or_all,
+    refuse,
+    refuse_forgotten_scheduler,
+    refuse_older,
+    say_where,
+    with_rank,
+)
 
 # Compared by name, because a subclass may be a strategy that is not supported.
 _STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy")
@@ -85,8 +94,11 @@ class CheckpointCallback(framework.Callback):
             rng=False,  # it is part of the position
             **with_rank(self._more, trainer.global_rank, trainer.world_size),
         )
-        self._refuse_older_than_file(trainer)
+        stored = self.checkpointer.engine.stored_layout()
+        self._refuse_older_than_file(trainer, stored)
         self.restored = self.checkpointer.restore()
+        if trainer.ckpt_path:
+            refuse_older(self.restored, stored)
         self._newest = trainer.global_step
         fit, epoch = trainer.fit_loop, trainer.fit_loop.epoch_loop
         self._wrapped.around(fit, "setup_data", position.around_setup_data)
@@ -139,8 +151,7 @@ class CheckpointCallback(framework.Callback):
         if self.checkpointer is not None:
             self.checkpointer.close()
 
-    def _refuse_older_than_file(self, trainer: Any) -> None:
-        stored = self.checkpointer.engine.stored_layout()
+    def _refuse_older_than_file(self, trainer: Any, stored: dict[str, Any]) -> None:
         if not stored["found"] or not trainer.ckpt_path:
             return
         connector = trainer._checkpoint_connector

@@ -27,6 +27,7 @@ from nvidia_resiliency_ext.checkpointing.local.ckpt_managers.base_manager import
 
 from .. import Capture, Engine, Error, Options, Stage, Status, Ticket
 from ..torch._memory import Shown, create_as_stored, show, split_name
+from ._common import refuse_older
 
 log = logging.getLogger("ckptengine")
 
@@ -157,7 +158,7 @@ class LocalCheckpointManager(BaseCheckpointManager):
             tensors = [create_as_stored(name, stored["main"][name], torch.device("cpu")) for name in names]
             self._register([show(_name(i), tensor, Capture.OVERLAPPED) for i, tensor in enumerate(tensors)], tensors)
             self._register_hollow(stored["private"][_HOLLOW]["shape"][0])
-        self.engine.restore()
+        refuse_older(self.engine.restore(), stored)
         self._restored = True
         return tensors
 

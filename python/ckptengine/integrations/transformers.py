@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from ..torch import Checkpointer, _rng
-from ._common import Wrapped, refuse, refuse_distribution, say_where, torch_optimizer, with_rank
+from ._common import Wrapped, refuse, refuse_distribution, refuse_older, say_where, torch_optimizer, with_rank
 
 log = logging.getLogger("ckptengine")
 
@@ -95,8 +95,12 @@ class CheckpointCallback(TrainerCallback):
             rng=False,  # it is part of the position
             **with_rank(self._more, trainer.args.process_index, trainer.args.world_size),
         )
-        self._refuse_older_than(trainer.state.global_step)
+        folder_step = trainer.state.global_step  # 0: there is no folder to resume from
+        stored = self.checkpointer.engine.stored_layout()
+        self._refuse_older_than(folder_step, stored)
         self.restored = self.checkpointer.restore()
+        if folder_step != 0:
+            refuse_older(self.restored, stored)
         say_where(self.restored.found, str(self._position))
         return prepared
 
@@ -153,10 +157,9 @@ class CheckpointCallback(TrainerCallback):
         if self.checkpointer is not None:
             self.checkpointer.close()
 
-    def _refuse_older_than(self, step: int) -> None:
+    def _refuse_older_than(self, step: int, stored: dict[str, Any]) -> None:
         """Raises Error if the folder of resume_from_checkpoint, which begins at `step`, is newer than the checkpoint
         that the engine would restore."""
-        stored = self.checkpointer.engine.stored_layout()
         if stored["found"] and stored["iteration"] + 1 < step:
             refuse(
                 f"the folder of resume_from_checkpoint begins at step {step}, but the engine's newest checkpoint of "

@@ -2,12 +2,25 @@
 
 namespace ckpt::agent {
 
-std::vector<Arrivals::News> Arrivals::tell(core::Rank rank, const std::vector<core::SlotRef>& awaited) {
+std::vector<Arrivals::News> Arrivals::tell(core::Rank rank, const core::AwaitedPieces& awaited) {
   std::vector<News> news;
-  for (const core::SlotRef& slot : awaited) {
+  bool is_any_arriving = false;
+  auto& notified = notified_[rank];
+  for (const core::SlotRef& slot : awaited.filling) {
     const auto fetch = fetches_.find(slot);
-    if (fetch == fetches_.end() || !notified_[rank].insert(fetch->second.number).second) continue;
-    news.push_back({slot, fetch->second.checkpoint});
+    if (fetch == fetches_.end()) continue;
+    is_any_arriving = true;
+    Fetch& told = notified[slot];
+    if (told.number == fetch->second.number) continue;
+    told = fetch->second;
+    news.push_back({slot, told.checkpoint, false});
+  }
+  if (!is_any_arriving) return {};
+  for (const core::SlotRef& slot : awaited.whole) {
+    Fetch& told = notified[slot];
+    if (told.checkpoint == awaited.checkpoint) continue;
+    told = {0, awaited.checkpoint};
+    news.push_back({slot, told.checkpoint, true});
   }
   return news;
 }

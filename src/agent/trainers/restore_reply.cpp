@@ -28,16 +28,17 @@ UniqueFd duplicate(int fd) {
   return copy;
 }
 
-Reply arrivals_reply(Rank rank, const std::string& main_shard, const std::vector<Arrivals::News>& arrivals,
-                     const Segments& segments) {
+Reply arrivals_reply(Rank rank, const std::string& main_shard, std::uint64_t incarnation,
+                     const std::vector<Arrivals::News>& arrivals, const Segments& segments) {
   Reply reply;
-  reply.fields["arriving"] = json::array();
-  for (const auto& [slot, checkpoint] : arrivals) {
+  reply.fields = {{"incarnation", incarnation}, {"arriving", json::array()}};
+  for (const auto& [slot, checkpoint, is_whole] : arrivals) {
     const auto segment = segments.find({slot.rank, slot.shard});
     if (segment == nullptr) continue;
     reply.fields["arriving"].push_back({{"fd", reply.fds.size()},
                                         {"slot", slot.slot},
                                         {"checkpoint", checkpoint.word()},
+                                        {"whole", is_whole},
                                         {"private", core::parse_part(slot.shard).shard != main_shard}});
     reply.fds.push_back(descriptor_for(rank, *segment));
   }

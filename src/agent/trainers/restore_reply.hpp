@@ -18,8 +18,8 @@ UniqueFd duplicate(int fd);
 
 // The pieces that the core names are in `index`.
 Reply restore_reply(const core::RestoreReady& ready, const PieceIndex& index);
-// `main_shard`: the rank's. Leaves out slots whose segment is gone.
-Reply arrivals_reply(core::Rank rank, const std::string& main_shard, const std::vector<Arrivals::News>& arrivals,
-                     const Segments& segments);
+// `main_shard`: the rank's. `incarnation`: the one that restores the pieces. Leaves out slots whose segment is gone.
+Reply arrivals_reply(core::Rank rank, const std::string& main_shard, std::uint64_t incarnation,
+                     const std::vector<Arrivals::News>& arrivals, const Segments& segments);
 
 }  // namespace ckpt::agent

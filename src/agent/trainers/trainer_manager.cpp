@@ -147,10 +147,12 @@ void TrainerManager::tell_arrivals() {
 void TrainerManager::tell_arrivals(Rank rank) {
   const auto trainer = trainers_.find(rank);
   if (trainer == trainers_.end() || !trainer->second.follows_arrivals || !restores_.contains(rank)) return;
-  const auto news = arrivals_.tell(rank, deps_.node.awaited_slots(rank));
+  const core::AwaitedPieces awaited = deps_.node.awaited(rank);
+  const auto news = arrivals_.tell(rank, awaited);
   if (news.empty()) return;
   try {
-    Reply reply = arrivals_reply(rank, trainer->second.port->hello().main_shard, news, deps_.segments);
+    const std::string& main_shard = trainer->second.port->hello().main_shard;
+    Reply reply = arrivals_reply(rank, main_shard, awaited.incarnation, news, deps_.segments);
     take_pending(rank)->respond(std::move(reply));
   } catch (const Failure& failure) {
     deps_.event_log.note(failure.what());  // the rank gets its state once all of it is here

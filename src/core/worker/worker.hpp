@@ -68,8 +68,8 @@ class Worker {
   CheckpointId highest_commit() const { return highest_commit_; }
   CheckpointId newest_seen() const { return newest_seen_; }
   std::vector<RankReport> rank_reports() const;
-  // See Node::awaited_slots().
-  std::vector<SlotRef> awaited_slots(Rank rank) const;
+  // See Node::awaited().
+  AwaitedPieces awaited(Rank rank) const;
 
  private:
   struct Trainer {

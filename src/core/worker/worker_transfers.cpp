@@ -241,19 +241,21 @@ std::optional<std::vector<RestoreSource>> Worker::find_sources(const std::vector
   return sources;
 }
 
-std::vector<SlotRef> Worker::awaited_slots(Rank rank) const {
-  std::vector<SlotRef> awaited;
+AwaitedPieces Worker::awaited(Rank rank) const {
   const auto found = trainers_.find(rank);
-  if (found == trainers_.end() || directive_.decision.verdict != Verdict::restore) return awaited;
+  if (found == trainers_.end() || directive_.decision.verdict != Verdict::restore) return {};
   const Trainer& trainer = found->second;
   // While storage is read, the checkpoint may still prove damaged.
-  if (!trainer.asked || !is_member(trainer) || !is_admitted(trainer) || directive_.reading_storage) return awaited;
-  if (!trainer.takes.empty()) return awaited;
+  if (!trainer.asked || !is_member(trainer) || !is_admitted(trainer) || directive_.reading_storage) return {};
+  if (!trainer.takes.empty()) return {};
+  AwaitedPieces awaited{directive_.incarnation, directive_.decision.checkpoint, {}, {}};
   auto pieces = main_pieces(trainer);
   for (std::string& piece : private_pieces(trainer)) pieces.push_back(std::move(piece));
   for (const std::string& piece : pieces) {
-    const SlotRef* slot = slots_.find_filling(piece, directive_.decision.checkpoint);
-    if (slot != nullptr) awaited.push_back(*slot);
+    if (const SlotRef* slot = slots_.find_whole(piece, awaited.checkpoint); slot != nullptr)
+      awaited.whole.push_back(*slot);
+    else if (slot = slots_.find_filling(piece, awaited.checkpoint); slot != nullptr)
+      awaited.filling.push_back(*slot);
   }
   return awaited;
 }
