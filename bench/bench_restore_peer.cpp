@@ -23,7 +23,8 @@ class Restore {
   void run() {
     fetcher_.begin();
     EarlyLoad load(device_, state_.rank());
-    load.follow(fetcher_.descriptor(), 0, fetcher_.fetched(), false);
+    load.follow({ckpt::arena::Segment::attach(fetcher_.descriptor(), ckpt::arena::Segment::Access::read, "the slot"), 0,
+                 fetcher_.fetched()});
     while (load.step()) {
     }
     fetcher_.finish();

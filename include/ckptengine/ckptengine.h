@@ -310,11 +310,11 @@ CKPT_API ckpt_status ckpt_unregister_tensor(ckpt_engine* engine, const char* nam
  *    "shards": {"main": "rank0", "private": "rank0.private"}}
  * "shards" has the names of the two shards, if a checkpoint was found.
  * Call it before ckpt_restore() to learn which tensors to register. The call waits for all ranks, like ckpt_restore(),
- * so every rank must call one of the two. It may return while the bytes are still coming from other nodes. If copies
- * are lost meanwhile, ckpt_restore() restores an older checkpoint of the same layout, and says so in
- * result->iteration; if there is none, it returns CKPT_ERR_LOST. Blocks at most `restore_timeout_ms` (an option).
- * CKPT_ERR_INVALID if the first call comes after ckpt_restore(). The engine owns the text. It is valid until the next
- * ckpt_restore() has returned, or until the engine is closed. */
+ * so every rank must call one of the two. It may return while the bytes are still coming from other nodes. If the last
+ * copy is lost before they are here, ckpt_restore() returns CKPT_ERR_LOST, or restores an older checkpoint that has
+ * the same layout: compare result->iteration. Blocks at most `restore_timeout_ms` (an option). CKPT_ERR_INVALID if
+ * the first call comes after ckpt_restore(). The engine owns the text. It is valid until the next call of this
+ * function, until the next ckpt_restore() has returned, or until the engine is closed. */
 CKPT_API ckpt_status ckpt_stored_layout(ckpt_engine* engine, const char** json);
 
 /* Says that this rank can take over shards that other ranks captured. If all ranks say so, a job can go on from a
@@ -334,8 +334,8 @@ CKPT_API ckpt_status ckpt_take_shards(ckpt_engine* engine);
  * length: the largest end of its tensors' data_offsets. If the rank takes over no shards, give the name of its main or
  * private shard: the ranks may have kept the names of their shards, and cut the tensors anew. Call it after
  * ckpt_stored_layout() and before ckpt_restore(), which then loads nothing. Waits until all bytes are here and, if they
- * are damaged, for another copy, at most `restore_timeout_ms`. Errors: CKPT_ERR_INVALID (no such shard, or a wrong length), and those of
- * ckpt_restore(). */
+ * are damaged, for another copy, at most `restore_timeout_ms`. Errors: CKPT_ERR_INVALID (no such shard, or a wrong
+ * length), and those of ckpt_restore(). */
 CKPT_API ckpt_status ckpt_load_taken(ckpt_engine* engine, const char* shard, void* data, size_t size_bytes);
 
 /* Restores the newest checkpoint that every rank of the job can get into the registered tensors, and verifies it. Every

@@ -328,8 +328,9 @@ class Engine:
         "incarnation", "main", "private"}. "main" and "private" are {name: {"dtype", "shape", "data_offsets"}}. Every
         rank must call this function or restore(), because each waits for all ranks. "shards" has the names of the two
         shards. If the rank takes over shards, "taken" instead has the layout of each, by the shard's name. It may
-        return while the bytes are still coming from other nodes. If copies are lost meanwhile, restore() restores an
-        older checkpoint of the same layout, and says so in `iteration`; if there is none, it raises Error (LOST)."""
+        return while the bytes are still coming from other nodes. If the last copy is lost before they are here,
+        restore() raises Error (LOST), or restores an older checkpoint that has the same layout: compare
+        `iteration`."""
         text = ctypes.c_char_p()
         self._check(self._library.ckpt_stored_layout(self._open(), byref(text)))
         return json.loads(text.value or b"{}")

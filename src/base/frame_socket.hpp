@@ -25,7 +25,7 @@
 namespace ckpt {
 
 // The version of the requests between trainer and agent. Each side refuses any other version.
-inline constexpr int request_version = 2;
+inline constexpr int request_version = 3;
 inline constexpr std::size_t frame_bytes_max = 16u << 20;
 inline constexpr std::size_t frame_fds_max = 250;  // the kernel allows 253
 inline constexpr std::size_t frames_queued_max = 64;

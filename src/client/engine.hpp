@@ -139,6 +139,7 @@ class Engine {
   };
   const Stored& stored(Deadline deadline);
   void ask_for_stored(nlohmann::json request, Deadline deadline, const Follower* follower = nullptr);
+  void ask_for_layout();
   void check_early_layout();
   // Whether pieces are followed while they arrive. After a halt, the tensors may hold the checkpoint, so it is loaded
   // only if they prove not to.

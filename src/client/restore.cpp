@@ -151,7 +151,6 @@ void Engine::ask_for_stored(nlohmann::json request, Deadline deadline, const Fol
 void Engine::check_early_layout() {
   if (!early_layout_ || early_layout_->is_of(*stored_)) return;
   early_layout_.reset();
-  stored_layout_.clear();
   throw Failure(CKPT_ERR_LOST,
                 "the checkpoint that stored_layout() described was lost before all of it was here. What is stored now "
                 "has another layout, or nothing is stored; call stored_layout() again, or start all ranks again");
@@ -163,9 +162,13 @@ const Stored& Engine::stored(Deadline deadline) {
 }
 
 const std::string& Engine::stored_layout() {
-  if (!stored_layout_.empty()) return stored_layout_;
-  if (incarnation_.load() != 0)
+  if (incarnation_.load() != 0 && stored_layout_.empty())
     throw Failure(CKPT_ERR_INVALID, "stored_layout() was called after restore(); call it before restore()");
+  if (incarnation_.load() == 0 && (stored_ || !early_layout_)) ask_for_layout();
+  return stored_layout_;
+}
+
+void Engine::ask_for_layout() {
   const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
   EarlyLayout early;
   const Follower finding{
@@ -175,10 +178,8 @@ const std::string& Engine::stored_layout() {
       },
       nullptr};
   if (!stored_) ask_for_stored({{"type", "restore"}}, deadline, loads_early() ? &finding : nullptr);
-  if (stored_) return stored_layout_ = stored_layout_json(*stored_);
-  stored_layout_ = early.json();
-  early_layout_ = std::move(early);
-  return stored_layout_;
+  stored_layout_ = stored_ ? stored_layout_json(*stored_) : early.json();
+  if (!stored_) early_layout_ = std::move(early);
 }
 
 void Engine::take_shards() {
@@ -324,6 +325,7 @@ ckpt_restored Engine::restore(device::Stream stream) {
     tickets_.restored(result.iteration);
     restored_word_.store(stored_->private_->manifest.checkpoint.word(), std::memory_order_release);
   }
+  if (!stored_layout_.empty()) stored_layout_ = stored_layout_json(*stored_);  // it may have told a newer one
   registry_.share(stored_->share);
   is_replicated_ = stored_->is_replicated;
   restored_message_ = std::move(stored_->message);

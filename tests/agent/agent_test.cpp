@@ -302,7 +302,7 @@ TEST(Agent, LaterOfTwoNodesWithOneNumberEndsAndSaysWhy) {
 TEST(Agent, AnotherJobsSocketSaysSo) {
   AgentCluster cluster(1);
   cluster.start("a");
-  const auto answer = cluster.ask("a", {{"type", "hello"}, {"protocol", 2}, {"job", "other"}});
+  const auto answer = cluster.ask("a", {{"type", "hello"}, {"protocol", 3}, {"job", "other"}});
   EXPECT_EQ(answer.at("status"), CKPT_ERR_NO_AGENT);
   EXPECT_THAT(answer.at("message").get<std::string>(), HasSubstr("serves job test, not other"));
 }

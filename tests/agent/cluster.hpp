@@ -193,14 +193,14 @@ class Trainer {
   std::string error_;
 };
 
-// Runs one step of all ranks at the same time, as a job does.
+// Runs one step of all ranks at the same time, as a job does. Returns what it returned for each.
 template <class Step>
-std::vector<ckpt_status> on_all(std::vector<std::unique_ptr<Trainer>>& trainers, Step step) {
-  std::vector<ckpt_status> statuses(trainers.size(), CKPT_ERR_INTERNAL);
+auto on_all(std::vector<std::unique_ptr<Trainer>>& trainers, Step step) {
+  std::vector<decltype(step(*trainers.front()))> results(trainers.size());
   std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < trainers.size(); ++i) threads.emplace_back([&, i] { statuses[i] = step(*trainers[i]); });
+  for (std::size_t i = 0; i < trainers.size(); ++i) threads.emplace_back([&, i] { results[i] = step(*trainers[i]); });
   for (std::thread& thread : threads) thread.join();
-  return statuses;
+  return results;
 }
 
 // Puts something around the node's real transport.

@@ -117,6 +117,15 @@ class EarlyLoadJobTest : public ::testing::Test {
     EXPECT_EQ(trainers_[1]->restored().main_tier, CKPT_TIER_PEER);
   }
 
+  // Whether node b has the shard's piece of the newest checkpoint.
+  bool is_whole(const std::string& shard) {
+    const auto status = cluster_.status("b");
+    for (const auto& segment : status.at("segments"))
+      for (const auto& slot : segment.at("slots"))
+        if (segment.at("shard") == shard && slot.at("state") == "whole") return true;
+    return false;
+  }
+
   bool asks_for_layout_ = false;
   std::atomic<int> fetches_ = 0;
   std::atomic<std::uint64_t> went_on_at_ = 0;
@@ -135,6 +144,20 @@ TEST_F(EarlyLoadJobTest, ARankThatAsksForTheLayoutFirstGetsItWhileTheSourceStops
   asks_for_layout_ = true;
   expect_exact_bytes_after([&] { keeps_back_->go_on(); });
   EXPECT_EQ(fetches_, 1);
+}
+
+// The agent has nobody to answer when the last byte comes.
+TEST_F(EarlyLoadJobTest, WhatComesWhileTheProgramMakesItsTensorsIsRestoredAndThatTimeIsNotFetchTime) {
+  const auto asked_at = Clock::now();
+  EXPECT_THAT(on_all(trainers_, [](Trainer& trainer) { return trainer.stored_layout(); }), Each(HasSubstr("weights")));
+  ASSERT_TRUE(eventually([&] { return fetches_ != 0 && keeps_back_->has_ended(); }));
+  keeps_back_->go_on();
+  ASSERT_TRUE(eventually([&] { return is_whole("rank1") && is_whole("rank1.private"); }));
+  const double whole_ms = milliseconds_between(asked_at, Clock::now());
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_THAT(on_all(trainers_, [](Trainer& trainer) { return trainer.restore(); }), Each(CKPT_OK));
+  for (const auto& trainer : trainers_) EXPECT_TRUE(trainer->holds(iteration_));
+  EXPECT_LE(trainers_[1]->restored().fetch_ms, whole_ms);
 }
 
 TEST_F(EarlyLoadJobTest, AFetchThatBreaksOffAndGoesOnGivesExactBytes) {

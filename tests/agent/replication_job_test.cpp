@@ -98,7 +98,7 @@ class RawTrainer {
   void hello(std::uint64_t incarnation) {
     socket_.emplace(FrameSocket::connect(cluster_.node_dir(node_) + "/agent.sock"));
     Frame answer = ask({{"type", "hello"},
-                        {"protocol", 2},
+                        {"protocol", 3},
                         {"job", "test"},
                         {"rank", rank_},
                         {"world_size", cluster_.world_size()},

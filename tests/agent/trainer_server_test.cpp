@@ -69,7 +69,7 @@ class TrainerServerTest : public ::testing::Test {
   }
   json hello(std::uint64_t instance = 7) const {
     return {{"type", "hello"},
-            {"protocol", 2},
+            {"protocol", 3},
             {"job", "job"},
             {"rank", 3},
             {"world_size", 4},

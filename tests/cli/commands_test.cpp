@@ -74,7 +74,7 @@ TEST_F(CommandsTest, StatusShowsWhatARankLacks) {
     return trainer.receive(Deadline::in_ms(30'000)).body.at("status");
   };
   ASSERT_EQ(ask({{"type", "hello"},
-                 {"protocol", 2},
+                 {"protocol", 3},
                  {"job", "test"},
                  {"rank", 0},
                  {"world_size", 1},

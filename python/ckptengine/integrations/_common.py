@@ -37,7 +37,7 @@ def refuse(sentence: str) -> NoReturn:
 
 def refuse_older(restored: Restored, stored: Mapping[str, Any]) -> None:
     """Raises Error (LOST) if the engine has restored another iteration than its stored_layout() told before. Then what
-    was decided by that iteration is wrong. This happens only if copies were lost in between."""
+    was decided by that iteration may be wrong. This happens only if copies were lost in between."""
     if restored.found and restored.iteration != stored["iteration"]:
         raise Error(
             Status.LOST,

@@ -25,7 +25,7 @@ from nvidia_resiliency_ext.checkpointing.local.ckpt_managers.base_manager import
     CkptID,
 )
 
-from .. import Capture, Engine, Error, Options, Stage, Status, Ticket
+from .. import Capture, Engine, Error, Options, Restored, Stage, Status, Ticket
 from ..torch._memory import Shown, create_as_stored, show, split_name
 from ._common import refuse_older
 
@@ -104,7 +104,9 @@ class LocalCheckpointManager(BaseCheckpointManager):
             raise CheckpointingException(
                 "a process can load a checkpoint only once, before its first save(). Restart the job to load again"
             )
-        tensors = self._restore()
+        stored = self._stored_layout()
+        restored, tensors = self._restore()
+        refuse_older(restored, stored)
         (length,) = _LENGTH.unpack_from(self._hollow)
         pickled = io.BytesIO(self._hollow[_LENGTH.size : _LENGTH.size + length])
         state_dict = torch.load(pickled, weights_only=False)
@@ -149,8 +151,8 @@ class LocalCheckpointManager(BaseCheckpointManager):
             self._stored = self.engine.stored_layout()
         return self._stored
 
-    def _restore(self) -> list[torch.Tensor]:
-        """Restores the stored checkpoint into new tensors and returns them."""
+    def _restore(self) -> tuple[Restored, list[torch.Tensor]]:
+        """Restores the stored checkpoint into new tensors and returns these."""
         stored = self._stored_layout()
         tensors = []
         if stored["found"]:
@@ -158,9 +160,10 @@ class LocalCheckpointManager(BaseCheckpointManager):
             tensors = [create_as_stored(name, stored["main"][name], torch.device("cpu")) for name in names]
             self._register([show(_name(i), tensor, Capture.OVERLAPPED) for i, tensor in enumerate(tensors)], tensors)
             self._register_hollow(stored["private"][_HOLLOW]["shape"][0])
-        refuse_older(self.engine.restore(), stored)
-        self._restored = True
-        return tensors
+        self._stored = None  # if restore() fails, the engine may tell another layout
+        restored = self.engine.restore()
+        self._stored, self._restored = stored, True
+        return restored, tensors
 
     def _register(self, all_shown: list[Shown], tensors: list[torch.Tensor]) -> None:
         for shown, tensor in zip(all_shown, tensors, strict=True):

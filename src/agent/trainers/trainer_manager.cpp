@@ -123,15 +123,19 @@ void TrainerManager::await_restore(Rank rank, std::int64_t timeout_ms, const Res
   Trainer& trainer = trainers_.at(rank);
   if (!trainer.asked_at) trainer.asked_at = Clock::now();
   deps_.core.handle(core::RestoreAsked{rank, trainer.wants_gpu_replication, trainer.takes_shards});
+  if (restores_.contains(rank)) trainer.ready_at.reset();  // a piece was lost since
   tell_arrivals(rank);
 }
 
 void TrainerManager::no_longer_waits(Rank rank) {
   trainers_.at(rank).asked_at.reset();
+  trainers_.at(rank).ready_at.reset();
   arrivals_.forget(rank);
 }
 
+// A piece that is decoded or read from storage does not say how far it is.
 void TrainerManager::fetch_began(const core::StartFetch& fetch) {
+  if (fetch.source == core::storage_node || fetch.source == core::parity_node) return;
   arrivals_.began(fetch.slot, {fetch.fetch, fetch.piece.checkpoint});
   tell_arrivals();
 }
@@ -363,13 +367,16 @@ std::optional<TrainerManager::PendingRestore> TrainerManager::take_pending(Rank 
   return pending;
 }
 
+// A rank that knows its layout asks again only once it has made its tensors. All may be here before that.
 void TrainerManager::carry_out(const core::RestoreReady& ready) {
+  const auto trainer = trainers_.find(ready.rank);
+  if (trainer != trainers_.end() && !trainer->second.ready_at) trainer->second.ready_at = Clock::now();
   const auto pending = take_pending(ready.rank);
   if (!pending) return;
   try {
     Reply reply = restore_reply(ready, deps_.index);
-    reply.fields["fetch_ms"] =
-        milliseconds_between(trainers_.at(ready.rank).asked_at.value_or(Clock::now()), Clock::now());
+    const Clock::time_point ready_at = *trainer->second.ready_at;
+    reply.fields["fetch_ms"] = milliseconds_between(trainer->second.asked_at.value_or(ready_at), ready_at);
     no_longer_waits(ready.rank);
     add_receive_buffer(ready.rank, reply);
     served_.insert_or_assign(ready.rank, ready);

@@ -90,6 +90,7 @@ class TrainerManager {
     bool takes_shards = false;
     bool follows_arrivals = false;
     std::optional<Clock::time_point> asked_at = {};  // since when it waits for its state
+    std::optional<Clock::time_point> ready_at = {};  // since when all of it is here
     std::uint8_t failed = 0;         // ckpt_status of its newest failed snapshot; 0: none failed since its last capture
     std::string slots_refused = {};  // why the agent could not add a slot that its captures need; otherwise ""
   };
