@@ -54,6 +54,7 @@ class Inventory:
         self._dtensors: list[Tensor] = []
         self._identities: tuple[list[int], ...] = ()
         self._all_are_tensors = False  # optimizer state that was found then
+        _refuse_hidden_state(optimizers)
         self._find_modules()
 
     def _find_modules(self) -> None:
@@ -323,6 +324,21 @@ class Inventory:
                 state_key, _, parameter = name[len(prefix) :].partition(".")
                 found.setdefault(parameter, {})[unquote(state_key)] = stored_name
         return found
+
+
+def _refuse_hidden_state(optimizers: Mapping[str, Any]) -> None:
+    """Raises Error for an optimizer that keeps state in an optimizer of its own, if that one was not given, too."""
+    given = {id(optimizer) for optimizer in optimizers.values()}
+    for optimizer in optimizers.values():
+        for name, inner in getattr(optimizer, "__dict__", {}).items():
+            is_hidden = isinstance(inner, torch.optim.Optimizer) and id(inner) not in given
+            if is_hidden and inner.state is not optimizer.state:
+                kind = type(optimizer).__name__
+                raise Error(
+                    Status.INVALID,
+                    f"{kind} keeps state in an optimizer of its own, its attribute {name!r}, which would not be "
+                    f"captured; give both to the Checkpointer: optimizer={{'outer': o, 'inner': o.{name}}}",
+                )
 
 
 def refuse_without_memory(name: str, tensor: Tensor) -> None:
