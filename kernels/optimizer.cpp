@@ -45,7 +45,8 @@ Arithmetic torch_arithmetic(TorchVariant variant) {
 
 float rounded(double value) { return static_cast<float>(value); }
 
-// On a GPU, torch's fused kernel computes the factors of the step in float32. So the host's, in double, are not used.
+// On a GPU, torch's fused kernel computes the factors of the step in float32. On the host, torch computes them in
+// double, which gives other bits.
 void correct_as_gpu(AdamStep& factors, const AdamSettings& settings, float step) {
   const float rate = rounded(settings.learning_rate);
   factors.shrink = -(rate * rounded(settings.weight_decay));

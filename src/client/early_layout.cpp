@@ -24,7 +24,7 @@ void EarlyLayout::add(ArrivingSlots news) {
   std::move(news.slots.begin(), news.slots.end(), std::back_inserter(slots_));
 }
 
-// The newest one, because a fetch may have failed and begun anew in another slot.
+// Returns the slot that was named last: if a fetch fails, the next one may write to another slot.
 const ArrivingSlot* EarlyLayout::find_slot(bool is_private) const {
   const auto found = std::find_if(slots_.rbegin(), slots_.rend(), [&](const ArrivingSlot& each) {
     return each.is_private == is_private && each.checkpoint == checkpoint_;

@@ -15,7 +15,7 @@
 namespace ckpt::client {
 namespace {
 
-constexpr std::int64_t manifest_wait_ms = 1'000;  // for a piece's manifest, once its fetch has begun
+constexpr std::int64_t manifest_wait_ms = 1'000;  // for the manifests, once the agent has named their slots
 constexpr std::int64_t answer_margin_ms = 2'000;  // the agent keeps to the timeout and says what it waited for
 
 nlohmann::json report_of(const CorruptPiece& corrupt) {
@@ -127,7 +127,8 @@ nlohmann::json Engine::restore_request(Deadline deadline, bool follows_arrivals)
 void Engine::ask_for_stored(nlohmann::json request, Deadline deadline, const Follower* follower) {
   stored_.reset();
   while (!stored_) {
-    const bool follows = follower != nullptr && !deadline.passed();  // else each new fetch would put the end off
+    // After the deadline, only the final answer ends the loop. Otherwise news of new fetches could prolong it for ever.
+    const bool follows = follower != nullptr && !deadline.passed();
     const nlohmann::json again = restore_request(deadline, follows);
     for (const auto& [key, value] : again.items())
       if (key != "type") request[key] = value;

@@ -41,7 +41,7 @@ class EarlyRestoreTest : public EngineTest {
     engine_ = host_engine(more);
     register_and_restore();
   }
-  // Nothing is registered yet, as in a program that makes its tensors as they are stored.
+  // Asks before any tensor is registered, as a program does that makes its tensors after the layout.
   void ask_for_layout() {
     engine_ = host_engine();
     layout_ = nlohmann::json::parse(engine_->stored_layout());
@@ -54,6 +54,10 @@ class EarlyRestoreTest : public EngineTest {
     agent_->await_held_restore();
     agent_->let_restore();
     restoring_.join();
+  }
+  void arrive_whole() {
+    arriving_->land(10 * leaf + 5);
+    arriving_->seal();
   }
   // Waits until a tensor holds these bytes of the piece. The kernel reads them, because the engine may be writing.
   bool come_to_hold(std::size_t from, std::size_t until) {
@@ -90,8 +94,7 @@ TEST_F(EarlyRestoreTest, HalfOfAPieceIsInTheTensorsWhileTheOtherHalfIsOnItsWay) 
   begin_restore();
   arriving_->land(5 * leaf);
   EXPECT_TRUE(come_to_hold(0, 5 * leaf));
-  arriving_->land(10 * leaf + 5);
-  arriving_->seal();
+  arrive_whole();
   finish_restore();
   EXPECT_EQ(caught_.sentence, "");
   EXPECT_EQ(restored_.iteration, 2);
@@ -108,8 +111,7 @@ TEST_F(EarlyRestoreTest, AFetchThatFailsHalfwayAndGoesOnFromAnotherSourceGivesEx
   agent_->tell_arrivals();
   arriving_->land(7 * leaf);
   EXPECT_TRUE(come_to_hold(5 * leaf, 7 * leaf));
-  arriving_->land(10 * leaf + 5);
-  arriving_->seal();
+  arrive_whole();
   finish_restore();
   EXPECT_EQ(caught_.sentence, "");
   expect_tensors_of(2);
@@ -119,8 +121,7 @@ TEST_F(EarlyRestoreTest, AnAgentThatDiesWhileAPieceArrivesIsAskedAgain) {
   begin_restore();
   arriving_->land(5 * leaf);
   EXPECT_TRUE(come_to_hold(0, 5 * leaf));
-  arriving_->land(10 * leaf + 5);
-  arriving_->seal();
+  arrive_whole();
   agent_->die();
   restoring_.join();
   EXPECT_EQ(caught_.sentence, "");
@@ -172,8 +173,7 @@ TEST_F(EarlyRestoreTest, TheLayoutIsKnownBeforeTheBytesAreHereAndTensorsMadeFrom
   register_and_restore();
   arriving_->land(5 * leaf);
   EXPECT_TRUE(come_to_hold(0, 5 * leaf));
-  arriving_->land(10 * leaf + 5);
-  arriving_->seal();
+  arrive_whole();
   finish_restore();
   EXPECT_EQ(caught_.sentence, "");
   EXPECT_EQ(restored_.incarnation, layout_.at("incarnation"));
@@ -213,8 +213,7 @@ TEST_F(EarlyRestoreTest, AShardThatIsTakenAfterAnEarlyLayoutIsWhole) {
   restoring_ =
       std::thread([&] { caught_ = caught([&] { engine_->load_taken("rank0", taken.data(), taken.size()); }); });
   agent_->await_held_restore();
-  arriving_->land(10 * leaf + 5);
-  arriving_->seal();
+  arrive_whole();
   finish_restore();
   EXPECT_EQ(caught_.sentence, "");
   EXPECT_EQ(taken, arriving_->piece().bytes);
@@ -233,8 +232,7 @@ TEST_F(EarlyRestoreTest, ALayoutIsNotToldWhileTheAgentHasNamedOneOfTheShardsOnly
   restoring_ = std::thread([&] { ask_for_layout(); });
   agent_->await_held_restore();
   EXPECT_TRUE(layout_.is_null());
-  arriving_->land(10 * leaf + 5);
-  arriving_->seal();
+  arrive_whole();
   finish_restore();
   EXPECT_EQ(layout_.at("iteration"), 2);
 }
