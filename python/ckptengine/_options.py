@@ -55,7 +55,7 @@ class Options:
     `recompute(m)` is `copies(m)`, but nodes repeat updates where they can, instead of fetching their results
     (docs/recompute.md). Overrides `copies`. Default: copies(<copies>)."""
     placement: Literal["auto", "group", "ring", "mixed", "cover", "sharded", "sharded+copy"] | None = None
-    """Which nodes hold which pieces (docs/placement.md). `auto`: the nodes of a group hold each other's copies; a
+    """Which nodes hold which pieces (docs/protection.md). `auto`: the nodes of a group hold each other's copies; a
     shard that several ranks name is cut into parts. Or `group`, `ring`, `mixed`, `cover`, `sharded`,
     `sharded+copy`. Default: auto."""
     domain: str | os.PathLike[str] | None = None

@@ -134,7 +134,7 @@ struct Coordination {
   static void parse(std::string& to, std::string_view text) {
     if (text.starts_with("etcd://") || text.starts_with("etcds://")) return Text::parse(to, text);
     if (!text.starts_with('/'))
-      throw BadValue{"must be an absolute path, or etcd://host:port as docs/coordination.md says"};
+      throw BadValue{"must be an absolute path, or etcd://host:port as docs/operations.md says"};
     AbsolutePath::parse(to, text);
   }
   static std::string text(const std::string& from) { return from; }
@@ -375,9 +375,9 @@ const std::array keys = {
         "([recompute](recompute.md)). Overrides `copies`."),
     entry<&Options::placement, Placement>(
         "placement", "auto", "", agent | engine, 0,
-        "Which nodes hold which pieces ([placement](placement.md)). `auto`: the nodes of a group hold each other's "
-        "copies; a shard that several ranks name is cut into parts. Or `group`, `ring`, `mixed`, `cover`, `sharded`, "
-        "`sharded+copy`."),
+        "Which nodes hold which pieces ([placement](protection.md#placement)). `auto`: the nodes of a group hold each "
+        "other's copies; a shard that several ranks name is cut into parts. Or `group`, `ring`, `mixed`, `cover`, "
+        "`sharded`, `sharded+copy`."),
     entry<&Options::domain, Domain>("domain", "", "none", agent | engine, 0,
                                     "Failure domain of this node, outermost level first, as in `row2/rack7`."),
     entry<&Options::standby, Flag>(
@@ -385,7 +385,7 @@ const std::array keys = {
         "`true`: this node is a standby node. It has no rank and holds nothing until it replaces a lost node."),
     entry<&Options::member_hook, Text>("member_hook", "", "none", agent | tool, 0,
                                        "Command or http(s) URL that the leader calls when a node is lost, replaced, "
-                                       "back, or no longer used ([operations](operations.md))."),
+                                       "back, or no longer used ([operations](operations.md#member-hook))."),
     entry<&Options::storage, Location>("storage", "", "none", engine | agent | tool, 0,
                                        "Where checkpoints go that must survive the loss of memory: a directory that "
                                        "all nodes see, or `nfs://server/export/path`."),
