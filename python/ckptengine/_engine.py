@@ -516,7 +516,7 @@ class Engine:
 
     def bubble_begin(self, stream: int | None = None) -> None:
         """Marks the begin of a bubble: training waits for other ranks and computes nothing. With `layered_capture`,
-        state is copied in bubbles as far as possible (docs/schedule.md). Pairs may be nested: then the outer one
+        state is copied in bubbles as far as possible (docs/mechanisms.md). Pairs may be nested: then the outer one
         counts.
 
         Without `stream`, for training on the CPU: the training thread waits, in a receive or a collective that blocks.

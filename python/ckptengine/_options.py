@@ -53,7 +53,7 @@ class Options:
     """How shards survive the loss of nodes: `copies(m)`; `xor(n)`, parity in groups of n nodes, which survives one
     lost node per group; `rs(n,p)`, which survives p; or copies and parity, as in `copies(2)+xor(8)`.
     `recompute(m)` is `copies(m)`, but nodes repeat updates where they can, instead of fetching their results
-    (docs/recompute.md). Overrides `copies`. Default: copies(<copies>)."""
+    (docs/mechanisms.md). Overrides `copies`. Default: copies(<copies>)."""
     placement: Literal["auto", "group", "ring", "mixed", "cover", "sharded", "sharded+copy"] | None = None
     """Which nodes hold which pieces (docs/protection.md). `auto`: the nodes of a group hold each other's copies; a
     shard that several ranks name is cut into parts. Or `group`, `ring`, `mixed`, `cover`, `sharded`,
@@ -95,7 +95,7 @@ class Options:
     copy_threads: int | None = None
     """Threads that copy and digest tensors in host memory. Default: 1."""
     layered_capture: bool | None = None
-    """When a capture copies tensors (docs/schedule.md). `false`: at once, as fast as it can. `true`: first while
+    """When a capture copies tensors (docs/mechanisms.md). `false`: at once, as fast as it can. `true`: first while
     training waits for other ranks, and what is left beside computation, at a limited rate. With tensors on a GPU,
     the host may then wait in `before_update()`. Default: false."""
     gpu_staging_bytes: int | str | None = None

@@ -372,7 +372,7 @@ const std::array keys = {
         "How shards survive the loss of nodes: `copies(m)`; `xor(n)`, parity in groups of n nodes, which survives one "
         "lost node per group; `rs(n,p)`, which survives p; or copies and parity, as in `copies(2)+xor(8)`. "
         "`recompute(m)` is `copies(m)`, but nodes repeat updates where they can, instead of fetching their results "
-        "([recompute](recompute.md)). Overrides `copies`."),
+        "([recompute](mechanisms.md#repeated-updates)). Overrides `copies`."),
     entry<&Options::placement, Placement>(
         "placement", "auto", "", agent | engine, 0,
         "Which nodes hold which pieces ([placement](protection.md#placement)). `auto`: the nodes of a group hold each "
@@ -424,7 +424,7 @@ const std::array keys = {
                                                 "Threads that copy and digest tensors in host memory."),
     entry<&Options::layered_capture, Flag>(
         "layered_capture", "false", "", engine, 0,
-        "When a capture copies tensors ([schedule](schedule.md#layers-of-a-capture)). `false`: at once, as fast as it "
+        "When a capture copies tensors ([layers](mechanisms.md#layers-of-a-capture)). `false`: at once, as fast as it "
         "can. `true`: first while training waits for other ranks, and what is left beside computation, at a limited "
         "rate. With tensors on a GPU, the host may then wait in `before_update()`."),
     entry<&Options::gpu_staging_bytes, Bytes>(

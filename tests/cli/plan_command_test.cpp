@@ -81,7 +81,7 @@ TEST(PlanCommand, SaysThatRepeatedUpdatesAreOnlyForSomeOptimizers) {
   const auto found = std::find_if(strategies.begin(), strategies.end(),
                                   [](const auto& strategy) { return strategy.at("name") == "recompute"; });
   ASSERT_NE(found, strategies.end());
-  EXPECT_EQ(found->at("obstacle"), "only for some optimizers (docs/recompute.md)");
+  EXPECT_EQ(found->at("obstacle"), "only for some optimizers (docs/mechanisms.md)");
   EXPECT_FALSE(found->at("available").get<bool>());
 }
 

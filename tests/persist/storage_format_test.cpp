@@ -29,7 +29,7 @@ TEST(Format, TheExampleInTheDocumentationIsWhatIsWritten) {
   CheckpointWriter writer = writer_on(files);
   for (const Piece& piece : {part_of(model, 0, 2), part_of(model, 1, 2), rng.piece}) writer.write(piece);
   writer.commit(checkpoint, 2, {"model.0of2", "model.1of2", "rank0.private"});
-  std::ifstream document(CKPT_SOURCE_DIR "/docs/format.md");
+  std::ifstream document(CKPT_SOURCE_DIR "/docs/formats.md");
   const std::string format{std::istreambuf_iterator<char>(document), {}};
   EXPECT_THAT(format, HasSubstr("```json\n" + disk->bytes("job/step-00000123/manifest.json") + "```"));
 }

@@ -4,7 +4,7 @@
 one JSON object: the capability, and for each group how many tensors it compared and which of them differ.
 
 Where torch.sqrt() does not round correctly on a CPU, parameters of Adam and AdamW without fused=True are not compared,
-and the kernels go on from torch's. docs/recompute.md says why, and which steps on a GPU are not repeated."""
+and the kernels go on from torch's. docs/mechanisms.md says why, and which steps on a GPU are not repeated."""
 
 from __future__ import annotations
 
