@@ -44,7 +44,7 @@ class Reader(StorageReader):
                 dcp.load(): the last number in that text is the iteration. From memory, only the newest checkpoint that
                 every rank can get can be read.
     at          Where your state dict has the state that a Checkpointer stored: {"model": "", "optim": "optimizer"} is
-                for a model at the root and optimizer state under "optimizer". docs/dcp.md lists the words.
+                for a model at the root and optimizer state under "optimizer". docs/frameworks.md lists the words.
     library     Path of libckptengine, as for Engine.
     """
 

@@ -1,4 +1,4 @@
-"""Adapter for DeepSpeed with ZeRO stages 1 and 2. docs/integrations_training_systems.md has an example.
+"""Adapter for DeepSpeed with ZeRO stages 1 and 2. docs/frameworks.md has an example.
 
 Each rank captures its module, its partition of the master weights and of the optimizer's state, the loss scaler, the
 learning rate scheduler and the engine's counters.

@@ -1,5 +1,5 @@
 """Adapter for Megatron-Core's local checkpointing: a manager that replaces the one of NVRx (nvidia-resiliency-ext).
-docs/integrations_training_systems.md has an example.
+docs/frameworks.md has an example.
 
 Megatron gives its manager a "tensor-aware" state dict, which can give its tensors away and get them back. The manager
 captures the tensors as they are. It pickles the rest of the state dict, as NVRx does, and captures the pickle, too.
