@@ -160,8 +160,8 @@ TEST(Theorem1, SpeaksOfNoMoreLossesThanCopies) {
   EXPECT_EQ(survivors(Strategy::group, 16, 2, 3), 448u);
 }
 
-// Where, for m dividing N, some other placement is better than groups: listed whole, so that docs/placement.md is
-// right.
+// Where, for m dividing N, some other placement is better than groups. docs/protection.md says that this needs more
+// than m lost nodes.
 TEST(Theorem1, TurnsForMoreLossesExactlyHere) {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::set<std::uint32_t>> turns;  // (N, m) -> k
   for_small_sizes([&](std::uint32_t nodes, std::uint32_t copies) {
