@@ -4,7 +4,7 @@
     check_words.py [--list FILE] [ROOT]
 
 Prints `file:line: word; say ...` for each, then `retired_words=N`. Exits 1 when N is not 0. The words that took their
-place are in docs/glossary.md.
+place are in docs/architecture.md.
 """
 
 import argparse
