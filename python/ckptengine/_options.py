@@ -103,8 +103,8 @@ class Options:
     soon as the state is copied within the GPU. The engine takes less if less is free. Default: 128MiB."""
     replication: Literal["host", "gpu"] | None = None
     """How main shards go to other nodes. `host`: from host memory to host memory. `gpu`: from GPU to GPU with NCCL,
-    if the tensors are on GPUs and the nodes form docs/gpu.md; parity is then made on the GPU. Otherwise as with
-    `host`. The same on all ranks. Default: host."""
+    if the tensors are on GPUs and the nodes form groups (docs/gpu.md); parity is then made on the GPU. Otherwise
+    as with `host`. The same on all ranks. Default: host."""
     gpu_replication_bytes: int | str | None = None
     """GPU memory for chunks that go from GPU to GPU, with `replication` = `gpu`. The engine takes less if the ranks'
     state needs less. Default: 128MiB."""

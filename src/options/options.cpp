@@ -434,7 +434,7 @@ const std::array keys = {
     entry<&Options::replication, Replication>(
         "replication", "host", "", engine, 0,
         "How main shards go to other nodes. `host`: from host memory to host memory. `gpu`: from GPU to GPU with NCCL, "
-        "if the tensors are on GPUs and the nodes form [groups](gpu.md#groups); parity is then made on the GPU. "
+        "if the tensors are on GPUs and the nodes form groups ([gpu](gpu.md#groups)); parity is then made on the GPU. "
         "Otherwise as with `host`. The same on all ranks."),
     entry<&Options::gpu_replication_bytes, PathBytes>(
         "gpu_replication_bytes", "128MiB", "", engine, 0,
