@@ -183,7 +183,7 @@ def picture() -> str:
     for number, left in enumerate(NODES):
         parts += inside(left, number)
     parts += between(0) + between(1) + legend()
-    title = "A checkpoint goes from the trainer to its node's memory, other nodes and storage, and comes back from there"
+    title = "A checkpoint goes from the trainer to its node's memory, other nodes and storage, and comes back"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         f'role="img">\n  <title>{title}</title>\n  <style>\n    {style()}  </style>\n  '

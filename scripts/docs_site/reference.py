@@ -37,7 +37,7 @@ SIGNS = {"ndash": "--", "mdash": "---", "nonbreakablespace": " "}
 
 
 def escape(text: str | None) -> str:
-    return re.sub(r"([*_<\[\]])", r"\\\1", text or "")
+    return re.sub(r"([*_\[\]])", r"\\\1", text or "").replace("<", "&lt;")
 
 
 def inline(element: Element) -> str:
@@ -70,8 +70,10 @@ def block(element: Element) -> Iterator[str]:
     if element.tag in ("itemizedlist", "orderedlist"):
         yield "\n".join("- " + " ".join(blocks(item)) for item in element.iter("listitem"))
     elif element.tag == "programlisting":
-        code = "\n".join("".join(" " if part.tag == "sp" else part.text or "" for part in with_tails(line))
-                         for line in element.iter("codeline"))
+        code = "\n".join(
+            "".join(" " if part.tag == "sp" else part.text or "" for part in with_tails(line))
+            for line in element.iter("codeline")
+        )
         yield fenced(code, "cpp" if ";" in code else "json")
     elif element.tag == "verbatim":
         yield fenced(element.text or "", "cpp")
@@ -101,7 +103,7 @@ def described(element: Element) -> str:
 
 
 def in_cell(text: str) -> str:
-    return re.sub(r"\s+", " ", text).replace("|", "\\|")
+    return re.sub(r"\s+", " ", text)
 
 
 def table(heads: list[str], rows: Iterable[list[str]]) -> str:
@@ -183,6 +185,10 @@ def line_of(element: Element) -> int:
     return int(element.find("location").get("line"))
 
 
+def file_of(element: Element) -> str:
+    return Path(element.find("location").get("file")).name
+
+
 def file_named(xml: Path, name: str) -> Element:
     return next(file for file in compounds(xml, "file") if file.findtext("compoundname") == name)
 
@@ -190,8 +196,10 @@ def file_named(xml: Path, name: str) -> Element:
 def c_page(xml: Path) -> str:
     header = file_named(xml, "ckptengine.h")
     members = sorted(header.iter("memberdef"), key=line_of)
-    kinds = {kind: [member for member in members if member.get("kind") == kind]
-             for kind in ("function", "enum", "typedef", "define")}
+    kinds = {
+        kind: [member for member in members if member.get("kind") == kind]
+        for kind in ("function", "enum", "typedef", "define")
+    }
     structs = structs_of(xml)
     parts = ["# C", "The header `ckptengine/ckptengine.h`.", described(header), "## Functions"]
     parts += [shown(entry, 3, "c") for entry in entries(kinds["function"])]
@@ -200,14 +208,19 @@ def c_page(xml: Path) -> str:
     types += [(line_of(typedef), typedef_section(typedef)) for typedef in callbacks(kinds["typedef"])]
     parts += ["## Types", *(section for _, section in sorted(types))]
     rows = [[f"`{macro.findtext('name')}`", described(macro)] for macro in kinds["define"] if described(macro)]
-    parts += ["## Macros", "Each struct with `struct_size` has a macro `CKPT_..._INIT`.", table(["macro", "meaning"], rows)]
+    parts += ["## Macros", "Each struct with `struct_size` has a macro `CKPT_..._INIT`."]
+    parts.append(table(["macro", "meaning"], rows))
     return linked("\n\n".join(parts), anchors(header, structs))
 
 
 def callbacks(typedefs: list[Element]) -> list[Element]:
     """Type definitions that are no second name of a struct or enum of this header, except the opaque engine."""
-    return [typedef for typedef in typedefs if described(typedef) and (
-        not re.match(r"(struct|enum) ", type_of(typedef)) or typedef.findtext("name") == "ckpt_engine")]
+    return [
+        typedef
+        for typedef in typedefs
+        if described(typedef)
+        and (not re.match(r"(struct|enum) ", type_of(typedef)) or typedef.findtext("name") == "ckpt_engine")
+    ]
 
 
 def anchors(header: Element, structs: list[Element], page: str = "") -> dict[str, str]:
@@ -223,21 +236,32 @@ def anchors(header: Element, structs: list[Element], page: str = "") -> dict[str
 
 
 def structs_of(xml: Path) -> list[Element]:
-    return [one for one in compounds(xml, "struct")
-            if one.findtext("compoundname").startswith("ckpt_") and list(one.iter("memberdef"))]
+    return [
+        one
+        for one in compounds(xml, "struct")
+        if one.findtext("compoundname").startswith("ckpt_") and list(one.iter("memberdef"))
+    ]
 
 
 def enum_section(enum: Element) -> str:
     name = enum.findtext("name")
-    rows = [[f"`{value.findtext('name')}`", (value.findtext("initializer") or "").lstrip("= "), described(value)]
-            for value in enum.findall("enumvalue")]
+    rows = [
+        [f"`{value.findtext('name')}`", (value.findtext("initializer") or "").lstrip("= "), described(value)]
+        for value in enum.findall("enumvalue")
+    ]
     return f"### `{name}` {{ #{name} }}\n\n{described(enum)}\n\n{table(['value', 'number', 'meaning'], rows)}"
 
 
 def struct_section(struct: Element) -> str:
     name = struct.findtext("compoundname")
-    rows = [[f"`{type_of(member)}`".replace(" *", "*"), f"`{member.findtext('name')}{member.findtext('argsstring') or ''}`",
-             described(member)] for member in struct.iter("memberdef")]
+    rows = [
+        [
+            f"`{tidy(type_of(member))}`",
+            f"`{member.findtext('name')}{member.findtext('argsstring') or ''}`",
+            described(member),
+        ]
+        for member in struct.iter("memberdef")
+    ]
     return f"### `{name}` {{ #{name} }}\n\n{described(struct)}\n\n{table(['type', 'member', 'meaning'], rows)}"
 
 
@@ -248,7 +272,8 @@ def typedef_section(typedef: Element) -> str:
 
 def linked(page: str, where: dict[str, str]) -> str:
     """Names of the reference in the text become links, except in headings, code and the first cell of a row."""
-    names = re.compile(r"(?<![\w#`/])`?(" + "|".join(sorted(map(re.escape, where), key=len, reverse=True)) + r")(\(\))?`?(?![\w`])")
+    longest_first = "|".join(sorted(map(re.escape, where), key=len, reverse=True))
+    names = re.compile(rf"(?<![\w#`/])`?({longest_first})(\(\))?`?(?![\w`])")
     lines, is_code = [], False
     for line in page.replace("\\_", "_").splitlines():
         is_code ^= line.startswith("```")
@@ -261,17 +286,19 @@ def linked(page: str, where: dict[str, str]) -> str:
 
 def cpp_page(xml: Path) -> str:
     header = file_named(xml, "engine.hpp")
-    classes = [one for one in compounds(xml, "class", "struct") if one.find("location").get("file").endswith("engine.hpp")]
-    classes = list({one.findtext("compoundname").split("::")[-1]: one for one in classes}.values())
-    classes.sort(key=lambda one: (one.findtext("compoundname").split("::")[-1] != "Engine", line_of(one)))
+    found = compounds(xml, "class", "struct")
+    named = {one.findtext("compoundname").split("::")[-1]: one for one in found if file_of(one) == "engine.hpp"}
+    classes = sorted(named.items(), key=lambda one: (one[0] != "Engine", line_of(one[1])))
     parts = ["# C++", "The header `ckptengine/engine.hpp`, namespace `ckpt`.", described(header)]
-    for one in classes:
-        name = one.findtext("compoundname").split("::")[-1]
+    for name, one in classes:
         members = [member for member in one.iter("memberdef") if member.get("prot") == "public"]
         parts += [f"## `{name}` {{ #{name} }}", described(one)]
         functions = [m for m in members if m.get("kind") == "function" and not is_special(m)]
-        rows = [[f"`{type_of(member)}`", f"`{member.findtext('name')}`", described(member)]
-                for member in members if member.get("kind") == "variable"]
+        rows = [
+            [f"`{type_of(member)}`", f"`{member.findtext('name')}`", described(member)]
+            for member in members
+            if member.get("kind") == "variable"
+        ]
         parts += [table(["type", "member", "meaning"], rows)] * bool(rows)
         parts += [shown(entry, 3, "cpp", f"{name}.") for entry in entries(sorted(functions, key=line_of))]
     return linked("\n\n".join(parts), anchors(file_named(xml, "ckptengine.h"), structs_of(xml), "c.md"))
@@ -279,6 +306,7 @@ def cpp_page(xml: Path) -> str:
 
 def is_special(member: Element) -> bool:
     """Copying and moving: nobody calls them by name."""
-    text = "".join(member.itertext())
-    return member.findtext("name").startswith(("operator=", "~")) and not described(member) or "= delete" in text or (
-        "&&" in (member.findtext("argsstring") or ""))
+    arguments = member.findtext("argsstring") or ""
+    if member.findtext("name").startswith(("operator=", "~")) and not described(member):
+        return True
+    return "=delete" in arguments.replace(" ", "") or "&&" in arguments

@@ -1,9 +1,8 @@
 """The hooks of mkdocs: pages that are made from other files of the repository, links between all of them, and a check.
 
 README.md is the home page, and CONTRIBUTING.md, CHANGELOG.md and examples/README.md have a page each. The API reference
-comes from the headers and the Python package. A file of the repository that a page links to, and that is no page, gets a
-page with its text. After the build, each link and anchor of the site must exist; otherwise there is a warning, and the
-build fails.
+comes from the headers and the Python package. If a page links to a source file, that file becomes a page, too. After
+the build, each link and anchor of the site must exist. Otherwise there is a warning, and the build fails.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import ast
 import logging
 import posixpath
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -45,8 +43,10 @@ PYTHON = {
     "reference/storage.md": ("DCP and storage", ["ckptengine.dcp", "ckptengine.whole", "ckptengine.export"]),
     "reference/adapters.md": (
         "Framework adapters",
-        [f"ckptengine.integrations.{name}" for name in
-         ("accelerate", "transformers", "lightning", "torchtitan", "deepspeed", "megatron")],
+        [
+            f"ckptengine.integrations.{name}"
+            for name in ("accelerate", "transformers", "lightning", "torchtitan", "deepspeed", "megatron")
+        ],
     ),
 }
 LINK = re.compile(r"(\[[^\]\n]*(?:\n[^\]\n]*)?\]\()([^)\s]+)(\))")
@@ -74,10 +74,10 @@ def on_files(files, config):
     files.append(File.generated(config, "style.css", content=(HERE / "style.css").read_text()))
     config.extra_css = ["style.css"]
     texts = [(path_of(file), file.content_string) for file in files.documentation_pages()]
-    for path in sorted({linked for path, text in texts for linked in linked_files(path, text)}):
-        page = source_page(path)
-        if files.get_file_from_path(page) is None and (ROOT / path).is_file():
-            content = as_source(path)
+    for linked in sorted(set().union(*(linked_files(path, text) for path, text in texts))):
+        page = source_page(linked)
+        if (ROOT / linked).is_file():
+            content = as_source(linked)
             files.append(File.generated(config, page, content=content, inclusion=InclusionLevel.NOT_IN_NAV))
     config.nav = complete(config.nav, {file.src_uri for file in files.documentation_pages()})
     return files
@@ -85,18 +85,24 @@ def on_files(files, config):
 
 def complete(nav: list, pages: set[str]) -> list:
     """The navigation without pages that do not exist, and with those that it does not name."""
+    named: set[str] = set()
 
     def existing(items: list) -> list:
-        kept = [{name: existing(at) if isinstance(at, list) else at} for item in items for name, at in item.items()]
-        return [item for item in kept for at in item.values() if at in pages or (isinstance(at, list) and at)]
+        kept = []
+        for item in items:
+            for name, at in item.items():
+                if isinstance(at, list):
+                    kept += [{name: pages_at} for pages_at in [existing(at)] if pages_at]
+                elif at in pages:
+                    kept.append(item)
+                else:
+                    log.info("the navigation names %s, which does not exist", at)
+                named.add(str(at))
+        return kept
 
-    def named(items: list) -> set[str]:
-        return {page for item in items for at in item.values() for page in (named(at) if isinstance(at, list) else [at])}
-
-    for page in sorted(named(nav) - pages):
-        log.info("the navigation names %s, which does not exist", page)
-    more = sorted(page for page in pages - named(nav) if not page.startswith("source/"))
-    return existing(nav) + ([{"More": more}] if more else [])
+    shown = existing(nav)
+    more = sorted(page for page in pages - named if not page.startswith("source/"))
+    return shown + ([{"More": more}] if more else [])
 
 
 def python_page(title: str, modules: list[str]) -> str:
@@ -106,8 +112,10 @@ def python_page(title: str, modules: list[str]) -> str:
         tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
         if len(modules) > 1:
             parts.append(f"## `{module}` {{ #{module}-module }}\n")
-        parts.append(f"::: {module}\n    options:\n      show_root_heading: false\n      show_root_toc_entry: false\n"
-                     "      members: false\n")
+        parts.append(
+            f"::: {module}\n    options:\n      show_root_heading: false\n      show_root_toc_entry: false\n"
+            "      members: false\n"
+        )
         level = 3 if len(modules) > 1 else 2
         for name in public_names(tree):
             parts.append(f"::: {module}.{name}\n    options:\n      heading_level: {level}\n")
@@ -116,10 +124,18 @@ def python_page(title: str, modules: list[str]) -> str:
 
 def public_names(tree: ast.Module) -> list[str]:
     """`__all__` without modules, or else the public classes and functions."""
-    modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.module
-               for alias in node.names}
-    names = [name for node in ast.walk(tree) if isinstance(node, (ast.Assign, ast.AugAssign))
-             and "__all__" in ast.unparse(node).split("=")[0] for name in ast.literal_eval(node.value)]
+    modules = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and not node.module
+        for alias in node.names
+    }
+    names = [
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Assign, ast.AugAssign)) and "__all__" in ast.unparse(node).split("=")[0]
+        for name in ast.literal_eval(node.value)
+    ]
     if not names:
         names = [node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
     return [name for name in names if not name.startswith("_") and name not in modules and name != "main"]
@@ -170,6 +186,8 @@ def page_of(path: str) -> str:
 
 def on_page_markdown(markdown, page, **_):
     here = page.file.src_uri
+    if here == "index.md":
+        page.meta["hide"] = ["navigation"]
     if here.startswith(("reference/", "source/")):
         return markdown
     path = path_of(page.file)
@@ -215,14 +233,17 @@ def on_page_content(html, page, files, **_):
     if not page.file.src_uri.startswith("reference/"):
         return html
 
+    names = re.compile(r"docs/([\w/]+\.md)")
+    for name in sorted({name for name in names.findall(html) if files.get_file_from_path(name) is None}):
+        log.warning("%s names docs/%s, and there is no such page", page.file.src_uri, name)
+
     def link(name: re.Match) -> str:
         target = files.get_file_from_path(name[1])
         if target is None:
-            log.warning("%s names docs/%s, and there is no such page", page.file.src_uri, name[1])
             return name[0]
         return f'<a href="{target.url_relative_to(page.file)}">{target.page.title if target.page else name[1]}</a>'
 
-    return re.sub(r"docs/([\w/]+\.md)", link, html)
+    return names.sub(link, html)
 
 
 # ---- the check ----
