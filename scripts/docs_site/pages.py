@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from mkdocs.structure.files import File, InclusionLevel
+from mkdocs.utils import get_relative_url
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -71,7 +72,8 @@ def on_files(files, config):
     files.append(File.generated(config, "reference/cpp.md", content=reference.cpp_page(xml)))
     for page, (title, modules) in PYTHON.items():
         files.append(File.generated(config, page, content=python_page(title, modules)))
-    files.append(File.generated(config, "style.css", content=(HERE / "style.css").read_text()))
+    for name in ("style.css", "offline.js"):
+        files.append(File.generated(config, name, content=(HERE / name).read_text()))
     config.extra_css = ["style.css"]
     texts = [(path_of(file), file.content_string) for file in files.documentation_pages()]
     for linked in sorted(set().union(*(linked_files(path, text) for path, text in texts))):
@@ -244,6 +246,12 @@ def on_page_content(html, page, files, **_):
         return f'<a href="{target.url_relative_to(page.file)}">{target.page.title if target.page else name[1]}</a>'
 
     return names.sub(link, html)
+
+
+def on_post_page(output, page, **_):
+    """The theme's own script for this comes from another server."""
+    own = get_relative_url("offline.js", page.url)
+    return output.replace("https://unpkg.com/iframe-worker/shim", own)
 
 
 # ---- the check ----
