@@ -38,7 +38,7 @@ site=$PWD/build/docs-site
 mkdocs() { NO_MKDOCS_2_WARNING=1 "$venv_python" -m mkdocs "$@"; }
 
 ensure_packages docs
-ensure_environment requirements_docs "PyPI; half a minute, and 0.1 GB of disk"
+ensure_environment requirements_docs "PyPI; half a minute, and 0.2 GB of disk"
 if [[ -n $serve ]]; then
   say "serving http://127.0.0.1:$port/ until Ctrl-C"
   mkdocs serve --quiet --no-strict --config-file $config --dev-addr "127.0.0.1:$port"
