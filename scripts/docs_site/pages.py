@@ -37,7 +37,7 @@ PAGES = {
     "include/ckptengine/ckptengine.h": "reference/c.md",
     "include/ckptengine/engine.hpp": "reference/cpp.md",
 }
-# Page of the reference: its first lines, and modules of the Python package whose public names it lists.
+# Page of the reference: its title, and the modules of the Python package whose public names it lists.
 PYTHON = {
     "reference/python.md": ("Python", ["ckptengine"]),
     "reference/torch.md": ("PyTorch", ["ckptengine.torch", "ckptengine.torch.groups"]),
