@@ -164,9 +164,8 @@ TEST_F(LayeredCopyTest, OfNestedBubblesTheOuterOneCounts) {
 // The same, with a whole engine.
 class LayeredEngineTest : public EngineTest {
  protected:
-  LayeredEngineTest()
-      : engine_(
-            host_engine({{"layered_capture", "true"}, {"profile_iterations", std::to_string(profile_iterations)}})) {
+  LayeredEngineTest() {
+    engine_ = host_engine({{"layered_capture", "true"}, {"profile_iterations", std::to_string(profile_iterations)}});
     tensors_.push_back(test_tensor("weight", CKPT_U8, {40 << 16}));
     register_all(*engine_, tensors_);
     restore(*engine_);
@@ -192,10 +191,10 @@ class LayeredEngineTest : public EngineTest {
     while (engine_->stats().layered == 0) std::this_thread::yield();
   }
 
-  std::unique_ptr<Engine> engine_;
   std::vector<TestTensor> tensors_;
   std::vector<std::byte> expected_;
   ckpt_stats_t learned_ = CKPT_STATS_INIT;  // after learn(), whose capture copied at once
+  std::unique_ptr<Engine> engine_;          // last: it may still copy the tensors when the test ends
 };
 
 TEST_F(LayeredEngineTest, BeforeUpdateWaitsForNoBubbleAndTheStateIsWhole) {

@@ -94,9 +94,9 @@ class CudaGradientsTest : public CudaEngineTest {
     EXPECT_EQ(recorded(2), 2);
   }
 
-  std::unique_ptr<Engine> engine_;
   std::optional<GpuBytes> parameter_, first_, second_, gradient_, count_;
   unsigned char updates_ = 0;
+  std::unique_ptr<Engine> engine_;  // last: it may still copy the tensors when the test ends
 };
 
 using HeldCudaGradientsTest = Held<CudaGradientsTest>;
