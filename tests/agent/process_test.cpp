@@ -69,7 +69,7 @@ TEST_F(ProcessTest, AnAgentThatIsKilledAndRestartedKeepsItsLivingTrainer) {
   expect_restore_in_new_process();
 }
 
-TEST_F(ProcessTest, ACaptureThatGoesOnWhileItsAgentRestartsIsCommitted) {
+TEST_F(ProcessTest, CommitsACaptureThatContinuedWhileTheAgentRestarted) {
   begin_job();
   std::int64_t iteration = committed_ + 1;
   while (trainer_->notify(TrainerProcess::order_begin_snapshot, iteration) != CKPT_OK) ++iteration;
@@ -82,7 +82,7 @@ TEST_F(ProcessTest, ACaptureThatGoesOnWhileItsAgentRestartsIsCommitted) {
   expect_restore_in_new_process();
 }
 
-TEST_F(ProcessTest, ATrainerKilledInTheMiddleOfACaptureLeavesWhatWasCommitted) {
+TEST_F(ProcessTest, TrainerKilledDuringACaptureLosesNoCommit) {
   begin_job();
   trainer_->notify(TrainerProcess::order_begin_snapshot, committed_ + 1);
   trainer_->process().kill(SIGKILL);
@@ -100,7 +100,7 @@ TEST_F(ProcessTest, AStoppedTrainerIsKilledAndReplaced) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "it can never wake and write";
 }
 
-TEST_F(ProcessTest, AStoppedTrainerIsReplacedByAnAgentThatNeverMetIt) {
+TEST_F(ProcessTest, RestartedAgentReplacesAStoppedTrainerItNeverMet) {
   begin_job();
   trainer_->notify(TrainerProcess::order_begin_snapshot, committed_ + 1);
   trainer_->process().kill(SIGSTOP);
@@ -112,7 +112,7 @@ TEST_F(ProcessTest, AStoppedTrainerIsReplacedByAnAgentThatNeverMetIt) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-TEST_F(ProcessTest, ARankThatIsHeldByALivingProcessIsRefusedWithItsNumber) {
+TEST_F(ProcessTest, RefusesARankOfALivingProcessAndNamesThatProcess) {
   begin_job();
   TrainerProcess second(cluster_, "a", 0, {{"claim_timeout_ms", "200"}});
   EXPECT_EQ(second.notify(TrainerProcess::order_create), CKPT_ERR_CLAIMED);
@@ -120,7 +120,7 @@ TEST_F(ProcessTest, ARankThatIsHeldByALivingProcessIsRefusedWithItsNumber) {
   commit(committed_ + 1);  // the first one is unharmed
 }
 
-TEST_F(ProcessTest, ARankPassesOnWhenItsProcessEndsWhileAnotherWaits) {
+TEST_F(ProcessTest, WaitingProcessGetsTheRankWhenItsHolderEnds) {
   begin_job();
   TrainerProcess second(cluster_, "a", 0, {{"claim_timeout_ms", "20000"}});
   second.begin(TrainerProcess::order_create);
@@ -129,13 +129,13 @@ TEST_F(ProcessTest, ARankPassesOnWhenItsProcessEndsWhileAnotherWaits) {
   EXPECT_EQ(second.notify(TrainerProcess::order_restore), found + committed_);
 }
 
-TEST_F(ProcessTest, AClosedEngineLetsGoOfItsRankThoughItsProcessLives) {
+TEST_F(ProcessTest, ClosedEngineReleasesItsRankWhileItsProcessLives) {
   begin_job();
   ASSERT_EQ(trainer_->notify(TrainerProcess::order_close), 0);
   expect_restore_in_new_process();
 }
 
-TEST_F(ProcessTest, TheNodesAgentEndsCleanlyWhenTold) {
+TEST_F(ProcessTest, AgentEndsCleanlyOnSigterm) {
   agent_.emplace(start_agent(cluster_, "a"));
   agent_->kill(SIGTERM);
   const int status = agent_->wait();
@@ -157,7 +157,7 @@ class NodeNameTest : public ProcessTest {
   }
 };
 
-TEST_F(NodeNameTest, RefusesASecondMachineWithANodesNameAndTellsBoth) {
+TEST_F(NodeNameTest, RefusesASecondMachineWithANodesNameAndNotifiesBoth) {
   auto first = testing::spawn(testing::agent_words(cluster_, "a"));
   ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(cluster_.node_dir("a") + "/agent.sock"); }));
   auto second = testing::spawn(elsewhere());
@@ -215,7 +215,7 @@ TEST_F(ProcessTest, DetachReturnsOnceTrainersCanConnect) {
   EXPECT_TRUE(testing::eventually([&] { return !arena::inspect_arena(cluster_.node_dir("a"))->in_use; }));
 }
 
-TEST_F(ProcessTest, WrongOptionsAreOneSentence) {
+TEST_F(ProcessTest, ReportsWrongOptionsInOneSentence) {
   for (const auto& [word, named] : {std::pair("colour=red", "colour"), std::pair("arena_bytes=many", "arena_bytes"),
                                     std::pair("--job", "job"), std::pair("transport=pigeon", "pigeon")}) {
     auto words = testing::agent_words(cluster_, "a");
