@@ -39,7 +39,7 @@ class MemoryGroups : public testing::Test {
   test::TemporaryDirectory directory_{test::in_memory};
 };
 
-TEST_F(MemoryGroups, TheTightestOfAllAboveCountsUnderSystemdAndSlurm) {
+TEST_F(MemoryGroups, UsesTheTightestLimitOfAllParentGroups) {
   const std::string job = "/system.slice/slurmstepd.scope/job_7";
   limit_2(job + "/step_0/user/task_0", "max", "500");
   limit_2(job + "/step_0/user", "max", "900");
@@ -60,7 +60,7 @@ TEST_F(MemoryGroups, VersionOneIsReadAtItsMemoryController) {
   EXPECT_EQ(left_bytes(groups, checkpoint_1_), 4000u);
 }
 
-TEST_F(MemoryGroups, AHybridOfBothIsBoundByBoth) {
+TEST_F(MemoryGroups, ObeysBothVersionsOnAHybridSystem) {
   limit_1("/a", "5000", "1000");
   limit_2("/b", "3000", "1000");
   EXPECT_EQ(left_bytes("9:memory:/a\n0::/b\n", checkpoint_1_ + checkpoint_2_), 2000u);
@@ -77,13 +77,13 @@ TEST_F(MemoryGroups, AContainerSeesItsOwnGroupAtTheTopOfTheMount) {
             4000u);
 }
 
-TEST_F(MemoryGroups, PageCacheThatTheKernelCanDropIsNotUsed) {
+TEST_F(MemoryGroups, DoesNotCountReclaimablePageCacheAsUsed) {
   limit_2("/a", "5000", "4500");
   write("sys/fs/cgroup/a/memory.stat", "anon 500\nfile 4000\nshmem 100\ninactive_file 3000\nactive_file 900\n");
   EXPECT_EQ(left_bytes("0::/a\n", checkpoint_2_), 3500u);
 }
 
-TEST_F(MemoryGroups, WithoutAnyOrWithWhatCannotBeReadThereIsNoLimit) {
+TEST_F(MemoryGroups, HasNoLimitWithoutReadableGroups) {
   EXPECT_EQ(left_bytes("", ""), unlimited_bytes);
   EXPECT_EQ(left_bytes("0::/a\n", checkpoint_2_), unlimited_bytes);
   EXPECT_EQ(left_bytes("nonsense\n0:\n:::\n", "too short\n - \n1 2 3 - cgroup2\n"), unlimited_bytes);
