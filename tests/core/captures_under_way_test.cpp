@@ -21,7 +21,7 @@ Report at(LoneLeader& leader, NodeId node, Stage stage) {
   return report;
 }
 
-TEST(CapturesUnderWay, AreAwaitedAndSkippedOnesAreNot) {
+TEST(CapturesUnderWay, AreAwaitedUnlessARankSkippedTheIteration) {
   const std::vector<Stage> stages{Stage::before, Stage::capturing, Stage::captured, Stage::skipped};
   for (const Stage first : stages) {
     for (const Stage second : stages) {
@@ -38,7 +38,7 @@ TEST(CapturesUnderWay, AreAwaitedAndSkippedOnesAreNot) {
 }
 
 // A leader that has not heard every member of the incarnation knows too little to give anything up.
-TEST(CapturesUnderWay, AreNotGivenUpByALeaderThatHasNotHeardEveryMember) {
+TEST(CapturesUnderWay, AreNotAbandonedBeforeTheLeaderHeardEveryMember) {
   LoneLeader leader(3, placement::Protection::of_copies(2));
   leader.say(at(leader, 0, Stage::captured));
   leader.say(at(leader, 1, Stage::skipped));

@@ -91,7 +91,7 @@ void each_order(std::size_t steps, std::size_t words, const std::function<void(c
   while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST(Trainers, TakePartInTheIncarnationTheyWereServedInAndAreToldOfItsCommitsAlone) {
+TEST(Trainers, LearnOnlyCommitsOfTheirOwnIncarnation) {
   std::size_t incarnations = 0, commits = 0;
   for (const std::uint64_t attached_to : {0u, 2u}) {
     each_order(3, 8, [&](const std::vector<bool>& order) {
