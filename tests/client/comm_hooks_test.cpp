@@ -55,7 +55,7 @@ class CommHooksTest : public EngineTest {
   std::vector<TestTensor> tensors_ = {test_tensor("weight", CKPT_F32, {300, 70})};
 };
 
-TEST_F(CommHooksTest, BeginAndEndAreGateAndEvent) {
+TEST_F(CommHooksTest, BeginAndEndSetTheGateAndLogEvents) {
   auto engine = ready_engine();
   auto reader = this->reader();
   EXPECT_EQ(notified(reader, [&] { engine->comm_begin(3); }), (std::vector<Notified>{{CommKind::begin, 3}}));
@@ -65,7 +65,7 @@ TEST_F(CommHooksTest, BeginAndEndAreGateAndEvent) {
   EXPECT_FALSE(reader.is_busy());
 }
 
-TEST_F(CommHooksTest, EverySnapshotThatIsInOrderEndsAnIteration) {
+TEST_F(CommHooksTest, EverySnapshotInOrderEndsAnIteration) {
   auto engine = ready_engine();
   auto reader = this->reader();
   const std::vector<Notified> once = {{CommKind::iteration, 0}};
@@ -85,7 +85,7 @@ TEST_F(CommHooksTest, EverySnapshotThatIsInOrderEndsAnIteration) {
             nothing);
 }
 
-TEST_F(CommHooksTest, BeforeRestoreNothingIsWrittenAndNothingIsWrong) {
+TEST_F(CommHooksTest, AcceptsHooksBeforeRestoreWithoutWriting) {
   auto engine = host_engine();
   for (int i = 0; i < 2; ++i) {
     engine->comm_begin(0);
@@ -100,7 +100,7 @@ TEST_F(CommHooksTest, BeforeRestoreNothingIsWrittenAndNothingIsWrong) {
   EXPECT_EQ(agent_->control().comm().written, 1u);
 }
 
-TEST_F(CommHooksTest, WrongUseIsToldAndWritesNothing) {
+TEST_F(CommHooksTest, ReportsWrongUseAndWritesNothing) {
   auto engine = ready_engine();
   auto reader = this->reader();
   EXPECT_EQ(notified(reader,
@@ -120,7 +120,7 @@ TEST_F(CommHooksTest, WrongUseIsToldAndWritesNothing) {
 }
 
 // What is under way when the agent dies and a new one comes is neither lost nor left open.
-TEST_F(CommHooksTest, ANewAgentFindsWhatIsUnderWayAndSeesItEnd) {
+TEST_F(CommHooksTest, NewAgentSeesOngoingCommunicationEnd) {
   auto engine = ready_engine();
   ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
   ASSERT_EQ(engine->before_update().status, CKPT_OK);
@@ -169,7 +169,7 @@ TEST_F(CommHooksTest, ThreadsWriteWhileTheAgentIsReplaced) {
   EXPECT_GT(agent_->control().comm().written, 0u);
 }
 
-TEST(CommHooks, AnotherFileIsFollowedAndTheOneBeforeIsUnmapped) {
+TEST(CommHooks, FollowsANewFileAndUnmapsTheOldOne) {
   const test::TemporaryDirectory directory{test::in_memory};
   CommHooks hooks;
   auto engines = std::make_shared<arena::Control>(arena::Control::create(directory.path(), 0));
@@ -192,7 +192,7 @@ TEST(CommHooks, AnotherFileIsFollowedAndTheOneBeforeIsUnmapped) {
   EXPECT_EQ(second->comm().written, 3u);
 }
 
-TEST(CommHooks, WithoutAnIncarnationNothingIsWritten) {
+TEST(CommHooks, WriteNothingWithoutAnIncarnation) {
   const test::TemporaryDirectory directory{test::in_memory};
   CommHooks hooks;
   auto control = std::make_shared<arena::Control>(arena::Control::create(directory.path(), 0));
