@@ -280,7 +280,7 @@ TEST_F(RankPortTest, CommitResumeAndFenceReachTheTrainer) {
   EXPECT_NE(control_->fenced(), 0u) << "a refusal without a newer incarnation stops the trainer, too";
 }
 
-TEST_F(RankPortTest, FindsTheIterationOfATrainerThatNeverCameBack) {
+TEST_F(RankPortTest, FindsOwnStateSealedByATrainerThatNeverCameBack) {
   grant(0, 1);
   const OpenGrant granted = *port_->outstanding();
   port_.reset();

@@ -66,7 +66,7 @@ class CommandsTest : public ::testing::Test {
   std::vector<Process> agents_;
 };
 
-TEST_F(CommandsTest, StatusShowsThatARankWaitsForARestore) {
+TEST_F(CommandsTest, StatusShowsARanksShortageOfMemory) {
   start("a");
   FrameSocket trainer = FrameSocket::connect(cluster_.node_dir("a") + "/agent.sock");
   const auto ask = [&](const nlohmann::json& request) {
