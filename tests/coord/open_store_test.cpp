@@ -93,7 +93,7 @@ TEST(OpenStore, RefusesAPasswordThatIsNotUtf8) {
   EXPECT_THAT(test::failure_of([&] { open_store(place, "job"); }), HasSubstr("is not UTF-8"));
 }
 
-TEST(OpenStore, OpensTheSameDirectoryForAllNodes) {
+TEST(OpenStore, RemovesAJobsRecordsUnlessANodeHasComeSince) {
   const test::TemporaryDirectory directory;
   ASSERT_TRUE(open_store(directory.path(), "job")->put_if("taken/0", "a", 0));
   ASSERT_TRUE(open_store(directory.path(), "other")->put_if("nodes/a", "", 0));
