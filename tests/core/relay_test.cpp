@@ -41,7 +41,7 @@ TEST(Groups, LeaderIsNoRelayAndHasNone) {
 }
 
 // Numbered one after the other, or as names get their numbers: most of them close together, and the others far apart.
-TEST(Groups, AreAboutAsManyAsTheirSize) {
+TEST(Groups, NumberAndSizeGrowAsTheSquareRootOfNodes) {
   std::mt19937 random(7);
   for (const NodeId nodes : {64u, 100u, 1000u, 10'000u}) {
     for (const bool have_gaps : {false, true}) {
