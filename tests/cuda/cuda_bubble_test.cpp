@@ -91,7 +91,7 @@ class GpuBubbleTest : public HeldCudaEngineTest {
   ckpt_stats_t learned_ = CKPT_STATS_INIT;  // after learn(), whose capture copied at once
 };
 
-TEST_F(GpuBubbleTest, ABubbleLastsAsLongAsTheStreamWaitsAndNotTheHost) {
+TEST_F(GpuBubbleTest, BubbleLastsWhileTheStreamWaitsNotTheHost) {
   take(0);
   hold(true);
   wait_in_bubble(stream());
@@ -106,7 +106,7 @@ TEST_F(GpuBubbleTest, ABubbleLastsAsLongAsTheStreamWaitsAndNotTheHost) {
   EXPECT_GT(events_[2].at_us, events_[1].at_us);
 }
 
-TEST_F(GpuBubbleTest, OnlyTheStreamOnWhichTrainingComputesHasBubbles) {
+TEST_F(GpuBubbleTest, OnlyTheComputeStreamHasBubbles) {
   const GpuStream other;
   wait_in_bubble(stream());  // before the first snapshot
   take(0);
@@ -116,7 +116,7 @@ TEST_F(GpuBubbleTest, OnlyTheStreamOnWhichTrainingComputesHasBubbles) {
   EXPECT_EQ(notified(3), (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::bubble_end}));
 }
 
-TEST_F(GpuBubbleTest, AWaitOfTheHostIsNoBubbleOfAGpu) {
+TEST_F(GpuBubbleTest, HostWaitIsNoGpuBubble) {
   take(0);
   engine_->bubble_begin({});
   EXPECT_EQ(engine_->bubble_end({}).status, CKPT_OK);
@@ -125,7 +125,7 @@ TEST_F(GpuBubbleTest, AWaitOfTheHostIsNoBubbleOfAGpu) {
   EXPECT_EQ(notified(3), (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::bubble_end}));
 }
 
-TEST_F(GpuBubbleTest, NestedBubblesAreOneAndSnapshotEndsOneWhoseEndWasForgotten) {
+TEST_F(GpuBubbleTest, NestedBubblesCountOnceAndSnapshotEndsAnOpenOne) {
   take(0);
   engine_->bubble_begin(stream());
   engine_->bubble_begin(stream());
@@ -137,7 +137,7 @@ TEST_F(GpuBubbleTest, NestedBubblesAreOneAndSnapshotEndsOneWhoseEndWasForgotten)
                                       CommKind::bubble_end, CommKind::iteration}));
 }
 
-TEST_F(GpuBubbleTest, WhereTheGpuCannotWriteWordsThereAreNoBubbles) {
+TEST_F(GpuBubbleTest, HasNoBubblesIfTheGpuCannotWriteWords) {
   engine_.reset();
   buttons().refuse_stream_writes(CUDA_ERROR_NOT_SUPPORTED);
   engine_ = started();
@@ -148,7 +148,7 @@ TEST_F(GpuBubbleTest, WhereTheGpuCannotWriteWordsThereAreNoBubbles) {
   EXPECT_EQ(notified(1), std::vector{CommKind::iteration});
 }
 
-TEST_F(GpuBubbleTest, ACaptureWaitsForTheBubbleOfTheGpuAndIsWholeInIt) {
+TEST_F(GpuBubbleTest, CaptureWaitsForTheGpusBubbleAndCompletesInIt) {
   learn();
   take(1);
   wait_until_layered();
@@ -166,7 +166,7 @@ TEST_F(GpuBubbleTest, ACaptureWaitsForTheBubbleOfTheGpuAndIsWholeInIt) {
   EXPECT_EQ(agent_->control().copied().in_bubbles, all_bytes);
 }
 
-TEST_F(GpuBubbleTest, NothingIsEnqueuedBeforeTheGpuHasDoneWhatWasBeforeTheSnapshot) {
+TEST_F(GpuBubbleTest, EnqueuesNothingBeforeTheGpuReachesTheSnapshot) {
   learn();
   update(2);
   ASSERT_CUDA(cuStreamSynchronize(stream()));
@@ -184,7 +184,7 @@ TEST_F(GpuBubbleTest, NothingIsEnqueuedBeforeTheGpuHasDoneWhatWasBeforeTheSnapsh
 }
 
 // The host is past before_update() long before the GPU: it waits there, but not for the GPU.
-TEST_F(GpuBubbleTest, AHostThatRunsAheadWaitsForTheCopyAndNotUntilTheGpuGetsToTheUpdate) {
+TEST_F(GpuBubbleTest, HostRunningAheadWaitsOnlyForTheCopy) {
   learn();
   hold(true);
   take(1);
@@ -206,7 +206,7 @@ TEST_F(GpuBubbleTest, AHostThatRunsAheadWaitsForTheCopyAndNotUntilTheGpuGetsToTh
   EXPECT_EQ(engine_->stats().layered_late, 0u);
 }
 
-TEST_F(GpuBubbleTest, TheUpdateWaitsForNoBubbleAndThatIsCounted) {
+TEST_F(GpuBubbleTest, UpdateDoesNotWaitForABubbleAndIsCounted) {
   learn();
   take(1);
   wait_until_layered();
@@ -220,7 +220,7 @@ TEST_F(GpuBubbleTest, TheUpdateWaitsForNoBubbleAndThatIsCounted) {
   EXPECT_EQ(engine_->stats().layered, 1u);
 }
 
-TEST_F(GpuBubbleTest, InABubbleOnlyTwoChunksAreUnderWayAtATime) {
+TEST_F(GpuBubbleTest, KeepsAtMostTwoChunksInFlightInABubble) {
   buttons().bandwidth(100 << 20);  // two chunks take longer than the engine looks away
   learn();
   buttons().bandwidth(0);
@@ -240,7 +240,7 @@ TEST_F(GpuBubbleTest, InABubbleOnlyTwoChunksAreUnderWayAtATime) {
   finish(1);
 }
 
-TEST_F(GpuBubbleTest, ADiscardedCaptureAndAClosedEngineWaitForNoBubble) {
+TEST_F(GpuBubbleTest, DiscardAndCloseDoNotWaitForABubble) {
   learn();
   take(1);
   wait_until_layered();

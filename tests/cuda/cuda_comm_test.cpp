@@ -53,7 +53,7 @@ class GpuCommTest : public CudaEngineTest {
 };
 using HeldGpuCommTest = Held<GpuCommTest>;
 
-TEST_F(HeldGpuCommTest, TheGateTurnsWhenTheGpuGetsThereAndNotWhenTheHostDoes) {
+TEST_F(HeldGpuCommTest, GateFollowsTheGpuNotTheHost) {
   hold(true);
   communicate(stream());  // what is before
   engine_->comm_begin(2, stream());
@@ -71,7 +71,7 @@ TEST_F(HeldGpuCommTest, TheGateTurnsWhenTheGpuGetsThereAndNotWhenTheHostDoes) {
   EXPECT_GT(events_[1].at_us, events_[0].at_us);
 }
 
-TEST_F(HeldGpuCommTest, AnIterationEndsWhenTheGpuHasEndedIt) {
+TEST_F(HeldGpuCommTest, IterationEndsWhenTheGpuReachesItsEnd) {
   engine_->comm_begin(0, stream());
   hold(true);
   communicate(stream());
@@ -82,7 +82,7 @@ TEST_F(HeldGpuCommTest, AnIterationEndsWhenTheGpuHasEndedIt) {
   EXPECT_EQ(notified(3), (std::vector{CommKind::begin, CommKind::end, CommKind::iteration}));
 }
 
-TEST_F(HeldGpuCommTest, StreamsMayOvertakeEachOther) {
+TEST_F(HeldGpuCommTest, ToleratesStreamsThatOvertakeEachOther) {
   const GpuStream one, two;
   hold(true);
   engine_->comm_begin(0, one);
@@ -98,7 +98,7 @@ TEST_F(HeldGpuCommTest, StreamsMayOvertakeEachOther) {
   EXPECT_FALSE(reader_->is_busy());
 }
 
-TEST_F(GpuCommTest, PlacesAreUsedAgain) {
+TEST_F(GpuCommTest, ReusesPlaces) {
   for (std::uint32_t i = 0; i < 2 * arena::comm_gpu_max + 3; ++i) {
     const std::uint64_t total = reader_->begun_total();
     engine_->comm_begin(i % 8, stream());
@@ -111,7 +111,7 @@ TEST_F(GpuCommTest, PlacesAreUsedAgain) {
   }
 }
 
-TEST_F(HeldGpuCommTest, MoreThanThereArePlacesForAreNotSeenAndEndAllTheSame) {
+TEST_F(HeldGpuCommTest, IgnoresCommunicationsBeyondItsPlaces) {
   buttons().queue_depth(100'000);
   hold(true);
   communicate(stream());
@@ -126,7 +126,7 @@ TEST_F(HeldGpuCommTest, MoreThanThereArePlacesForAreNotSeenAndEndAllTheSame) {
   EXPECT_EQ(engine_->comm_end(1, stream()).status, CKPT_ERR_INVALID);
 }
 
-TEST_F(GpuCommTest, WhatAGraphCapturesIsNotSeen) {
+TEST_F(GpuCommTest, IgnoresCommunicationsCapturedInAGraph) {
   ASSERT_CUDA(cuStreamBeginCapture(stream(), CU_STREAM_CAPTURE_MODE_GLOBAL));
   engine_->comm_begin(0, stream());
   EXPECT_EQ(engine_->comm_end(0, stream()).status, CKPT_OK);
@@ -138,7 +138,7 @@ TEST_F(GpuCommTest, WhatAGraphCapturesIsNotSeen) {
   EXPECT_EQ(reader_->begun_total(), 1u);
 }
 
-TEST_F(GpuCommTest, AnEndThatTheGpuDoesNotTakeIsToldByTheHost) {
+TEST_F(GpuCommTest, HostMarksAnEndThatTheGpuCannot) {
   engine_->comm_begin(0, stream());
   EXPECT_TRUE(becomes_busy());
   ASSERT_CUDA(cuStreamBeginCapture(stream(), CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -148,7 +148,7 @@ TEST_F(GpuCommTest, AnEndThatTheGpuDoesNotTakeIsToldByTheHost) {
   ASSERT_CUDA(cuStreamEndCapture(stream(), &graph));
 }
 
-TEST_F(HeldGpuCommTest, WhereTheGpuCannotWriteWordsTheHostTells) {
+TEST_F(HeldGpuCommTest, HostMarksCommunicationsIfTheGpuCannot) {
   buttons().refuse_stream_writes(CUDA_ERROR_NOT_SUPPORTED);
   open();
   hold(true);

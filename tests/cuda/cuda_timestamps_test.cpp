@@ -64,7 +64,7 @@ class CudaTimestampsTest : public GpuTest {
   std::vector<Clock::time_point> times_;
 };
 
-TEST_F(CudaTimestampsTest, AWordIsWrittenAndTheTimeToldWhenTheGpuGetsThere) {
+TEST_F(CudaTimestampsTest, WritesTheWordAndReportsTheTimeWhenTheGpuArrives) {
   if (!has_buttons()) GTEST_SKIP();
   const auto timestamps = this->timestamps();
   const GpuStream stream;
@@ -87,7 +87,7 @@ TEST_F(CudaTimestampsTest, AWordIsWrittenAndTheTimeToldWhenTheGpuGetsThere) {
   EXPECT_LT(times_[1], Clock::now() + tolerance);
 }
 
-TEST_F(CudaTimestampsTest, WhatIsReachedFirstIsToldFirst) {
+TEST_F(CudaTimestampsTest, ReportsPointsInTheOrderReached) {
   if (!has_buttons()) GTEST_SKIP();
   const auto timestamps = this->timestamps();
   const GpuStream one, two;
@@ -100,7 +100,7 @@ TEST_F(CudaTimestampsTest, WhatIsReachedFirstIsToldFirst) {
   EXPECT_TRUE(is_notified({9, 0}));
 }
 
-TEST_F(CudaTimestampsTest, WhatIsReachedWhenItEndsIsStillTold) {
+TEST_F(CudaTimestampsTest, ReportsReachedPointsWhenItEnds) {
   const GpuStream stream;
   auto timestamps = this->timestamps();
   for (std::uint32_t i = 0; i < 100; ++i) ASSERT_TRUE(timestamps->add(stream, {i % 5, word(i), i}));
@@ -112,7 +112,7 @@ TEST_F(CudaTimestampsTest, WhatIsReachedWhenItEndsIsStillTold) {
   for (std::uint32_t i = 0; i < 100; ++i) EXPECT_EQ(*word(i), i);
 }
 
-TEST_F(CudaTimestampsTest, ItDoesNotWaitForAGpuThatIsHungAndTheWordsStay) {
+TEST_F(CudaTimestampsTest, DoesNotWaitForAHungGpuAndKeepsTheWordsMapped) {
   if (!has_buttons()) GTEST_SKIP();
   const auto before = buttons().registrations();
   const GpuStream stream;
@@ -132,7 +132,7 @@ TEST_F(CudaTimestampsTest, ItDoesNotWaitForAGpuThatIsHungAndTheWordsStay) {
   buttons().kill_context(CUDA_ERROR_ILLEGAL_ADDRESS);  // takes along what was left behind
 }
 
-TEST_F(CudaTimestampsTest, LeavesNothingWhereAllIsReached) {
+TEST_F(CudaTimestampsTest, UnregistersEverythingOnceAllPointsAreReached) {
   if (!has_buttons()) GTEST_SKIP();
   const auto before = buttons().registrations();
   const GpuStream stream;
@@ -144,7 +144,7 @@ TEST_F(CudaTimestampsTest, LeavesNothingWhereAllIsReached) {
   EXPECT_EQ(buttons().registrations(), before);
 }
 
-TEST_F(CudaTimestampsTest, CapturesOfGraphsAreLeftAlone) {
+TEST_F(CudaTimestampsTest, IgnoresGraphCaptures) {
   const auto timestamps = this->timestamps();
   const GpuStream captured, other;
   ASSERT_CUDA(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -159,7 +159,7 @@ TEST_F(CudaTimestampsTest, CapturesOfGraphsAreLeftAlone) {
   }
 }
 
-TEST_F(CudaTimestampsTest, ADeadContextTakesNothingAndTellsNothing) {
+TEST_F(CudaTimestampsTest, AcceptsAndReportsNothingInADeadContext) {
   if (!has_buttons()) GTEST_SKIP();
   const auto timestamps = this->timestamps();
   const GpuStream stream;
@@ -171,7 +171,7 @@ TEST_F(CudaTimestampsTest, ADeadContextTakesNothingAndTellsNothing) {
   EXPECT_TRUE(notified().empty());
 }
 
-TEST_F(CudaTimestampsTest, ThereIsNoneWhereTheGpuCannotWriteWords) {
+TEST_F(CudaTimestampsTest, IsUnavailableIfTheGpuCannotWriteWords) {
   if (!has_buttons()) GTEST_SKIP();
   const auto before = buttons().registrations();
   timestamps().reset();
