@@ -71,7 +71,7 @@ class ArrivingPieceOverEachTransport : public ::testing::TestWithParam<const cha
 INSTANTIATE_TEST_SUITE_P(, ArrivingPieceOverEachTransport, ::testing::Values("tcp", "shm"),
                          [](const auto& tested) { return std::string(tested.param); });
 
-TEST_P(ArrivingPieceOverEachTransport, ChunksLeaveAsSoonAsTheyAreReadyAndNoSooner) {
+TEST_P(ArrivingPieceOverEachTransport, SendsChunksExactlyWhenTheyAreReady) {
   ready_bytes_ = 2 * chunk + 1;
   const auto sink = one_.fetch(2, name, urgent);
   ASSERT_EQ(sink->receive_buffers.wait_for(2).size(), 2u);
@@ -86,7 +86,7 @@ TEST_P(ArrivingPieceOverEachTransport, ChunksLeaveAsSoonAsTheyAreReadyAndNoSoone
   EXPECT_TRUE(sink->data == piece_);
 }
 
-TEST_P(ArrivingPieceOverEachTransport, TheSourceLearnsWhoAsksAndInWhichChain) {
+TEST_P(ArrivingPieceOverEachTransport, SourceLearnsTheAskerAndItsChain) {
   ready_bytes_ = piece_bytes;
   EXPECT_EQ(one_.fetch(2, name, FetchPart{.urgent = true, .chain = 7})->end(), FetchEnd::complete);
   EXPECT_EQ(asked_by_, 1u);
@@ -95,7 +95,7 @@ TEST_P(ArrivingPieceOverEachTransport, TheSourceLearnsWhoAsksAndInWhichChain) {
   EXPECT_EQ(asked_in_chain_, no_chain);
 }
 
-TEST_P(ArrivingPieceOverEachTransport, TheAskerLearnsThatNoMoreWillCome) {
+TEST_P(ArrivingPieceOverEachTransport, AskerLearnsThatThePieceWillNotComplete) {
   for (const FetchPart& part : {urgent, FetchPart{.size_bytes = piece_bytes - 1, .urgent = true}}) {
     ready_bytes_ = 2 * chunk;
     const auto sink = one_.fetch(2, name, part);
@@ -105,7 +105,7 @@ TEST_P(ArrivingPieceOverEachTransport, TheAskerLearnsThatNoMoreWillCome) {
   }
 }
 
-TEST_P(ArrivingPieceOverEachTransport, ARestoreGoesOnIfItsSourceGetsTheRestFromElsewhere) {
+TEST_P(ArrivingPieceOverEachTransport, RestoreContinuesIfItsSourceGetsTheRestElsewhere) {
   ready_bytes_ = chunk;
   const auto sink = one_.fetch(2, name, urgent);
   ASSERT_EQ(sink->receive_buffers.wait_for(1).size(), 1u);
@@ -118,7 +118,7 @@ TEST_P(ArrivingPieceOverEachTransport, ARestoreGoesOnIfItsSourceGetsTheRestFromE
   EXPECT_TRUE(sink->data == piece_);
 }
 
-TEST_P(ArrivingPieceOverEachTransport, ARestoreDoesNotWaitForASourceThatTriesAgainInVain) {
+TEST_P(ArrivingPieceOverEachTransport, RestoreDoesNotWaitForASourceWithoutProgress) {
   ready_bytes_ = chunk;
   const auto sink = one_.fetch(2, name, urgent);
   ASSERT_EQ(sink->receive_buffers.wait_for(1).size(), 1u);
@@ -126,14 +126,14 @@ TEST_P(ArrivingPieceOverEachTransport, ARestoreDoesNotWaitForASourceThatTriesAga
   EXPECT_EQ(sink->end(), FetchEnd::not_there);
 }
 
-TEST_P(ArrivingPieceOverEachTransport, ARangeOfItWaitsForItsOwnBytesOnly) {
+TEST_P(ArrivingPieceOverEachTransport, RangeWaitsOnlyForItsOwnBytes) {
   ready_bytes_ = 3 * chunk;
   const auto sink = one_.fetch(2, name, FetchPart{.first_byte = chunk, .size_bytes = 2 * chunk, .urgent = true});
   EXPECT_EQ(sink->end(), FetchEnd::complete);
   EXPECT_TRUE(std::equal(sink->data.begin(), sink->data.end(), piece_.begin() + chunk));
 }
 
-TEST_P(ArrivingPieceOverEachTransport, AnUrgentRequestWaitsForOneThatIsAboutToArrive) {
+TEST_P(ArrivingPieceOverEachTransport, UrgentRequestWaitsForAPieceAboutToArrive) {
   is_here_ = false;
   ready_bytes_ = piece_bytes;
   const auto sink = one_.fetch(2, name, urgent);
@@ -142,7 +142,7 @@ TEST_P(ArrivingPieceOverEachTransport, AnUrgentRequestWaitsForOneThatIsAboutToAr
   EXPECT_EQ(sink->end(), FetchEnd::complete);
 }
 
-TEST_P(ArrivingPieceOverEachTransport, NoRequestWaitsForEverForOneThatDoesNotArrive) {
+TEST_P(ArrivingPieceOverEachTransport, NoRequestWaitsForeverForAMissingPiece) {
   is_here_ = false;
   EXPECT_EQ(one_.fetch(2, name, FetchPart{})->end(), FetchEnd::not_there);
   EXPECT_EQ(asked_, 1);
@@ -217,7 +217,7 @@ class NamedSink : public MemorySink {
 };
 
 // The source begins to send when it has been asked for all pieces.
-TEST_P(ArrivingPieceOverEachTransport, PiecesThatOneNodeRestoresArriveOneAfterTheOther) {
+TEST_P(ArrivingPieceOverEachTransport, PiecesForOneRestoringNodeArriveInTurn) {
   constexpr std::size_t chunks = 20;  // more than may be under way
   const std::vector<std::byte> data = pattern(chunks * chunk, 1);
   std::set<std::string> asked;  // only used on the source's thread

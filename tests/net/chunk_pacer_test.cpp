@@ -84,7 +84,7 @@ class ChunkPacerTest : public ::testing::Test {
   Node two_;
 };
 
-TEST_F(ChunkPacerTest, AChunkIsUnderWayUntilItsReceiverHasIt) {
+TEST_F(ChunkPacerTest, ChunkCountsAsInFlightUntilItsReceiverHasIt) {
   expect_whole(*one_.fetch(2, name));
   const auto sizes = pacer_.sizes.wait_for(6);  // of 1 MiB
   ASSERT_EQ(sizes.size(), 6u);
@@ -93,7 +93,7 @@ TEST_F(ChunkPacerTest, AChunkIsUnderWayUntilItsReceiverHasIt) {
   EXPECT_LE(pacer_.most_under_way, 4u);
 }
 
-TEST_F(ChunkPacerTest, WhatMustBeAloneIsAlone) {
+TEST_F(ChunkPacerTest, SendsOneChunkAtATimeIfRequired) {
   pacer_.rule([](std::size_t left_bytes, std::size_t under_way) { return under_way == 0 ? left_bytes : 0; });
   const auto first = one_.fetch(2, name), second = one_.fetch(2, name);
   expect_whole(*first);
@@ -101,7 +101,7 @@ TEST_F(ChunkPacerTest, WhatMustBeAloneIsAlone) {
   EXPECT_EQ(pacer_.most_under_way, 1u) << "of two pieces together";
 }
 
-TEST_F(ChunkPacerTest, ChunksAreCutToWhatIsAllowedAtMultiplesOfAGrain) {
+TEST_F(ChunkPacerTest, CutsChunksToTheAllowanceInWholeGrains) {
   pacer_.rule([](std::size_t, std::size_t) { return 3 * grain + 5; });
   expect_whole(*one_.fetch(2, name));
   const std::size_t whole = data_.size() / (3 * grain);
@@ -125,7 +125,7 @@ TEST_F(ChunkPacerTest, SendsNothingUntilItIsAllowed) {
   expect_whole(*sink);
 }
 
-TEST_F(ChunkPacerTest, UrgentFetchWaitsForNobody) {
+TEST_F(ChunkPacerTest, UrgentFetchIgnoresThePacer) {
   pacer_.rule([](std::size_t, std::size_t) { return 0; });
   const auto patient = one_.fetch(2, name);
   wait_until([&] { return pacer_.refused > 0; });
@@ -146,7 +146,7 @@ class FickleSink : public MemorySink {
   std::atomic<bool> has_enough{false};
 };
 
-TEST_F(ChunkPacerTest, WhatIsNotWantedAnyMoreIsNotWaitedFor) {
+TEST_F(ChunkPacerTest, RefusedFetchEndsWithoutWaiting) {
   std::atomic<std::size_t> allowed{grain};
   pacer_.rule([&](std::size_t, std::size_t) { return allowed.exchange(0); });
   const auto sink = std::make_shared<FickleSink>();
@@ -155,7 +155,7 @@ TEST_F(ChunkPacerTest, WhatIsNotWantedAnyMoreIsNotWaitedFor) {
   EXPECT_EQ(sink->gpu_received_bytes, grain);
 }
 
-TEST_F(ChunkPacerTest, ManyThatWaitDoNotKeepOutWhatIsUrgent) {
+TEST_F(ChunkPacerTest, UrgentFetchPassesManyWaitingOnes) {
   pacer_.rule([](std::size_t, std::size_t) { return 0; });
   std::vector<std::shared_ptr<MemorySink>> patient;
   for (int i = 0; i < 20; ++i) patient.push_back(one_.fetch(2, name));
@@ -189,13 +189,13 @@ class HurriedChunkPacerTest : public ChunkPacerTest {
   HurriedChunkPacerTest() : ChunkPacerTest(600) {}
 };
 
-TEST_F(ImpatientChunkPacerTest, AnAskerDoesNotGiveUpASourceThatSaysItWaits) {
+TEST_F(ImpatientChunkPacerTest, AskerKeepsWaitingForASourceThatReportsWaiting) {
   const auto opened_at = Clock::now() + std::chrono::milliseconds(2500);
   pacer_.rule([=](std::size_t left_bytes, std::size_t) { return Clock::now() < opened_at ? 0 : left_bytes; });
   expect_whole(*one_.fetch(2, name, 1500));  // in all, and 1000 ms without a sign of life
 }
 
-TEST_F(HurriedChunkPacerTest, HangingAskerDelaysNobody) {
+TEST_F(HurriedChunkPacerTest, HangingAskerDelaysNoOther) {
   pacer_.rule([](std::size_t left_bytes, std::size_t under_way) { return under_way == 0 ? left_bytes : 0; });
   const auto hanging = std::make_shared<BusySink>();
   one_.transport->fetch(2, name, hanging, 25000);
