@@ -267,7 +267,7 @@ TEST_F(ReplicationJob, ReplicatesFromHostToHostAfterATrainerIsGone) {
   EXPECT_THAT(trainer(0).status().at("trouble"), HasSubstr("rank 1 has given up GPU replication"));
 }
 
-TEST(PathRefused, StatusSaysWhyThereIsNoReplicationGroup) {
+TEST(RefusedReplicationJob, StatusSaysWhyThereIsNoReplicationGroup) {
   AgentCluster cluster(1);
   cluster.start("a");
   RawTrainer alone(cluster, "a", 0);

@@ -50,7 +50,7 @@ TEST(Halts, DecidedIterationNeverChanges) {
   EXPECT_EQ(next({rank_that(0, Freeze::captured, 40), rank_that(1, Freeze::held, 41)}, decided).iteration, 40);
 }
 
-TEST(Halts, ARankInAnUpdateThatDoesNotEndIsNoLongerWaitedFor) {
+TEST(Halts, StopsWaitingForARankWhoseUpdateDoesNotEnd) {
   const std::vector<HaltedRank> ranks = {rank_that(0, Freeze::held, 40), rank_that(1, Freeze::updating, 40)};
   EXPECT_EQ(advance(new_halt(), ranks, true, false).iteration, 40);
   EXPECT_FALSE(advance(new_halt(), {rank_that(1, Freeze::updating, 40)}, true, false).iteration) << "nobody is held";

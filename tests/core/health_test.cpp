@@ -109,7 +109,7 @@ TEST(Health, NamesTheRankThatMakesNoProgress) {
   EXPECT_GT(job.health(0).iterations_at_risk, 50);
 }
 
-TEST(Health, NamesTheStoppedTrainerAtOnceAndIsNotProtectedWhenCommitsAreDue) {
+TEST(Health, NamesAStoppedTrainerImmediatelyAndIsLaterNotProtected) {
   Job job;
   job.train(5);
   job.observe(1, {.stopped = {1}});

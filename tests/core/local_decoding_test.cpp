@@ -195,7 +195,7 @@ class ParityRestore : public ::testing::Test {
   TimeMs now_ = 10;
 };
 
-TEST_F(ParityRestore, TellsEveryNodeToDecodeTheLostPartAndToFetchParityAlongTheRing) {
+TEST_F(ParityRestore, OrdersEveryNodeToDecodeTheLostPartAndFetchParityAlongTheRing) {
   const Orders told = orders();
   for (NodeId node = 0; node < 4; ++node) {
     EXPECT_THAT(told.at(node).at(part(3)).sources, ElementsAre(parity_node)) << node;

@@ -98,7 +98,7 @@ TEST(Reports, NewestOfTheNewestAgentWinsInAnyOrder) {
 }
 
 // Agents are numbered by a clock, which may have been set back.
-TEST(Reports, OfALowerNumberedAgentCountOnceTheEarlierOneIsSilent) {
+TEST(Reports, LowerNumberedAgentCountsOnceTheEarlierOneIsSilent) {
   NodeWithManyReports node;
   node.say({5, 1}, 3);
   node.say({4, 9}, 1);

@@ -206,7 +206,7 @@ TEST_F(ReplicatedCaptureTest, SendsACaptureAfterALaterOneReusedTheSubBuffers) {
 }
 
 // Rank 1 sends nothing, so that all sub-buffers of the exchange stay full.
-TEST_F(ReplicatedCaptureTest, CapturesAndUpdatesGoOnWhileTheExchangeHangs) {
+TEST_F(ReplicatedCaptureTest, CapturesAndUpdatesContinueWhileTheExchangeHangs) {
   meet(some_staging);
   nccl_buttons().hang(1, 1);
   for (std::int64_t iteration = 1; iteration <= 5; ++iteration) {

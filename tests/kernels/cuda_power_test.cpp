@@ -27,7 +27,7 @@ TEST(CudaPower, MatchesAnH100BitForBitForCommonBetas) {
   EXPECT_EQ(digest_of_powers(0.9999F), 0xf4fe254e6921e993U);
 }
 
-TEST(CudaPower, OfZeroIsZero) { EXPECT_EQ(cuda_power(0, 3), 0); }
+TEST(CudaPower, PowerOfZeroIsZero) { EXPECT_EQ(cuda_power(0, 3), 0); }
 
 }  // namespace
 }  // namespace ckpt::kernels

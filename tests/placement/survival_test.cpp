@@ -22,7 +22,7 @@ TEST(Survival, MatchesGeminiForSixteenNodesInPairs) {
   EXPECT_DOUBLE_EQ(corollary_1(16, 2, 3), 0.8);
 }
 
-TEST(Survival, OfARingExceedsGeminisUnionBound) {
+TEST(Survival, RingExceedsGeminisUnionBound) {
   const Pattern ring(Strategy::ring, 16, 2);
   EXPECT_NEAR(paper_bound(ring, 3), 0.60, 1e-12);
   EXPECT_NEAR(paper_bound(ring, 3), 0.80 * (1 - 0.25), 1e-12);  // "25.0 % lower than that of GEMINI"
