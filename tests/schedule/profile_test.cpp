@@ -23,9 +23,7 @@ TEST(IdleSpans, LieBetweenCommunicationsAndAtBothEnds) {
               ElementsAre(DoubleEq(0.25), DoubleEq(0.25), DoubleEq(0.125)));
 }
 
-TEST(IdleSpans, CoverAnIterationWithoutCommunication) {
-  EXPECT_THAT(idle_spans_s({2, {}}), ElementsAre(DoubleEq(2)));
-}
+TEST(IdleSpans, CoverAnIterationWithoutCommunication) { EXPECT_THAT(idle_spans_s({2, {}}), ElementsAre(DoubleEq(2))); }
 
 TEST(IdleSpans, AreEmptyBetweenOverlappingCommunications) {
   EXPECT_THAT(idle_spans_s({1, {{0.125, 0.75}, {0.25, 0.5}, {0.5, 0.875}}}),

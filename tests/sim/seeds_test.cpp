@@ -115,9 +115,7 @@ TEST(Seeds, BeginsANewIncarnationIfAssignmentsAreLost) {
 TEST(Seeds, SupersedesRanksOfAnUnrecordedIncarnation) { EXPECT_EQ(hard_violation_of(1244), ""); }
 
 // The record was of an incarnation before it was decided, which all ranks already served.
-TEST(Seeds, DoesNotWaitForAnIncarnationDecidedBeforeItsRecordReverted) {
-  EXPECT_EQ(hard_violation_of(1504), "");
-}
+TEST(Seeds, DoesNotWaitForAnIncarnationDecidedBeforeItsRecordReverted) { EXPECT_EQ(hard_violation_of(1504), ""); }
 
 // Likewise, after which it got its number, and a decision, for a second time.
 TEST(Seeds, DecidesAnIncarnationOnlyOnce) { EXPECT_EQ(hard_violation_of(1718), ""); }
@@ -290,9 +288,7 @@ TEST(Seeds, DoesNotBlameRanksOfAHaltedJobForWaiting) {
 
 // The store went back to the record of an earlier incarnation, whose rank assignments were removed. So the leader could
 // not know whether what storage has is all that these ranks captured, and rightly asked for as many ranks again.
-TEST(Seeds, ResizeFromStorageNeedsTheRecordsOfItsWriters) {
-  EXPECT_EQ(violation_today(9270), "");
-}
+TEST(Seeds, ResizeFromStorageNeedsTheRecordsOfItsWriters) { EXPECT_EQ(violation_today(9270), ""); }
 
 // One of two ranks that share a shard was corrupted. With parity, each of them captures one part, so nobody saw that
 // they disagree. What was restored was neither rank's, and the checker compared it with what one of them had.
