@@ -119,7 +119,7 @@ AgentCluster::Change hearing(const Ears& ears) {
   };
 }
 
-// Four are many here: two groups of two, and in one of them at least neither is the root.
+// Four are many here: two groups of two, and in one of them at least neither is the leader.
 TEST(Agent, RelayedJobRestoresAfterLossOfMemberRelayOrLeader) {
   std::map<std::string, Ears> ears;  // outlive the agents
   AgentCluster cluster(4);

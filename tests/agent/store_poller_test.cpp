@@ -316,9 +316,9 @@ TEST_F(StorePollerTest, UsesWatchEventsWithoutReadingTheStore) {
   store_.broken = false;
   const coord::NodeEntry first{"a", 1, 2, 3, 4, "address"}, second{"b", 5, 6, 7, 8, "address"};
   coord::register_node(store_, first);
-  std::vector<coord::NodeEntry> notified;
-  while (notified.empty()) notified = nodes_.take();  // polls from before had found none
-  EXPECT_EQ(notified, std::vector{first});
+  std::vector<coord::NodeEntry> listed;
+  while (listed.empty()) listed = nodes_.take();  // polls from before had found none
+  EXPECT_EQ(listed, std::vector{first});
   coord::register_node(store_, second);
   EXPECT_EQ(nodes_.take(), std::vector{second}) << "and those that did not change are not told again";
 }

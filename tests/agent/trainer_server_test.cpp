@@ -266,10 +266,10 @@ TEST_F(TrainerServerTest, MakesARemovedSocketAgainAndKeepsConnections) {
 }
 
 TEST_F(TrainerServerTest, OnlyTheSameEngineMayContinueItsIncarnation) {
-  auto unauthenticated_peer = connect();
+  auto unknown = connect();
   json again = hello(9);
   again["incarnation"] = 2;
-  EXPECT_EQ(ask(unauthenticated_peer, again).at("status"), CKPT_ERR_SUPERSEDED);
+  EXPECT_EQ(ask(unknown, again).at("status"), CKPT_ERR_SUPERSEDED);
   auto socket = connect();
   ask(socket, hello(7));
   auto back = connect();

@@ -98,10 +98,10 @@ TEST_F(CommandsTest, StatusShowsEveryAgentAndWhatItHolds) {
   start("a");
   start("b");
   TrainerProcess trainer(cluster_, "a", 0);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_create), CKPT_OK);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_restore), CKPT_OK);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_snapshot, 0), CKPT_OK);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_wait_commit, 0), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_create), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_restore), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_snapshot, 0), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_wait_commit, 0), CKPT_OK);
   const Result result = status(scope("test"));
   EXPECT_TRUE(result.good);
   ASSERT_EQ(result.json.at("agents").size(), 2u);
@@ -199,7 +199,7 @@ TEST_F(CommandsTest, GcDoesNotMistakeAReaderOfTheArenaForAnAgent) {
 TEST_F(CommandsTest, GcKeepsAJobWithALivingTrainer) {
   start("a");
   TrainerProcess trainer(cluster_, "a", 0);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_create), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_create), CKPT_OK);
   agents_.clear();
   const Result result = gc(scope("test"), {});
   EXPECT_FALSE(result.good);
@@ -211,7 +211,7 @@ TEST_F(CommandsTest, GcKeepsAJobThatRunsOnOtherNodes) {
   Scope elsewhere = scope("test");
   elsewhere.arena_dir += "-of-another-machine";
   std::filesystem::create_directories(elsewhere.arena_dir);
-  // The only agent becomes root in a moment, and renews its record from then on.
+  // The only agent becomes leader in a moment, and renews its record from then on.
   ASSERT_TRUE(agent::testing::eventually([&] { return cluster_.status("a").at("is_leader") == true; }));
   const Result result = gc(elsewhere, {});
   EXPECT_FALSE(result.good);
@@ -297,11 +297,11 @@ TEST_F(CommandsTest, DoctorFindsStaleArenasAndDirectoriesThatAreNotInMemory) {
 TEST_F(CommandsTest, StatusAndDoctorReportMissingCopies) {
   start("a");
   TrainerProcess trainer(cluster_, "a", 0);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_create), CKPT_OK);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_restore), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_create), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_restore), CKPT_OK);
   EXPECT_THAT(doctor(scope()).text, Not(HasSubstr("copies")));
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_snapshot, 0), CKPT_OK);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_wait_commit, 0), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_snapshot, 0), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_wait_commit, 0), CKPT_OK);
   EXPECT_THAT(status(scope()).text, HasSubstr("1 of 2 copies"));
   EXPECT_THAT(doctor(scope()).text, HasSubstr("1 of 2 copies"));
 }

@@ -32,9 +32,9 @@ std::vector<std::string> reported_by(const std::vector<json>& verdicts) {
 TEST(Verdicts, ChoosesTheWorstVerdictOfAJobInAnyOrder) {
   const json good = verdict_of("j", "protected", "n1"), bad = verdict_of("j", "not protected", "n2"),
              fair = verdict_of("j", "degraded", "n3");
-  for (const auto& notified :
+  for (const auto& verdicts :
        {std::vector{good, bad, fair}, std::vector{bad, fair, good}, std::vector{fair, good, bad}})
-    EXPECT_THAT(reported_by(worst_of_each_job(notified)), ElementsAre("n2"));
+    EXPECT_THAT(reported_by(worst_of_each_job(verdicts)), ElementsAre("n2"));
 }
 
 TEST(Verdicts, PrefersTheLeadersAmongEqualVerdicts) {
@@ -44,9 +44,9 @@ TEST(Verdicts, PrefersTheLeadersAmongEqualVerdicts) {
 }
 
 TEST(Verdicts, ListsOneVerdictPerJobWorstFirst) {
-  const auto notified = worst_of_each_job(
+  const auto worst = worst_of_each_job(
       {verdict_of("a", "protected", "n1"), verdict_of("b", "not protected", "n2"), verdict_of("c", "degraded", "n3")});
-  EXPECT_THAT(reported_by(notified), ElementsAre("n2", "n3", "n1"));
+  EXPECT_THAT(reported_by(worst), ElementsAre("n2", "n3", "n1"));
 }
 
 TEST(Verdicts, ExitStatusIsThatOfTheWorstJob) {

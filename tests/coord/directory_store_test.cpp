@@ -118,7 +118,7 @@ TEST_F(DirectoryStoreTest, NamesADamagedRecordAndNeverReturnsIt) {
   EXPECT_THROW(store_.put_if("incarnation", "other", 1), Failure);
 }
 
-// A file of any name that an unauthenticated peer or a mishap left must not hold up who reads the records.
+// A file that another program or a mishap left under any name must not block readers of the records.
 TEST_F(DirectoryStoreTest, DoesNotBlockOnAPipeInPlaceOfARecord) {
   ASSERT_EQ(::mkfifo(file("incarnation").c_str(), 0600), 0);
   EXPECT_THAT(failure_of("incarnation"), HasSubstr("is not a regular file"));

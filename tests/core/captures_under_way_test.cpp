@@ -28,10 +28,10 @@ TEST(CapturesUnderWay, AreAwaitedUnlessARankSkippedTheIteration) {
       LoneLeader leader(ranks, placement::Protection::of_copies(ranks));
       leader.say(at(leader, 0, first));
       leader.say(at(leader, 1, second));
-      const Directive notified = leader.newest_to<Directive>(1);
+      const Directive directive = leader.newest_to<Directive>(1);
       const bool is_there = first == Stage::captured || second == Stage::captured;
       const bool is_skipped = first == Stage::skipped || second == Stage::skipped;
-      EXPECT_EQ(notified.abandoned.size(), is_there && is_skipped ? 1u : 0u)
+      EXPECT_EQ(directive.abandoned.size(), is_there && is_skipped ? 1u : 0u)
           << static_cast<int>(first) << " " << static_cast<int>(second);
     }
   }

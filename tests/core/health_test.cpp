@@ -228,19 +228,19 @@ TEST(Health, PausedNodeDoesNotTrustOldNews) {
   for (const TimeMs pause_ms : {6000, 60'000}) {
     LoneNode node{Config{}};
     node.follow(lone_leader, 5);
-    Directive notified;
-    notified.leader = lone_leader;
-    notified.epoch = 5;
-    notified.incarnation = 1;
-    notified.decision.verdict = Verdict::fresh;
-    notified.health.standing = Standing::is_protected;
-    notified.health.cause = Cause::none;
+    Directive directive;
+    directive.leader = lone_leader;
+    directive.epoch = 5;
+    directive.incarnation = 1;
+    directive.decision.verdict = Verdict::fresh;
+    directive.health.standing = Standing::is_protected;
+    directive.health.cause = Cause::none;
     const auto receive = [&](std::uint64_t answered, std::int64_t committed) {
-      ++notified.sequence;
-      notified.acknowledged_agent = 1;
-      notified.acknowledged_report = answered;
-      notified.committed = CheckpointId(1, committed);
-      node.receive(lone_leader, notified);
+      ++directive.sequence;
+      directive.acknowledged_agent = 1;
+      directive.acknowledged_report = answered;
+      directive.committed = CheckpointId(1, committed);
+      node.receive(lone_leader, directive);
     };
     node.handle(Tick{});
     const auto newest_said = [&] { return node.newest_to<Report>(lone_leader).sequence; };

@@ -141,7 +141,7 @@ class ReturnedNodes : public ::testing::Test {
     return effects;
   }
   // What the node is told, if anything.
-  std::optional<Directive> notified(NodeId node) {
+  std::optional<Directive> directive_to(NodeId node) {
     for (const Effect& effect : reconcile()) {
       const auto* send = std::get_if<Send>(&effect);
       if (send != nullptr && send->to == node) return std::get<Directive>(send->message);
@@ -171,7 +171,7 @@ TEST_F(ReturnedNodes, AreNoSourceOfPiecesThatDifferFromAMembers) {
   receive(0, {0, 1}, other);
   receive(1, {0, 1});
   receive(2, {1});
-  const auto directive = notified(2);
+  const auto directive = directive_to(2);
   ASSERT_TRUE(directive);
   EXPECT_EQ(ordered(*directive), pieces_of(0));
   for (const FetchOrder& order : directive->fetches) EXPECT_EQ(order.sources, std::vector<NodeId>{1});
@@ -184,7 +184,7 @@ TEST_F(ReturnedNodes, AreNoSourceWhileTheyDiffer) {
   receive(1, {});
   receive(2, {});
   receive(3, {0, 1});
-  const auto directive = notified(2);
+  const auto directive = directive_to(2);
   ASSERT_TRUE(directive);
   EXPECT_EQ(ordered(*directive), pieces_of(1));
   EXPECT_TRUE(directive->alarm.find("silent data corruption") != std::string::npos) << directive->alarm;
@@ -196,7 +196,7 @@ TEST_F(ReturnedNodes, AreTrustedLessThanMembersWhenTheyAreReplacements) {
   receive(0, {0, 1}, other);
   receive(1, {0, 1});
   receive(2, {1});
-  const auto directive = notified(2);
+  const auto directive = directive_to(2);
   ASSERT_TRUE(directive);
   EXPECT_EQ(ordered(*directive), pieces_of(0));
 }

@@ -62,9 +62,9 @@ struct PausedJob : Cluster {
       EXPECT_EQ(answer.decision.checkpoint, CheckpointId(1, 7)) << rank;
       EXPECT_FALSE(answer.decision.behind);
     }
-    for (const MemberChanged& notified : changes) {
-      const bool was_silent = notified.node == killed || notified.node == stopped;
-      EXPECT_TRUE(notified.change != Change::lost || was_silent) << notified.node;
+    for (const MemberChanged& changed : changes) {
+      const bool was_silent = changed.node == killed || changed.node == stopped;
+      EXPECT_TRUE(changed.change != Change::lost || was_silent) << changed.node;
     }
   }
 

@@ -97,17 +97,17 @@ TEST_F(AssignmentsInTheStore, AreReadByTheNextLeaderWhichContinues) {
 TEST_F(AssignmentsInTheStore, LeaderSendsNoDirectivesBeforeReadingThem) {
   cluster.reading_assignments = false;
   cluster.change_leader();
-  int notified = 0;
-  cluster.on_directive = [&](const Directive&) { ++notified; };
+  int directives = 0;
+  cluster.on_directive = [&](const Directive&) { ++directives; };
   const NodeId leader = *cluster.current_leader();
   cluster.advance(1000);
   cluster.snapshot_all(8);
-  EXPECT_EQ(notified, 0);
+  EXPECT_EQ(directives, 0);
   EXPECT_EQ(cluster.commits.at(0), CheckpointId(1, 7));
   cluster.reading_assignments = true;
   cluster.advance(20'000);  // far longer than a lease: nobody else runs for leader meanwhile
   EXPECT_EQ(cluster.current_leader(), leader);
-  EXPECT_GT(notified, 0);
+  EXPECT_GT(directives, 0);
   EXPECT_EQ(cluster.commits.at(0), CheckpointId(1, 8));
 }
 

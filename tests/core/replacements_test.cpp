@@ -106,8 +106,8 @@ class Replacements : public ::testing::Test {
                        [&](const PieceInfo& piece) { return piece.shard == shard; });
   }
   bool was_notified(Change change, NodeId node, NodeId by = no_node) {
-    return std::any_of(cluster_.changes.begin(), cluster_.changes.end(), [&](const MemberChanged& notified) {
-      return notified.change == change && notified.node == node && notified.by == by;
+    return std::any_of(cluster_.changes.begin(), cluster_.changes.end(), [&](const MemberChanged& changed) {
+      return changed.change == change && changed.node == node && changed.by == by;
     });
   }
   void cut_off(NodeId lost) {
@@ -186,7 +186,7 @@ TEST_F(Replacements, AreNotRequestedByALeaderThatWasElectedLate) {
   cluster_.advance(20'000);
   cluster_.changes.clear();
   cluster_.release_swaps();
-  for (const MemberChanged& notified : cluster_.changes) EXPECT_NE(notified.change, Change::lost) << notified.node;
+  for (const MemberChanged& changed : cluster_.changes) EXPECT_NE(changed.change, Change::lost) << changed.node;
 }
 
 TEST_F(Replacements, LetTheLostNodesRankRestoreFromItsOwnMemory) {
@@ -356,7 +356,7 @@ TEST_F(Replacements, AreNotRequestedByALeaderThatWasStopped) {
   cluster_.changes.clear();
   cluster_.resume(old);
   cluster_.advance(3'000);
-  for (const MemberChanged& notified : cluster_.changes) EXPECT_NE(notified.change, Change::lost) << notified.node;
+  for (const MemberChanged& changed : cluster_.changes) EXPECT_NE(changed.change, Change::lost) << changed.node;
 }
 
 // It draws its conclusions a second apart then; that is no pause in which it did not listen.
@@ -399,17 +399,17 @@ TEST_F(Replacements, KeepTheIncarnationsPlacement) {
     cluster_.boot(node);
   }
   start(2);
-  const auto notified = [&] {
+  const auto domain_notices = [&] {
     return std::count_if(cluster_.notices.begin(), cluster_.notices.end(),
                          [](const auto& notice) { return notice.find("failure domains") != std::string::npos; });
   };
-  ASSERT_EQ(notified(), 1);
+  ASSERT_EQ(domain_notices(), 1);
   cluster_.lose(2);
   cluster_.advance(6000);
   cluster_.lose(cluster_.incarnation_record().replacements.at(0).by.node);
   cluster_.advance(6000);
   EXPECT_EQ(cluster_.incarnation_record().replacements.size(), 1u);
-  EXPECT_EQ(notified(), 1);
+  EXPECT_EQ(domain_notices(), 1);
 }
 
 TEST_F(Replacements, KeepTheParityOfTheLostNode) {

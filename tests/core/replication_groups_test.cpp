@@ -195,9 +195,9 @@ TEST_F(ReplicationUpdate, EachRankLearnsItsGroupOncePerIncarnation) {
     ASSERT_TRUE(cluster_.ready.contains(rank));
     EXPECT_FALSE(cluster_.was_ready_before_replication);
     ASSERT_THAT(cluster_.replications[rank], SizeIs(1));
-    const NotifyReplicationGroup& notified = cluster_.replications[rank].front();
-    EXPECT_EQ(notified.incarnation, cluster_.ready.at(rank).incarnation);
-    EXPECT_THAT(ranks_of(notified.replication), ElementsAre(rank / 2 * 2, rank / 2 * 2 + 1));
+    const NotifyReplicationGroup& update = cluster_.replications[rank].front();
+    EXPECT_EQ(update.incarnation, cluster_.ready.at(rank).incarnation);
+    EXPECT_THAT(ranks_of(update.replication), ElementsAre(rank / 2 * 2, rank / 2 * 2 + 1));
   }
 }
 

@@ -145,9 +145,9 @@ TEST(AnIncarnationThatRanksServe, IsFollowedByANewOneIfTheRecordIsOlder) {
   EXPECT_NE(notices[0].text.find("lost the record of incarnation 4"), std::string::npos) << notices[0].text;
   EXPECT_EQ(leader.incarnation_record().world_size, ranks);
   leader.say(leader.report_of(1));
-  const Directive notified = leader.newest_to<Directive>(1);
-  ASSERT_EQ(notified.refused.size(), 1u);
-  EXPECT_TRUE(notified.refused[0].superseded);
+  const Directive directive = leader.newest_to<Directive>(1);
+  ASSERT_EQ(directive.refused.size(), 1u);
+  EXPECT_TRUE(directive.refused[0].superseded);
 }
 
 // Of the ranks alone it is known then how many there are.
@@ -211,7 +211,7 @@ TEST(AnIncarnationThatANodeWasTold, IsFollowedByANewOneOnlyOnceThereIsARank) {
 // removed the assignments of the incarnation before. Those who know of it may not be there for as long as a leader
 // waits for assignments.
 TEST(AnIncarnationThatANodeWasTold, IsNotDecidedTwice) {
-  for (const auto& [notified, are_removed] :
+  for (const auto& [known, are_removed] :
        {std::pair{0u, false}, {1u, false}, {2u, false}, {3u, false}, {2u, true}, {3u, true}}) {
     LoneNode node{Config{}};
     const auto assignments = some_assignments();
@@ -224,9 +224,9 @@ TEST(AnIncarnationThatANodeWasTold, IsNotDecidedTwice) {
     report.arena_id = 101;
     report.agent_id = report.sequence = 1;
     report.epoch = node.status().epoch;
-    report.newest_known_incarnation = notified;
+    report.newest_known_incarnation = known;
     node.receive(1, report);
-    EXPECT_EQ(node.incarnation_record().incarnation, notified < 2 ? 2 : notified + 1) << notified << are_removed;
+    EXPECT_EQ(node.incarnation_record().incarnation, known < 2 ? 2 : known + 1) << known << are_removed;
   }
 }
 
@@ -295,19 +295,19 @@ TEST(ACommit, IsRecordedAgainOnceALeaderHearsOfIt) {
 TEST(ACommit, IsReportedByNodesThatReadItAfterTheStoreLostIt) {
   LoneNode node{Config{}};
   node.follow(lone_leader, 5);
-  const auto notified = [&] {
+  const auto highest_commit = [&] {
     node.now += 1000;
     node.handle(Tick{});
     return node.newest_to<Report>(lone_leader).highest_commit;
   };
   IncarnationRecord incarnation_record = incarnation_of(3, 5, Verdict::fresh);
   node.handle(IncarnationRecordRead{1, incarnation_record});
-  EXPECT_EQ(notified(), CheckpointId());
+  EXPECT_EQ(highest_commit(), CheckpointId());
   incarnation_record.first_commit = CheckpointId(3, 4);
   node.handle(IncarnationRecordRead{2, incarnation_record});
-  EXPECT_EQ(notified(), CheckpointId(3, 4));
+  EXPECT_EQ(highest_commit(), CheckpointId(3, 4));
   node.handle(IncarnationRecordRead{});
-  EXPECT_EQ(notified(), CheckpointId(3, 4)) << "the record is lost";
+  EXPECT_EQ(highest_commit(), CheckpointId(3, 4)) << "the record is lost";
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ class GpuBubbleTest : public HeldCudaEngineTest {
     EXPECT_EQ(engine_->bubble_end(on).status, CKPT_OK);
   }
   // The kinds of all events but copies, once there are as many.
-  std::vector<CommKind> notified(std::size_t count) {
+  std::vector<CommKind> marks(std::size_t count) {
     eventually([&] {
       const bool is_whole = reader_->read(events_);
       std::erase_if(events_, [](const arena::CommEvent& event) { return event.kind == CommKind::copy; });
@@ -96,10 +96,10 @@ TEST_F(GpuBubbleTest, BubbleLastsWhileTheStreamWaitsNotTheHost) {
   hold(true);
   wait_in_bubble(stream());
   ASSERT_EQ(before_update(*engine_).status, CKPT_OK);
-  ASSERT_EQ(notified(2), (std::vector{CommKind::iteration, CommKind::bubble_begin}));
+  ASSERT_EQ(marks(2), (std::vector{CommKind::iteration, CommKind::bubble_begin}));
   const auto let_go_at = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now().time_since_epoch()).count();
   hold(false);
-  ASSERT_EQ(notified(4),
+  ASSERT_EQ(marks(4),
             (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::bubble_end, CommKind::update}));
   // The anchor of a machine that is busy may be far off.
   EXPECT_GT(events_[2].at_us, let_go_at - 10'000'000);
@@ -113,7 +113,7 @@ TEST_F(GpuBubbleTest, OnlyTheComputeStreamHasBubbles) {
   wait_in_bubble(other);
   wait_in_bubble(stream());
   EXPECT_EQ(engine_->bubble_end(stream()).status, CKPT_ERR_INVALID);
-  EXPECT_EQ(notified(3), (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::bubble_end}));
+  EXPECT_EQ(marks(3), (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::bubble_end}));
 }
 
 TEST_F(GpuBubbleTest, HostWaitIsNoGpuBubble) {
@@ -122,7 +122,7 @@ TEST_F(GpuBubbleTest, HostWaitIsNoGpuBubble) {
   EXPECT_EQ(engine_->bubble_end({}).status, CKPT_OK);
   EXPECT_EQ(engine_->bubble_end({}).status, CKPT_OK);
   wait_in_bubble(stream());
-  EXPECT_EQ(notified(3), (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::bubble_end}));
+  EXPECT_EQ(marks(3), (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::bubble_end}));
 }
 
 TEST_F(GpuBubbleTest, NestedBubblesCountOnceAndSnapshotEndsAnOpenOne) {
@@ -133,8 +133,8 @@ TEST_F(GpuBubbleTest, NestedBubblesCountOnceAndSnapshotEndsAnOpenOne) {
   finish(0);
   take(1);
   EXPECT_EQ(engine_->bubble_end(stream()).status, CKPT_ERR_INVALID);
-  EXPECT_EQ(notified(5), (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::update,
-                                      CommKind::bubble_end, CommKind::iteration}));
+  EXPECT_EQ(marks(5), (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::update, CommKind::bubble_end,
+                                   CommKind::iteration}));
 }
 
 TEST_F(GpuBubbleTest, HasNoBubblesIfTheGpuCannotWriteWords) {
@@ -145,7 +145,7 @@ TEST_F(GpuBubbleTest, HasNoBubblesIfTheGpuCannotWriteWords) {
   reader_.emplace(agent_->control().comm());
   take(0);
   wait_in_bubble(stream());
-  EXPECT_EQ(notified(1), std::vector{CommKind::iteration});
+  EXPECT_EQ(marks(1), std::vector{CommKind::iteration});
 }
 
 TEST_F(GpuBubbleTest, CaptureWaitsForTheGpusBubbleAndCompletesInIt) {

@@ -39,7 +39,7 @@ class GpuCommTest : public CudaEngineTest {
     return eventually([this] { return !reader_->is_busy(); });
   }
   // The events' kinds, once there are as many.
-  std::vector<CommKind> notified(std::size_t count) {
+  std::vector<CommKind> marks(std::size_t count) {
     eventually([&] { return reader_->read(events_) && events_.size() >= count; });
     std::vector<CommKind> kinds;
     for (const arena::CommEvent& event : events_) kinds.push_back(event.kind);
@@ -62,10 +62,10 @@ TEST_F(HeldGpuCommTest, GateFollowsTheGpuNotTheHost) {
   EXPECT_FALSE(reader_->is_busy());
   buttons().let(CKPT_DOUBLE_TO_DEVICE, 1);
   EXPECT_TRUE(becomes_busy());
-  EXPECT_EQ(notified(1), std::vector{CommKind::begin});
+  EXPECT_EQ(marks(1), std::vector{CommKind::begin});
   hold(false);
   EXPECT_TRUE(becomes_idle());
-  EXPECT_EQ(notified(2), (std::vector{CommKind::begin, CommKind::end}));
+  EXPECT_EQ(marks(2), (std::vector{CommKind::begin, CommKind::end}));
   EXPECT_EQ(events_[0].channel, 2);
   EXPECT_EQ(events_[1].channel, 2);
   EXPECT_GT(events_[1].at_us, events_[0].at_us);
@@ -77,9 +77,9 @@ TEST_F(HeldGpuCommTest, IterationEndsWhenTheGpuReachesItsEnd) {
   communicate(stream());
   EXPECT_EQ(engine_->comm_end(0, stream()).status, CKPT_OK);
   ASSERT_EQ(snapshot(*engine_, 0).status, CKPT_OK);
-  EXPECT_EQ(notified(1), std::vector{CommKind::begin});
+  EXPECT_EQ(marks(1), std::vector{CommKind::begin});
   hold(false);
-  EXPECT_EQ(notified(3), (std::vector{CommKind::begin, CommKind::end, CommKind::iteration}));
+  EXPECT_EQ(marks(3), (std::vector{CommKind::begin, CommKind::end, CommKind::iteration}));
 }
 
 TEST_F(HeldGpuCommTest, ToleratesStreamsThatOvertakeEachOther) {
@@ -122,7 +122,7 @@ TEST_F(HeldGpuCommTest, IgnoresCommunicationsBeyondItsPlaces) {
   hold(false);
   ASSERT_CUDA(cuStreamSynchronize(stream()));
   EXPECT_FALSE(reader_->is_busy());
-  EXPECT_EQ(notified(2 * arena::comm_gpu_max).size(), 2 * arena::comm_gpu_max);
+  EXPECT_EQ(marks(2 * arena::comm_gpu_max).size(), 2 * arena::comm_gpu_max);
   EXPECT_EQ(engine_->comm_end(1, stream()).status, CKPT_ERR_INVALID);
 }
 
@@ -134,7 +134,7 @@ TEST_F(GpuCommTest, IgnoresCommunicationsCapturedInAGraph) {
   ASSERT_CUDA(cuStreamEndCapture(stream(), &graph));
   engine_->comm_begin(0, stream());
   EXPECT_EQ(engine_->comm_end(0, stream()).status, CKPT_OK);
-  EXPECT_EQ(notified(2), (std::vector{CommKind::begin, CommKind::end}));
+  EXPECT_EQ(marks(2), (std::vector{CommKind::begin, CommKind::end}));
   EXPECT_EQ(reader_->begun_total(), 1u);
 }
 

@@ -310,21 +310,21 @@ TEST_F(GpuReplicationTest, FitsChunksAndPromisesToIdleSpans) {
   const auto span_s = std::make_shared<std::atomic<double>>(1e3);
   settings_.training = [span_s] { return idle_for(span_s->load()); };
   meet(2);
-  const auto notified = [&] { return ranks_[0]->receive_buffer().page().own_state()->state; };
+  const auto own_state = [&] { return ranks_[0]->receive_buffer().page().own_state()->state; };
   std::int64_t iteration = 0;
   while (++iteration <= 10) {  // what steps take becomes known
     capture_all(iteration);
     ASSERT_TRUE(eventually([&] { return all_have_all_of(iteration); }));
     take_all(iteration);
   }
-  EXPECT_GT(notified().chunk_bytes, piece_bytes);
+  EXPECT_GT(own_state().chunk_bytes, piece_bytes);
   *span_s = 1e-9;
   const auto groups = nccl_buttons().groups();
   capture_all(iteration);
   ASSERT_TRUE(eventually([&] { return nccl_buttons().groups() == groups + 2; })) << "one step of each member";
   ASSERT_TRUE(eventually([&] { return ranks_[0]->replication().is_held() && ranks_[1]->replication().is_held(); }));
-  EXPECT_EQ(notified().chunk_bytes, grain_bytes);
-  EXPECT_EQ(notified().promised, 1u);
+  EXPECT_EQ(own_state().chunk_bytes, grain_bytes);
+  EXPECT_EQ(own_state().promised, 1u);
   *span_s = 1e3;
   EXPECT_TRUE(eventually([&] { return all_have_all_of(iteration); }));
 }

@@ -74,12 +74,12 @@ INSTANTIATE_TEST_SUITE_P(, ArrivingPieceOverEachTransport, ::testing::Values("tc
 TEST_P(ArrivingPieceOverEachTransport, SendsChunksExactlyWhenTheyAreReady) {
   ready_bytes_ = 2 * chunk + 1;
   const auto sink = one_.fetch(2, name, urgent);
-  ASSERT_EQ(sink->receive_buffers.wait_for(2).size(), 2u);
+  ASSERT_EQ(sink->arrivals.wait_for(2).size(), 2u);
   // The source has looked at all requests again when it has served another one.
   ASSERT_EQ(one_.fetch(2, name, FetchPart{.size_bytes = chunk, .urgent = true})->end(), FetchEnd::complete);
-  EXPECT_EQ(sink->receive_buffers.count(), 2u) << "a part of the third chunk is ready, not all of it";
+  EXPECT_EQ(sink->arrivals.count(), 2u) << "a part of the third chunk is ready, not all of it";
   ready_bytes_ = 3 * chunk;
-  EXPECT_EQ(sink->receive_buffers.wait_for(3).size(), 3u);
+  EXPECT_EQ(sink->arrivals.wait_for(3).size(), 3u);
   EXPECT_EQ(sink->ends.count(), 0u);
   ready_bytes_ = piece_bytes;
   EXPECT_EQ(sink->end(), FetchEnd::complete);
@@ -99,7 +99,7 @@ TEST_P(ArrivingPieceOverEachTransport, AskerLearnsThatThePieceWillNotComplete) {
   for (const FetchPart& part : {urgent, FetchPart{.size_bytes = piece_bytes - 1, .urgent = true}}) {
     ready_bytes_ = 2 * chunk;
     const auto sink = one_.fetch(2, name, part);
-    ASSERT_FALSE(sink->receive_buffers.wait_for(1).empty());
+    ASSERT_FALSE(sink->arrivals.wait_for(1).empty());
     ready_bytes_ = given_up;
     EXPECT_EQ(sink->end(), FetchEnd::not_there);
   }
@@ -108,7 +108,7 @@ TEST_P(ArrivingPieceOverEachTransport, AskerLearnsThatThePieceWillNotComplete) {
 TEST_P(ArrivingPieceOverEachTransport, RestoreContinuesIfItsSourceGetsTheRestElsewhere) {
   ready_bytes_ = chunk;
   const auto sink = one_.fetch(2, name, urgent);
-  ASSERT_EQ(sink->receive_buffers.wait_for(1).size(), 1u);
+  ASSERT_EQ(sink->arrivals.wait_for(1).size(), 1u);
   const int asked = asked_;
   ready_bytes_ = given_up;
   EXPECT_TRUE(eventually([&] { return asked_ > asked; })) << "the source looks for the piece again";
@@ -121,7 +121,7 @@ TEST_P(ArrivingPieceOverEachTransport, RestoreContinuesIfItsSourceGetsTheRestEls
 TEST_P(ArrivingPieceOverEachTransport, RestoreDoesNotWaitForASourceWithoutProgress) {
   ready_bytes_ = chunk;
   const auto sink = one_.fetch(2, name, urgent);
-  ASSERT_EQ(sink->receive_buffers.wait_for(1).size(), 1u);
+  ASSERT_EQ(sink->arrivals.wait_for(1).size(), 1u);
   tries_in_vain_ = true;
   EXPECT_EQ(sink->end(), FetchEnd::not_there);
 }

@@ -116,11 +116,11 @@ TEST_F(ChunkPacerTest, SendsNothingUntilItIsAllowed) {
   pacer_.rule(
       [&](std::size_t left_bytes, std::size_t) { return std::min<std::size_t>(left_bytes, allowed.exchange(0)); });
   const auto sink = one_.fetch(2, name);
-  EXPECT_EQ(sink->receive_buffers.wait_for(1).size(), 1u);
+  EXPECT_EQ(sink->arrivals.wait_for(1).size(), 1u);
   const std::size_t refused = pacer_.refused;
   wait_until([&] { return pacer_.refused > refused + 20; });
-  EXPECT_EQ(sink->receive_buffers.count(), 1u);
-  EXPECT_EQ(sink->gpu_received_bytes, 2 * grain);
+  EXPECT_EQ(sink->arrivals.count(), 1u);
+  EXPECT_EQ(sink->received_bytes, 2 * grain);
   pacer_.rule([](std::size_t left_bytes, std::size_t) { return left_bytes; });
   expect_whole(*sink);
 }
@@ -130,7 +130,7 @@ TEST_F(ChunkPacerTest, UrgentFetchIgnoresThePacer) {
   const auto patient = one_.fetch(2, name);
   wait_until([&] { return pacer_.refused > 0; });
   expect_whole(*one_.fetch(2, name, FetchPart{.urgent = true}));
-  EXPECT_EQ(patient->receive_buffers.count(), 0u);
+  EXPECT_EQ(patient->arrivals.count(), 0u);
   pacer_.rule([](std::size_t left_bytes, std::size_t) { return left_bytes; });
   expect_whole(*patient);
 }
@@ -152,7 +152,7 @@ TEST_F(ChunkPacerTest, RefusedFetchEndsWithoutWaiting) {
   const auto sink = std::make_shared<FickleSink>();
   one_.transport->fetch(2, name, sink, 25000);
   EXPECT_EQ(sink->end(), FetchEnd::refused);
-  EXPECT_EQ(sink->gpu_received_bytes, grain);
+  EXPECT_EQ(sink->received_bytes, grain);
 }
 
 TEST_F(ChunkPacerTest, UrgentFetchPassesManyWaitingOnes) {
@@ -168,15 +168,15 @@ TEST_F(ChunkPacerTest, UrgentFetchPassesManyWaitingOnes) {
 // Says how much of what arrived it has not dealt with.
 class BusySink : public MemorySink {
  public:
-  std::size_t backlog() const override { return receive_buffers_ - std::min<std::size_t>(done, receive_buffers_); }
+  std::size_t backlog() const override { return arrived_ - std::min<std::size_t>(done, arrived_); }
   void received(std::size_t offset_bytes, std::size_t size_bytes) override {
-    ++receive_buffers_;
+    ++arrived_;
     MemorySink::received(offset_bytes, size_bytes);
   }
   std::atomic<std::size_t> done{0};
 
  private:
-  std::atomic<std::size_t> receive_buffers_{0};
+  std::atomic<std::size_t> arrived_{0};
 };
 
 class ImpatientChunkPacerTest : public ChunkPacerTest {
@@ -199,11 +199,11 @@ TEST_F(HurriedChunkPacerTest, HangingAskerDelaysNoOther) {
   pacer_.rule([](std::size_t left_bytes, std::size_t under_way) { return under_way == 0 ? left_bytes : 0; });
   const auto hanging = std::make_shared<BusySink>();
   one_.transport->fetch(2, name, hanging, 25000);
-  EXPECT_EQ(hanging->receive_buffers.wait_for(4).size(), 4u);
+  EXPECT_EQ(hanging->arrivals.wait_for(4).size(), 4u);
   expect_whole(*one_.fetch(2, name));
   EXPECT_EQ(hanging->ends.count(), 0u);
   EXPECT_EQ(hanging->end(), FetchEnd::timed_out) << "in the end";
-  EXPECT_EQ(hanging->receive_buffers.count(), 4u) << "as many as there are buffers";
+  EXPECT_EQ(hanging->arrivals.count(), 4u) << "as many as there are buffers";
 }
 
 class SubBufferTest : public ChunkPacerTest {
@@ -217,12 +217,12 @@ TEST_F(SubBufferTest, SendsNoMoreThanTheReceiverHasRoomFor) {
   });
   const auto sink = std::make_shared<BusySink>();
   one_.transport->fetch(2, name, sink, 25000);
-  EXPECT_EQ(sink->receive_buffers.wait_for(2).size(), 2u);
+  EXPECT_EQ(sink->arrivals.wait_for(2).size(), 2u);
   EXPECT_EQ(pacer_.sizes.wait_for(2).size(), 2u) << "they are off the wire all the same";
   for (std::size_t done = 1; done <= 5; ++done) {
     sink->done = done;
     EXPECT_EQ(pacer_.sizes.wait_for(done + 2).size(), done + 2);
-    EXPECT_EQ(sink->receive_buffers.wait_for(done + 2).size(), done + 2);
+    EXPECT_EQ(sink->arrivals.wait_for(done + 2).size(), done + 2);
   }
   sink->done = SIZE_MAX / 2;
   expect_whole(*sink);

@@ -307,13 +307,13 @@ TEST(Listener, DialGivesUpAHostThatDoesNotAnswer) {
   ASSERT_EQ(::listen(mute.get(), 16), 0);
   ASSERT_EQ(::getsockname(mute.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.size_bytes), 0);
   Mailbox<FetchEnd> ends;
-  const auto notified = [&ends](const Listener::DialResult& on_dialed) {
+  const auto on_end = [&ends](const Listener::DialResult& on_dialed) {
     EXPECT_FALSE(on_dialed.session);
     ends.put(on_dialed.end);
   };
   for (const std::string& host : {to_text(address), std::string("127.0.0.1:1"), std::string("no address")}) {
     const std::size_t before = ends.count();
-    house.listener.dial(2, 200, host, notified);
+    house.listener.dial(2, 200, host, on_end);
     ends.wait_for(before + 1);
   }
   EXPECT_EQ(ends.wait_for(3),

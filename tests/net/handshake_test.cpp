@@ -73,11 +73,11 @@ TEST(Handshake, TellsEachRejectedPeerWhy) {
     EXPECT_EQ(both.asking.refusal(), both.answering.refusal());
     return both.answering.refusal();
   };
-  Identity unauthenticated_peer = member(9, 900);
-  unauthenticated_peer.token = "another token";
-  EXPECT_EQ(refusals(meeting(unauthenticated_peer)), Refusal::token);
-  unauthenticated_peer.token = "";
-  EXPECT_EQ(refusals(meeting(unauthenticated_peer)), Refusal::token);
+  Identity without_token = member(9, 900);
+  without_token.token = "another token";
+  EXPECT_EQ(refusals(meeting(without_token)), Refusal::token);
+  without_token.token = "";
+  EXPECT_EQ(refusals(meeting(without_token)), Refusal::token);
   Identity of_another_job = member(9, 900);
   of_another_job.job = "another job";
   EXPECT_EQ(refusals(meeting(of_another_job)), Refusal::job);

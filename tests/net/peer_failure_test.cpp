@@ -72,7 +72,7 @@ TEST_P(OverEachTransport, KilledSourceEndsOnlyItsOwnFetch) {
 
   const auto end = doomed->end();
   EXPECT_TRUE(end == FetchEnd::peer_failed || end == FetchEnd::timed_out) << static_cast<int>(end.value());
-  EXPECT_LT(doomed->gpu_received_bytes, big_bytes);
+  EXPECT_LT(doomed->received_bytes, big_bytes);
   EXPECT_EQ(node.failures.wait_for(1), std::vector<PeerId>{2});
   ASSERT_EQ(safe->end(), FetchEnd::complete);
   EXPECT_TRUE(safe->data == piece);
@@ -105,7 +105,7 @@ TEST_P(OverEachTransport, FrozenSourceTimesOutAndWritesNothingAfterwards) {
   auto sink = std::make_shared<ActingSink>([&frozen] { frozen.stop_now(); });
   node.transport->fetch(2, {"big", 1}, sink, 25000);
   ASSERT_EQ(sink->end(), FetchEnd::timed_out);
-  EXPECT_LT(sink->gpu_received_bytes, big_bytes);
+  EXPECT_LT(sink->received_bytes, big_bytes);
 
   // The memory belongs to somebody else now.
   const auto other = pattern(big_bytes, 99);
@@ -165,15 +165,15 @@ TEST(PeerFailure, FailsImmediatelyIfNoPeerIsThere) {
 
 // What node 1 sees when it turns to node 2 at an address where `options` runs.
 void expect_refused(const TransportOptions& options) {
-  Node unauthenticated_peer(options);
-  unauthenticated_peer.serves({"big", 1}, pattern(1000, 1), "");
+  Node other(options);
+  other.serves({"big", 1}, pattern(1000, 1), "");
   Node node(loopback_options(1, 100));
-  node.transport->set_peer(2, 200, unauthenticated_peer.transport->address());
+  node.transport->set_peer(2, 200, other.transport->address());
   node.transport->send(2, bytes_of("secret"));
   const auto sink = node.fetch(2, {"big", 1});
   EXPECT_EQ(sink->end(), FetchEnd::peer_failed);
   EXPECT_FALSE(sink->begun);
-  EXPECT_EQ(unauthenticated_peer.messages.count(), 0u);
+  EXPECT_EQ(other.messages.count(), 0u);
 }
 
 TEST(Identity, RefusesAnotherJob) {

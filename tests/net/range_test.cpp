@@ -31,7 +31,7 @@ class RangesOverEachTransport : public ::testing::TestWithParam<const char*> {
     ASSERT_EQ(sink.end(), FetchEnd::complete);
     EXPECT_TRUE(sink.begun);
     EXPECT_TRUE(sink.data == bytes_in(part));
-    EXPECT_EQ(sink.gpu_received_bytes, sink.data.size());
+    EXPECT_EQ(sink.received_bytes, sink.data.size());
     EXPECT_EQ(text_of(sink.manifest), part.manifest ? manifest : "");
     EXPECT_TRUE(sink.in_order);
   }
@@ -130,7 +130,7 @@ TEST(Ranges, AreRefusableByTheSink) {
   const auto sink = std::make_shared<MemorySink>(2 * chunk - 1);
   pair.one.transport->fetch(2, name, {chunk, 2 * chunk, false}, sink, 25000);
   EXPECT_EQ(sink->end(), FetchEnd::refused);
-  EXPECT_EQ(sink->gpu_received_bytes, 0u);
+  EXPECT_EQ(sink->received_bytes, 0u);
 }
 
 // Else the manifest of a piece that is fetched range by range travels as often as there are ranges.

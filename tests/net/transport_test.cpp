@@ -42,7 +42,7 @@ TEST_P(OverEachTransport, DeliversAPieceBitForBit) {
   ASSERT_EQ(sink->end(), FetchEnd::complete);
   EXPECT_EQ(text_of(sink->manifest), "the manifest");
   EXPECT_TRUE(sink->data == piece);
-  EXPECT_EQ(sink->gpu_received_bytes, piece.size());
+  EXPECT_EQ(sink->received_bytes, piece.size());
   EXPECT_TRUE(sink->in_order);
 }
 
@@ -57,7 +57,7 @@ TEST_P(OverEachTransport, DeliversPiecesOfOddSizes) {
     ASSERT_EQ(sink->end(), FetchEnd::complete) << size;
     EXPECT_TRUE(sink->data == piece) << size;
     EXPECT_EQ(sink->manifest.size(), size % 20000);
-    EXPECT_EQ(sink->gpu_received_bytes, size);
+    EXPECT_EQ(sink->received_bytes, size);
     EXPECT_TRUE(sink->in_order);
   }
 }
@@ -106,7 +106,7 @@ TEST(Transport, RefusingSinkReceivesNothing) {
   pair.one.transport->fetch(2, {"layers", 9}, sink, 25000);
   EXPECT_EQ(sink->end(), FetchEnd::refused);
   EXPECT_TRUE(sink->begun);
-  EXPECT_EQ(sink->gpu_received_bytes, 0u);
+  EXPECT_EQ(sink->received_bytes, 0u);
 }
 
 TEST(Transport, RefusesATooLongShardName) {
@@ -152,7 +152,7 @@ TEST(Transport, DestructionEndsEveryFetch) {
     Node one(loopback_options(1, 100));
     one.knows(two);
     for (int i = 0; i < 8; ++i) sinks.push_back(one.fetch(2, {"layers", 9}));
-    sinks[0]->receive_buffers.wait_for(1);
+    sinks[0]->arrivals.wait_for(1);
   }
   for (const auto& sink : sinks) {
     EXPECT_EQ(sink->ends.count(), 1u);

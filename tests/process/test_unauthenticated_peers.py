@@ -131,12 +131,12 @@ def connect(address: tuple[str, int], source: int) -> socket.socket:
 
 def visit(address: tuple[str, int], source: int, *words: bytes) -> bytes:
     """Says the words, and returns what is answered."""
-    with connect(address, source) as unauthenticated_peer:
+    with connect(address, source) as connection:
         heard = b""
         try:
             for word in words:
-                unauthenticated_peer.sendall(word)
-            while part := unauthenticated_peer.recv(4096):
+                connection.sendall(word)
+            while part := connection.recv(4096):
                 heard += part
         except ConnectionResetError:
             pass
@@ -221,8 +221,8 @@ def test_unauthenticated_peers_neither_end_an_agent_nor_keep_it_busy(cluster, tr
 
     def say(words: bytes, times: int = 1, source: str = "127.0.0.1") -> None:
         for address in addresses * times:
-            with suppress(OSError), socket.create_connection(address, DEADLINE_S, (source, 0)) as unauthenticated_peer:
-                unauthenticated_peer.sendall(words)
+            with suppress(OSError), socket.create_connection(address, DEADLINE_S, (source, 0)) as connection:
+                connection.sendall(words)
 
     def say_all():
         say(b"A" * 4096, 8)
@@ -262,8 +262,8 @@ def test_messages_to_ucx_may_end_an_agent_but_lose_nothing(cluster):
         assert others
         for port in sorted(others) * 10:
             try:
-                with socket.create_connection((host, port), DEADLINE_S) as unauthenticated_peer:
-                    unauthenticated_peer.sendall(aimed_at_ucx(dice))
+                with socket.create_connection((host, port), DEADLINE_S) as connection:
+                    connection.sendall(aimed_at_ucx(dice))
             except OSError:
                 break  # UCX aborts on some of it; trainers start the agent again
         pair.commit_at_last()
@@ -323,10 +323,10 @@ class Dialer:
         return hmac.digest(self.token, said, "sha256")
 
 
-def receive(unauthenticated_peer: socket.socket, size: int) -> bytes:
+def receive(connection: socket.socket, size: int) -> bytes:
     """So many bytes, or fewer where the other side hangs up."""
     heard = b""
-    while len(heard) < size and (part := unauthenticated_peer.recv(size - len(heard))):
+    while len(heard) < size and (part := connection.recv(size - len(heard))):
         heard += part
     return heard
 
@@ -352,11 +352,11 @@ def test_recorded_handshake_cannot_be_replayed(cluster, tmp_path):
 
     def replay():
         for source in range(2, 52):
-            with connect(address, source) as unauthenticated_peer:
-                unauthenticated_peer.sendall(dialer.opening)
-                assert len(receive(unauthenticated_peer, 16 + 32)) == 16 + 32
-                unauthenticated_peer.sendall(proof)
-                assert receive(unauthenticated_peer, WELCOME_BYTES) == REFUSED_FOR_TOKEN
+            with connect(address, source) as connection:
+                connection.sendall(dialer.opening)
+                assert len(receive(connection, 16 + 32)) == 16 + 32
+                connection.sendall(proof)
+                assert receive(connection, WELCOME_BYTES) == REFUSED_FOR_TOKEN
 
     pair.commit_while(replay)
     eventually(lambda: status(cluster, "n0")["unauthenticated_peers"]["count"] >= before + 50)
@@ -373,9 +373,9 @@ def test_large_first_message_uses_no_memory_of_the_agent(cluster):
     much = bytes(8 << 20)
 
     def say_too_much(source: int, begin: bytes) -> None:
-        with connect(address, source) as unauthenticated_peer, suppress(ConnectionResetError, BrokenPipeError):
-            unauthenticated_peer.sendall(begin + much)
-            while unauthenticated_peer.recv(4096):
+        with connect(address, source) as connection, suppress(ConnectionResetError, BrokenPipeError):
+            connection.sendall(begin + much)
+            while connection.recv(4096):
                 pass
 
     def all_ways():

@@ -156,8 +156,8 @@ TEST(Seeds, RestartedLeaderIsNotDeclaredLost) {
   EXPECT_EQ(hard_violation_of(5155), "");
 }
 
-// The store set the leader's record back, and the nodes elected another root. The store then reached the former
-// leader's revision a second time, so that leader could renew its lease. It soon heard of the newer root. It did
+// The store set the leader's record back, and the nodes elected another leader. The store then reached the former
+// leader's revision a second time, so that leader could renew its lease. It soon heard of the newer leader. It did
 // nothing until then.
 TEST(Seeds, FormerLeaderMayRenewItsLeaseUntilItHearsOfTheNext) {
   EXPECT_EQ(hard_violation_of(5615), "");
@@ -171,7 +171,7 @@ TEST(Seeds, TwoLeadersNeverShareAnEpoch) {
 }
 
 // The record of the leader was set back, and a request to be elected arrived that was sent while nobody could know of
-// the newer root.
+// the newer leader.
 TEST(Seeds, ToleratesALateButOnceCorrectRequest) { EXPECT_EQ(hard_violation_of(2174), ""); }
 
 // A leader was replaced while the store did not answer it. A report that was held up for two seconds seemed to follow
