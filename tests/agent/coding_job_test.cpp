@@ -313,7 +313,7 @@ TEST(CodingJob, MakesADroppedCheckpointAgainInItsSlot) {
   EXPECT_TRUE(group.is_made_again(name));
 }
 
-// What it read is given up with its end, not with its incarnation: a dropped piece's slot is needed.
+// It releases its sources when it ends, not when it is destroyed: the slot of a dropped piece is needed.
 TEST(CodingJob, UnpinsItsSourcesWhenItEnds) {
   ParityGroup group({2 * leaf, 2 * leaf, 2 * leaf}, 1);
   bool is_released = false;
