@@ -76,7 +76,7 @@ if [[ -n $pauses ]]; then
   results=build/test-results
   rm -rf "$results"
   "$venv_python" scripts/pause_tests.py --build build/release --results "$results" || true
-  exec "$venv_python" scripts/test_summary.py "$results"
+  exec "$venv_python" scripts/testing/summary.py "$results"
 fi
 
 # The sources that the mutants break, the tests that must notice, and the fuzzers' sources.
@@ -245,4 +245,4 @@ if [[ -n $all ]]; then
     echo "training systems: pip (log: build/setup-training-systems.log)" >"$results/systems-broken.txt"
   fi
 fi
-"$venv_python" scripts/test_summary.py "$results"
+"$venv_python" scripts/testing/summary.py "$results"

@@ -10,9 +10,11 @@ from typing import Any, Literal
 
 @dataclass(kw_only=True)
 class Options:
-    """Options of an Engine or Checkpointer. None leaves an option to the environment (CKPTENGINE_<OPTION>), then to the
-    file that `config` names, then to its default. Values are checked when the engine is created. Sizes are bytes, or
-    text as "64MiB"."""
+    """Options of an Engine or Checkpointer. Sizes are bytes, or text as "64MiB".
+
+    None leaves an option to the environment (CKPTENGINE_<OPTION>), then to the file that `config` names, then to its
+    default. Values are checked when the engine is created.
+    """
 
     job: str | os.PathLike[str] | None = None
     """Name of the training run. A restarted job finds its checkpoints by this name. Required."""
@@ -179,6 +181,6 @@ class Options:
     """JSON file with options: one object of keys and values. Default: none."""
 
     def given(self) -> dict[str, Any]:
-        """What is not None, by name."""
+        """Returns the options that are not None, by name."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in values.items() if value is not None}

@@ -40,7 +40,7 @@ def parts(said: list[str]) -> set[str]:
 
 
 @pytest.mark.timeout(300)
-def test_a_node_with_two_ranks_dies_and_the_losses_are_identical(library, tmp_path):
+def test_losses_are_identical_after_a_node_with_two_ranks_dies(library, tmp_path):
     said = run_demo(library, tmp_path, "--ranks-per-node=2")
     expected = r"restored iteration \d+ on 4 of 4 ranks \(2 local, 2 peer\); losses identical: yes"
     assert re.fullmatch(expected, said[-1]), said
@@ -50,7 +50,7 @@ def test_a_node_with_two_ranks_dies_and_the_losses_are_identical(library, tmp_pa
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="needs etcd (Debian: etcd-server)")
-def test_a_standby_node_takes_the_place_of_one_that_dies_with_etcd_between_them(library, tmp_path):
+def test_standby_node_replaces_a_dead_one_with_etcd(library, tmp_path):
     said = run_demo(library, tmp_path, "--coordinator=etcd", "--standby", "--kill-node=1", "--kill-at=7")
     # The standby node has what was committed. What was not yet, and is whole all the same, it gets with the restore.
     expected = r"restored iteration \d+ on 2 of 2 ranks \((2 local|1 local, 1 peer)\); losses identical: yes"

@@ -26,7 +26,7 @@ def settings_of(mode: str) -> Settings:
 
 
 @pytest.mark.parametrize("mode", OWN)
-def test_no_byte_is_wrong_after_processes_are_struck_in(tmp_path, mode):
+def test_no_byte_is_wrong_after_faults_in_processes(tmp_path, mode):
     tally = endure(tmp_path, settings_of(mode), 1, OWN[mode], lambda struck, _: set(struck) == set(OWN[mode]))
     assert (tally.wrong, tally.lost, tally.silent) == (0, 0, 0) and tally.restores >= len(OWN[mode])
     if mode != SPREAD:
@@ -36,12 +36,12 @@ def test_no_byte_is_wrong_after_processes_are_struck_in(tmp_path, mode):
 
 
 @pytest.mark.parametrize("mode", OWN)
-def test_each_mode_has_its_kinds_of_faults(mode):
+def test_each_mode_has_its_own_kinds_of_faults(mode):
     fitting = [name for name, fault in KINDS.items() if fault.fits(settings_of(mode))]
     assert set(OWN[mode]) < set(fitting) and "trainer_killed" in fitting
 
 
-def test_a_state_that_differs_from_what_was_trained_is_noticed(tmp_path):
+def test_state_that_differs_from_training_is_noticed(tmp_path):
     """The digests of the past are changed instead of the state, which nobody may change."""
     campaign = Campaign(settings_of(RECOMPUTE), 1, tmp_path, f"ckptengine-test-{uuid.uuid4().hex[:12]}")
     job = campaign.job

@@ -122,7 +122,7 @@ def engines(cluster, world_size: int, **options) -> list[dict]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_ranks_that_are_started_again_load_from_memory_what_they_saved_last(
+def test_restarted_ranks_load_their_last_save_from_memory(
         cluster, processes, world_size, asynchronous):
     # A save is whole, also in iterations that capture_every leaves out.
     shared = {"engine": engines(cluster, world_size, capture_every=2), "seeds": [3, 4, 5]}
@@ -134,7 +134,7 @@ def test_ranks_that_are_started_again_load_from_memory_what_they_saved_last(
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("loss", ["rank", "node"])
-def test_a_load_after_the_loss_of_a(cluster, processes, loss):
+def test_load_succeeds_after_a_loss(cluster, processes, loss):
     """With rows where columns were saved: each rank needs what the others have."""
     shared = {"engine": engines(cluster, 3), "seeds": [3, 4]}
     processes.run("save", 3, victims=[1], **shared)
@@ -145,7 +145,7 @@ def test_a_load_after_the_loss_of_a(cluster, processes, loss):
 
 
 @pytest.mark.timeout(300)
-def test_ranks_load_what_a_checkpointer_captured_from_memory(cluster, ranks, processes, tmp_path):
+def test_ranks_load_a_checkpointers_capture_from_memory(cluster, ranks, processes, tmp_path):
     job = Training(ranks, tmp_path, "fsdp2 on 4", 4, cluster)
     assert_committed(job.start(whole=True))
     expected = torch.load(tmp_path / "fsdp2 on 4-1" / "rank0.pt")

@@ -51,5 +51,5 @@ ALL = [(world_size, name) for world_size, cases in CASES.items() for name in cas
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("world_size", "name"), ALL, ids=[f"{name}-{size}" for size, name in ALL])
-def test_as_torch_promises(told, world_size, name):
+def test_dcp_case_passes_as_in_torch(told, world_size, name):
     assert not told(world_size)[name], told(world_size)[name]

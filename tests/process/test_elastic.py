@@ -106,7 +106,7 @@ def test_four_ranks_become_two_on_other_nodes_and_four_again(cluster, ranks, tmp
 
 
 @pytest.mark.timeout(300)
-def test_two_ranks_go_on_with_what_is_left_when_one_of_four_nodes_is_lost(cluster, ranks, tmp_path):
+def test_two_ranks_continue_after_the_loss_of_one_of_four_nodes(cluster, ranks, tmp_path):
     job, control = Job(ranks, tmp_path / "job", cluster), Job(ranks, tmp_path / "control")
     four, two = ["n0", "n1", "n2", "n3"], ["n1", "n2"]
     job.run(four)

@@ -30,7 +30,7 @@ def workers_by_file(folder: Path, *names: str) -> list[set[str]]:
     return [set(workers) for workers in ran]
 
 
-def test_tests_of_a_file_run_in_one_process(tmp_path):
+def test_tests_of_one_file_run_in_one_process(tmp_path):
     first, second = workers_by_file(tmp_path, "test_first", "test_second")
     assert len(first) == len(second) == 1 and first != second
 

@@ -103,7 +103,7 @@ def assert_committed(told) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("kind", "loss"), CASES)
-def test_a_job_goes_on_bit_for_bit_after_the_loss_of_a(cluster, ranks, undisturbed, tmp_path, kind, loss):
+def test_job_continues_bit_for_bit_after_a_loss(cluster, ranks, undisturbed, tmp_path, kind, loss):
     world_size, shards = KINDS[kind]
     chance = random.Random(f"{kind} {loss}")
     die_at, victim = chance.randrange(2, ITERATIONS), chance.randrange(world_size)
@@ -127,7 +127,7 @@ def test_a_job_goes_on_bit_for_bit_after_the_loss_of_a(cluster, ranks, undisturb
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["fsdp2", "fsdp2_tensor"])
-def test_whole_tensors_are_put_together_from_what_four_ranks_stored_of_each(cluster, ranks, tmp_path, kind):
+def test_whole_tensors_are_assembled_from_parts_of_four_ranks(cluster, ranks, tmp_path, kind):
     """Neither two nor four divides the sizes; of some tensors ranks have nothing."""
     import torch
     from ckptengine import whole
@@ -149,7 +149,7 @@ def test_whole_tensors_are_put_together_from_what_four_ranks_stored_of_each(clus
 
 
 @pytest.mark.timeout(300)
-def test_ranks_that_share_a_shard_by_their_meshes_and_differ_are_told(cluster, ranks, tmp_path):
+def test_differing_ranks_that_share_a_shard_are_reported(cluster, ranks, tmp_path):
     job = Job(ranks, tmp_path, "hsdp", 4, cluster)
     told = job.start(die_at=5, victims=(0, 1, 2, 3), spoils=[2, 4])
     assert_committed(told)

@@ -183,7 +183,7 @@ def test_a_rank_that_is_killed_costs_no_finished_iteration(job, undisturbed):
     job.come_back(undisturbed)
 
 
-def test_ranks_that_end_because_a_peer_has_gone_leave_what_they_have(job, undisturbed):
+def test_ranks_that_end_after_a_peers_loss_leave_their_state(job, undisturbed):
     job.start()
     (job.folder / "notice").touch()
     job.await_iteration(12)
@@ -202,7 +202,7 @@ def test_a_rank_that_is_stopped_costs_no_finished_iteration(job, undisturbed):
     job.come_back(undisturbed)
 
 
-def test_a_rank_that_spins_with_the_interpreter_lock_is_captured_itself(job, undisturbed):
+def test_rank_that_spins_with_the_interpreter_lock_is_captured(job, undisturbed):
     job.start()
     job.await_iteration(12)
     job.command("spin", 3)
@@ -268,7 +268,7 @@ def test_a_rank_that_is_stopped_within_its_update_costs_no_finished_iteration(jo
     assert losses == undisturbed
 
 
-def test_a_rank_that_is_killed_within_its_update_with_its_node_costs_the_iterations_since_the_last_commit(
+def test_rank_killed_within_its_update_with_its_node_restores_the_last_commit(
         job, undisturbed):
     job.start()
     job.await_iteration(12)
@@ -310,7 +310,7 @@ def test_without_a_fault_nothing_is_halted_and_the_last_iteration_is_kept(job, u
     assert {rank: job.losses(rank) for rank in range(RANKS)} == undisturbed
 
 
-def test_a_snapshot_that_is_waited_for_is_whole_whatever_capture_every_says(cluster):
+def test_awaited_snapshot_is_complete_despite_capture_every(cluster):
     engines = together(*(lambda rank=rank: cluster.engine(rank, 2, shard="model", capture_every=10) for rank in (0, 1)))
     for engine in engines:
         engine.register("state", bytearray(100_000))

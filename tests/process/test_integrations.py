@@ -95,7 +95,7 @@ def position(updates: int) -> str:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", [*KINDS, "lightning_fsdp2"])
-def test_a_job_goes_on_bit_for_bit_after_the_loss_of_a_rank_and_then_of_a_node(
+def test_job_continues_bit_for_bit_after_losing_a_rank_and_then_a_node(
         cluster, ranks, undisturbed, tmp_path, kind):
     chance = random.Random(kind)
     first, second = sorted(chance.sample(range(1, UPDATES), 2))
@@ -151,7 +151,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_cannot_be_captured_is_refused_with_a_sentence_that_says_what_to_use(cluster, ranks, tmp_path, kind):
+def test_unsupported_state_is_refused_and_an_alternative_named(cluster, ranks, tmp_path, kind):
     [told] = Job(ranks, tmp_path, f"{kind}_refusals", cluster, world_size=1).start()
     refused = {event["what"]: event["refused"] for event in told if "what" in event}
     assert refused.keys() == REFUSED[kind].keys()

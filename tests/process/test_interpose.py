@@ -102,7 +102,7 @@ def test_a_rank_whose_peer_is_killed_is_freed_from_nccl_and_keeps_its_tensors(jo
     job.go_on()
 
 
-def test_a_rank_that_does_not_join_a_communication_is_named_although_training_marks_none(job):
+def test_rank_that_does_not_join_is_named_without_marks_of_training(job):
     job.await_iteration(12)
     job.command("sleep", 1)
     # Rank 0 rejoins soon, which ends the halt. The log keeps it.
@@ -126,7 +126,7 @@ print(attach(engine))
 """
 
 
-def test_a_library_that_was_not_preloaded_says_so():
+def test_library_that_was_not_preloaded_reports_it():
     library = build_file_of("libckptinterpose.so")
     said = in_python(ATTACH, library).stdout
     assert "was loaded too late" in said
@@ -134,7 +134,7 @@ def test_a_library_that_was_not_preloaded_says_so():
     assert in_python(ATTACH, library, LD_PRELOAD=str(library)).stdout == "None\n"
 
 
-def test_a_call_that_no_nccl_answers_fails_and_says_so_once():
+def test_call_without_nccl_fails_with_one_message():
     library = build_file_of("libckptinterpose.so")
     code = "import ctypes, sys; count = ctypes.CDLL(sys.argv[1]).ncclCommCount; print(count(0, 0), count(0, 0))"
     done = in_python(code, library)

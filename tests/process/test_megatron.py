@@ -24,7 +24,7 @@ def undisturbed(ranks, tmp_path_factory):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("algo", "die_at", "victims", "lost"),
                          [("atomic", 3, (1,), ""), ("fully_parallel", 5, (0,), "n0")])
-def test_a_megatron_job_goes_on_bit_for_bit(cluster, ranks, undisturbed, tmp_path, algo, die_at, victims, lost):
+def test_megatron_job_continues_bit_for_bit(cluster, ranks, undisturbed, tmp_path, algo, die_at, victims, lost):
     job = SystemJob(TRAINER, ranks, tmp_path, algo, cluster)
     assert_goes_on(job, undisturbed, die_at, victims, lost, elsewhere=0)
     third = job.start(elsewhere=ITERATIONS + 5, iterations=ITERATIONS + 7)

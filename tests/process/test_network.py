@@ -29,5 +29,5 @@ def ground(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", [*OF_NETWORK, *AT_LEADER, *OF_STORE, *OF_ALL])
-def test_a_job_restores_what_was_committed_after(ground, kind):
+def test_job_restores_the_commit_after_a_network_fault(ground, kind):
     ground.endure(kind)

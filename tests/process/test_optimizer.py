@@ -40,7 +40,7 @@ def groups(request) -> dict:
     "group",
     ["every_size", "hundred_steps", "large_tensors", "special_values", "small_values", "bfloat16_gradients"],
 )
-def test_a_repeated_step_has_the_bits_of_torch(groups, group):
+def test_repeated_step_matches_torch_bit_for_bit(groups, group):
     assert groups[group]["compared"] > 0
     assert groups[group]["differing"] == []
 

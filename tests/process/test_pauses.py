@@ -141,7 +141,7 @@ def test_a_pause_of_the_leader_alone_loses_no_commit(cluster, lease, stage, seco
 # ---- What the survivors say ----
 
 
-def test_survivors_of_the_leaders_node_tell_the_newest_commit(cluster):
+def test_nodes_report_the_newest_commit_after_the_leaders_loss(cluster):
     job = Job(cluster, shared=False, copies=2)
     job.start()
     job.restore()

@@ -49,7 +49,7 @@ def lines(tmp_path, rank: int) -> list[dict]:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "fused_sgd"])
-def test_a_lost_node_is_restored_from_recomputed_copies_whatever_happened_to_the_updates(
+def test_lost_node_is_restored_from_recomputed_copies_after_any_outcome_of_updates(
     cluster, ranks, tmp_path, optimizer
 ):
     how = {"events": EVENTS, "optimizer": optimizer}
@@ -70,7 +70,7 @@ def test_a_lost_node_is_restored_from_recomputed_copies_whatever_happened_to_the
     assert lines(tmp_path, 0)[-1]["from"] == 2, "the rank of the lost node was restored from the other node's memory"
 
 
-def test_sharded_ranks_go_on_after_agents_die_or_pause_while_an_update_is_repeated(cluster, ranks, tmp_path):
+def test_sharded_ranks_continue_after_agents_die_or_pause_during_an_update(cluster, ranks, tmp_path):
     iterations, killed_at = 30, 27
     strikes = {5: "kill holder", 12: "kill owner", 19: "pause holder"}
     both = [

@@ -99,7 +99,7 @@ def test_a_lost_node_is_restored_from_copies_that_repeat_a_gpus_updates(cluster,
 
 
 @on_double
-def test_a_gpu_that_computes_otherwise_is_protected_by_copies(cluster):
+def test_gpu_with_other_arithmetic_is_protected_by_copies(cluster):
     last, _ = train(cluster, "other")
     for node in RANKS:
         found = counters(cluster, node)

@@ -27,7 +27,7 @@ def test_split_state_goes_from_four_ranks_to_three_to_six(cluster, ranks, tmp_pa
 
 
 @pytest.mark.timeout(300)
-def test_what_is_missing_is_refused_on_all_ranks_and_a_lost_node_is_none_of_it(cluster, ranks, tmp_path):
+def test_missing_tensors_are_refused_on_all_ranks_but_a_lost_node_is_tolerated(cluster, ranks, tmp_path):
     job = Job(ranks, tmp_path, cluster)
     job.run(NODES[:3])
     lose_node(cluster, "n1")
@@ -44,7 +44,7 @@ def test_what_is_missing_is_refused_on_all_ranks_and_a_lost_node_is_none_of_it(c
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("records_are_lost", [False, True])
-def test_if_no_node_has_the_state_any_more_it_comes_from_storage(cluster, ranks, tmp_path, records_are_lost):
+def test_state_is_read_from_storage_if_no_node_has_it(cluster, ranks, tmp_path, records_are_lost):
     storage = tmp_path / "storage"
     storage.mkdir()
     job = Job(ranks, tmp_path, cluster, storage=storage, storage_every=1)

@@ -72,7 +72,7 @@ def replaced(node: str):
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_standby_node_gets_what_the_lost_one_held_and_its_rank_restores_locally(cluster, tmp_path, leads):
+def test_standby_node_gets_the_lost_nodes_pieces_and_its_rank_restores_locally(cluster, tmp_path, leads):
     told = tmp_path / "told"
     job = start_job(cluster, told)
     leader = await_status(cluster, "n0", lambda agent: agent["leader"] in NODES)["leader"]
@@ -107,7 +107,7 @@ def test_a_standby_node_gets_what_the_lost_one_held_and_its_rank_restores_locall
     await_told(told, [f"lost {lost} ended", f"replaced {lost} spare", f"released {lost}"])
 
 
-def test_a_standby_node_holds_nothing_while_nobody_is_lost(cluster):
+def test_standby_node_holds_nothing_while_no_node_is_lost(cluster):
     job = Job(cluster, shared=False)
     job.start()
     job.restore()
@@ -120,7 +120,7 @@ def test_a_standby_node_holds_nothing_while_nobody_is_lost(cluster):
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_an_agent_that_is_stopped_is_told_from_one_that_has_ended_and_comes_back(cluster, tmp_path, leads):
+def test_stopped_agent_is_reported_as_silent_and_returns(cluster, tmp_path, leads):
     told = tmp_path / "told"
     job = start_job(cluster, told)
     leader = await_status(cluster, "n0", lambda agent: agent["leader"] in NODES)["leader"]

@@ -58,7 +58,7 @@ def tracks(trace: dict) -> dict[str, dict[str, list[dict]]]:
     return found
 
 
-def test_a_trace_shows_what_every_agent_did(cluster, tmp_path):
+def test_trace_shows_events_of_every_agent(cluster, tmp_path):
     job = Job(cluster, shared=False, profile_iterations=2)
     job.start()
     job.restore()
@@ -79,7 +79,7 @@ def test_a_trace_shows_what_every_agent_did(cluster, tmp_path):
         assert track in svg
 
 
-def test_a_trace_shows_chunks_and_the_commit_that_they_made(cluster, tmp_path):
+def test_trace_shows_chunks_and_their_commit(cluster, tmp_path):
     job = Job(cluster, shared=False, profile_iterations=2)
     job.start()
     job.restore()
@@ -102,7 +102,7 @@ def test_a_trace_shows_chunks_and_the_commit_that_they_made(cluster, tmp_path):
         assert all(chunk["ts"] <= commits[0]["ts"] for chunk in chunks)
 
 
-def test_status_tells_of_the_schedule(cluster):
+def test_status_shows_the_schedule(cluster):
     job = Job(cluster, shared=False, profile_iterations=2)
     job.start()
     job.restore()

@@ -18,7 +18,7 @@ def job(cluster, tmp_path):
     job.close()
 
 
-def test_nobody_is_suspected_in_an_undisturbed_run_or_for_a_pause(job):
+def test_no_rank_is_suspected_in_an_undisturbed_run_or_a_pause(job):
     job.await_learned()
     job.await_progress(60)
     pause = job.command("pause", 1)
@@ -37,7 +37,7 @@ def test_a_killed_rank_is_named_as_dead(job):
     job.await_culprit(2, "dead", "its process has ended")
 
 
-def test_a_stopped_rank_is_named_until_it_goes_on(job):
+def test_stopped_rank_is_named_until_it_continues(job):
     job.await_learned()
     job.signal(1, signal.SIGSTOP)
     job.await_culprit(1, "stopped", "its process is stopped (SIGSTOP)")
@@ -70,7 +70,7 @@ def test_a_slow_rank_is_a_straggler(job):
     assert all("rank 2 on node n2 computes " in line for line in job.logged())
 
 
-def test_a_network_that_hangs_is_no_ranks_fault(job):
+def test_hung_network_is_not_blamed_on_a_rank(job):
     job.await_learned()
     drop = job.drop_after(20)
     job.await_everywhere(

@@ -61,7 +61,7 @@ def ranks():
     return ranks_of("torch", "ckptengine.torch", __name__)
 
 
-def test_a_job_goes_on_with_the_optimizer_state_of_a_lost_node(cluster, ranks, tmp_path):
+def test_job_continues_with_the_optimizer_state_of_a_lost_node(cluster, ranks, tmp_path):
     def start(name: str, until: int, **changes) -> list:
         options = [cluster.options(rank, 2, library=str(build_file_of("libckptengine.so"))) for rank in (0, 1)]
         settings = [
@@ -80,7 +80,7 @@ def test_a_job_goes_on_with_the_optimizer_state_of_a_lost_node(cluster, ranks, t
         assert list(told["losses"].values()) == undisturbed[rank][KILLED_AT:]
 
 
-def test_without_the_part_of_the_rank_the_job_is_refused(tmp_path):
+def test_outer_optimizer_without_its_inner_one_is_refused(tmp_path):
     class Outer(torch.optim.SGD):
         def __init__(self, parameters) -> None:
             super().__init__(parameters, lr=0.1)

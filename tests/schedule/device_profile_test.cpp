@@ -30,7 +30,7 @@ class DeviceProfileTest : public testing::Test {
   double began_s_ = 100;
 };
 
-TEST_F(DeviceProfileTest, NothingIsKnownBeforeEnoughIterations) {
+TEST_F(DeviceProfileTest, IsUnknownBeforeEnoughIterations) {
   for (std::uint32_t i = 1; i < iterations; ++i) iterate();
   EXPECT_EQ(profiler_.profile().iterations, 0u);
   EXPECT_EQ(profiler_.profile().bubbles(), 0u);
@@ -50,7 +50,7 @@ TEST_F(DeviceProfileTest, LearnsWhenTheDeviceIdlesBeforeTheUpdate) {
   }
 }
 
-TEST_F(DeviceProfileTest, WhatComesAfterTheUpdateIsNoBubbleForACapture) {
+TEST_F(DeviceProfileTest, IgnoresBubblesAfterTheUpdate) {
   for (std::uint32_t i = 0; i < iterations; ++i) {
     iterate();
     mark(MarkKind::bubble_begin, -0.04);  // iterate() has moved on to the next second
@@ -61,7 +61,7 @@ TEST_F(DeviceProfileTest, WhatComesAfterTheUpdateIsNoBubbleForACapture) {
   EXPECT_NEAR(profiler_.profile().stretch_s, 0.95, 1e-9);
 }
 
-TEST_F(DeviceProfileTest, AnIterationWithLostMarksTeachesNothing) {
+TEST_F(DeviceProfileTest, IgnoresAnIterationWithLostMarks) {
   for (std::uint32_t i = 1; i < iterations; ++i) iterate();
   mark(MarkKind::iteration, 0);
   profiler_.lost_marks();
@@ -72,7 +72,7 @@ TEST_F(DeviceProfileTest, AnIterationWithLostMarksTeachesNothing) {
   EXPECT_NEAR(profiler_.profile().stretch_s, 0.95, 1e-9);
 }
 
-TEST_F(DeviceProfileTest, OtherBubblesAreLearnedAnew) {
+TEST_F(DeviceProfileTest, LearnsChangedBubblesAgain) {
   learn();
   for (int i = 0; i < 3; ++i) iterate(0.1);
   EXPECT_EQ(profiler_.relearned(), 1u);
@@ -81,7 +81,7 @@ TEST_F(DeviceProfileTest, OtherBubblesAreLearnedAnew) {
   EXPECT_NEAR(profiler_.profile().bubble_s(), 0.2, 1e-9);
 }
 
-TEST_F(DeviceProfileTest, TheStretchIsTheShortestOfTheLastFew) {
+TEST_F(DeviceProfileTest, UsesTheShortestOfTheLastStretches) {
   const auto iterate = [this](double update_s) {
     mark(MarkKind::iteration, 0);
     mark(MarkKind::update, update_s);
@@ -94,7 +94,7 @@ TEST_F(DeviceProfileTest, TheStretchIsTheShortestOfTheLastFew) {
   EXPECT_NEAR(profiler_.profile().stretch_s, 0.5, 1e-9);
 }
 
-TEST_F(DeviceProfileTest, TrainingWithoutBubblesHasAProfileWithoutBubbles) {
+TEST_F(DeviceProfileTest, ProfilesTrainingWithoutBubbles) {
   for (std::uint32_t i = 0; i < iterations; ++i) {
     mark(MarkKind::iteration, 0);
     mark(MarkKind::update, 0.5);
@@ -105,7 +105,7 @@ TEST_F(DeviceProfileTest, TrainingWithoutBubblesHasAProfileWithoutBubbles) {
   EXPECT_NEAR(profiler_.profile().stretch_s, 0.5, 1e-9);
 }
 
-TEST_F(DeviceProfileTest, LoopsThatNeverAnnounceAnUpdateTeachNothing) {
+TEST_F(DeviceProfileTest, IgnoresLoopsThatNeverAnnounceAnUpdate) {
   for (std::uint32_t i = 0; i < 3 * iterations; ++i) {
     mark(MarkKind::iteration, 0);
     mark(MarkKind::bubble_begin, 0.1);
