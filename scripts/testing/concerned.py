@@ -78,8 +78,8 @@ def concerns(file: str, test: Target, targets: dict[str, Target]) -> bool:
 def changed_files(since: str) -> list[str] | None:
     """Files that differ from revision `since`, also those not committed. If git cannot tell, None.
 
-    If `since` is empty, it is the revision where the branch left origin's main branch or, on the main branch, the commit
-    (or merge) before.
+    If `since` is empty, it is the revision where the branch left origin's main branch or, on the main branch, the
+    commit (or merge) before.
     """
     base = since or left_main_at() or "HEAD~1"
     differing = git("diff", "--name-only", base, "--")

@@ -89,7 +89,8 @@ class Run:
         wall_s, cpu_s = time.monotonic() - begin, usage.ru_utime + usage.ru_stime
         code = os.waitstatus_to_exitcode(status)
         self._ended[phase.name] = Ended(phase.name, code, begin - self._begin, wall_s, cpu_s)
-        say(f"{phase.name}: ended {'well' if code == 0 else f'with status {code}'} in {wall_s:.0f} s, {cpu_s:.0f} s of CPU")
+        how = "well" if code == 0 else f"with status {code}"
+        say(f"{phase.name}: ended {how} in {wall_s:.0f} s, {cpu_s:.0f} s of CPU")
         if code == 0 and phase.then:
             self._waiting += phase.then()
 

@@ -19,21 +19,20 @@ JOBS = 3  # most tests wait more than they compute
 NO_TESTS = 5  # pytest's status
 
 
-def choice_of(scope: str, only: str) -> list[str]:
+def choice_of(scope: str, only: str, files: list[str]) -> list[str]:
     """pytest's arguments for a scope, or for the tests whose name contains `only`."""
     if only:
         return ["-p", "only_containing", "--only-containing", only, *FOLDERS]
-    if scope == "quick":
-        return ["-n", str(JOBS), "--dist", "loadscope", "-p", "files_in_turn", *QUICK]
-    marker = ["-m", "not nightly"] if scope == "change" else []
-    return [*marker, "-n", str(JOBS), "--dist", "loadscope", "-p", "files_in_turn", *FOLDERS]
+    marker = [] if scope == "all" else ["-m", "not nightly"]
+    tests = [*QUICK, *files] if scope == "quick" else FOLDERS
+    return [*marker, "-n", str(JOBS), "--dist", "loadscope", "-p", "files_in_turn", *tests]
 
 
-def run(preset: str, scope: str, only: str, results: Path) -> int:
-    """Runs the tests and returns pytest's status."""
+def run(preset: str, scope: str, choice: list[str], results: Path) -> int:
+    """Runs the tests of pytest's arguments `choice`, and returns pytest's status."""
     report = results / f"{preset}-pytest.xml"
     command = [sys.executable, "-m", "pytest", "-q", "--no-summary", "--rootdir", ".", "--timeout", str(TEST_TIMEOUT_S)]
-    command += ["-o", "junit_family=xunit1", f"--junit-xml={report}", *choice_of(scope, only)]
+    command += ["-o", "junit_family=xunit1", f"--junit-xml={report}", *choice]
     here = Path(__file__).resolve().parent
     paths = [str(here), str(here.parent), str(Path("python").resolve()), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
@@ -56,8 +55,10 @@ def main() -> int:
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--only", default="", help="only tests whose name contains this text")
     parser.add_argument("--scope", choices=DEADLINE_S, default="all")
+    parser.add_argument("--files", nargs="+", default=[], help="more files, besides those of the scope quick")
     arguments = parser.parse_args()
-    status = run(arguments.preset, arguments.scope, arguments.only, arguments.results)
+    choice = choice_of(arguments.scope, arguments.only, arguments.files)
+    status = run(arguments.preset, arguments.scope, choice, arguments.results)
     return 0 if status == NO_TESTS else status
 
 

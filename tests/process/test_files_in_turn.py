@@ -24,7 +24,7 @@ def workers_by_file(folder: Path, *names: str) -> list[set[str]]:
         (folder / f"{name}.py").write_text(FILE)
     words = ["-q", "-p", "no:cacheprovider", "-p", "files_in_turn", "-n", "2", "--dist", "loadscope", folder]
     subprocess.run([sys.executable, "-m", "pytest", *words], check=True, capture_output=True, timeout=60, cwd=folder,
-                   env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")})
+                   env=os.environ | {"PYTHONPATH": str(ROOT / "scripts" / "testing")})
     ran = [(folder / f"{name}.ran").read_text().split() for name in names]
     assert [len(workers) for workers in ran] == [6] * len(names)
     return [set(workers) for workers in ran]

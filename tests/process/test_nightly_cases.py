@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "testing"))
 
 import nightly_cases
 
@@ -15,7 +15,7 @@ CASE = re.compile(r"^TEST(?:_F|_P)?\((\w+), (\w+)\)", re.MULTILINE)
 def test_each_pattern_matches_an_existing_suite_and_case():
     sources = "".join(file.read_text() for file in ROOT.glob("tests/*/*_test.cpp"))
     cases = set(CASE.findall(sources))
-    patterns = [pattern for preset in ("asan", "tsan") for pattern in nightly_cases.left_to_nightly(preset)]
+    patterns = [pattern for preset in ("release", "asan", "tsan") for pattern in nightly_cases.left_to_nightly(preset)]
     assert patterns
     for pattern in patterns:
         suite, case = re.sub(r"^\w+/", "", pattern).split(".")
@@ -35,4 +35,4 @@ def test_filters_exclude_nightly_cases():
 
 def test_list_names_only_sanitizer_presets():
     lines = [line.split() for line in nightly_cases.LIST.read_text().splitlines() if line and line[0] != "#"]
-    assert {line[0] for line in lines} <= {"asan", "tsan"}
+    assert {line[0] for line in lines} <= {"release", "asan", "tsan"}
