@@ -36,7 +36,7 @@ build() {
   local preset=$1 dir=build/$1 prefix
   shift
   [[ -f $dir/.ninja_log ]] ||
-    say "$preset: the first build takes some 10 minutes of one core (for tests of a change) to 30 (of everything), and up to 1 GB in $dir"
+    say "$preset: the first build takes some 6 minutes of one core for the programs, 6 more for their tests, and up to 1 GB in $dir"
   configure "$preset" || return 1
   read -ra prefix <<<"$(preset_prefix "$preset")"
   local run=("${build_priority[@]}" "${prefix[@]}" cmake --build "$dir" -j "$(nproc)")
