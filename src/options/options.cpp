@@ -461,7 +461,7 @@ const std::array keys = {
         "How agents talk to each other: `tcp`; `shm`, which is `tcp` but reads the memory of agents on the same "
         "machine directly; or UCX, by a list as for UCX_TLS, e.g. `rc,ud` or `all`. The same on all nodes."),
     entry<&Options::interface, Text>(
-        "interface", "", "the first that is no loopback", agent, 0,
+        "interface", "", "the one that others most likely reach", agent, 0,
         "Network interface on which the agent listens and whose address it publishes, e.g. `eth0`. With UCX: a list of "
         "devices as for UCX_NET_DEVICES. The agent then listens on the first that has an address."),
     entry<&Options::port, Count<0, 65528>>(
