@@ -44,7 +44,7 @@ class Run:
         self._begin = time.monotonic()
         self._begin_unix_s = time.time()
         self._waiting: list[Phase] = []
-        self._running: dict[int, tuple[Phase, float]] = {}
+        self._running: dict[int, tuple[Phase, float, subprocess.Popen]] = {}
         self._ended: dict[str, Ended] = {}
 
     @property
@@ -78,16 +78,16 @@ class Run:
         process = subprocess.Popen(
             command, env=os.environ | phase.environment, stdin=subprocess.DEVNULL, start_new_session=True
         )
-        self._running[process.pid] = phase, time.monotonic()
+        self._running[process.pid] = phase, time.monotonic(), process
         say(f"{phase.name}: begins after {self._since_begin():.0f} s")
 
     def _await_one(self) -> None:
         pid, status, usage = os.wait4(-1, 0)
         if pid not in self._running:
             return
-        phase, begin = self._running.pop(pid)
+        phase, begin, process = self._running.pop(pid)
         wall_s, cpu_s = time.monotonic() - begin, usage.ru_utime + usage.ru_stime
-        code = os.waitstatus_to_exitcode(status)
+        code = process.returncode = os.waitstatus_to_exitcode(status)  # so that Popen does not wait for it
         self._ended[phase.name] = Ended(phase.name, code, begin - self._begin, wall_s, cpu_s)
         how = "well" if code == 0 else f"with status {code}"
         say(f"{phase.name}: ended {how} in {wall_s:.0f} s, {cpu_s:.0f} s of CPU")
