@@ -39,6 +39,7 @@ def parts(said: list[str]) -> set[str]:
     return {name for name, _, _ in found}
 
 
+@pytest.mark.nightly  # twelve processes import torch
 @pytest.mark.timeout(300)
 def test_losses_are_identical_after_a_node_with_two_ranks_dies(library, tmp_path):
     said = run_demo(library, tmp_path, "--ranks-per-node=2")

@@ -128,8 +128,24 @@ def undisturbed(tmp_path_factory):
     return losses
 
 
-@pytest.mark.parametrize(("what", "where"), [("SIGKILL", "backward"), ("SIGSTOP", "backward"), ("SIGSTOP", "forward")])
-@pytest.mark.parametrize("kind", ["ddp", "plain", "accumulate", "hsdp"])
+CASES = [
+    (kind, what, where)
+    for kind in ("ddp", "plain", "accumulate", "hsdp")
+    for what, where in (("SIGKILL", "backward"), ("SIGSTOP", "backward"), ("SIGSTOP", "forward"))
+]
+# Each kind, each fault and each place once.
+EACH_CHANGE = [
+    ("ddp", "SIGKILL", "backward"),
+    ("plain", "SIGSTOP", "backward"),
+    ("accumulate", "SIGSTOP", "forward"),
+    ("hsdp", "SIGKILL", "backward"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "where"),
+    [case if case in EACH_CHANGE else pytest.param(*case, marks=pytest.mark.nightly) for case in CASES],
+)
 def test_survivors_continue_bit_for_bit_with_a_newcomer(start, undisturbed, kind, what, where):
     job = start(kind)
     job.command(2, what, where)

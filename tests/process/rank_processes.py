@@ -12,8 +12,9 @@ DEADLINE_S = 100
 
 
 def ranks_of(*preloaded: str) -> Processes:
-    """Makes processes of ranks from one that has imported these modules, which takes longer than what a rank does."""
-    ranks = Processes(*preloaded, "pytest", __name__)
+    """Makes processes of ranks from one that has imported these modules, which takes longer than what a rank does.
+    fork_server.TORCH names what ranks with torch need."""
+    ranks = Processes(*preloaded)
     ranks.start_server()
     return ranks
 

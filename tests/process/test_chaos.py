@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from chaos_runs import endure
 from chaos_settings import Settings
-from conftest import BUILD
+from conftest import BUILD, nightly_but
 from faults import KINDS
 from ground import Ground
 from watch import DEGRADED, NOT_PROTECTED, PROTECTED, SLACK_S, Answer, Commits, Watch
@@ -14,18 +14,23 @@ SETTINGS = Settings(BUILD, megabytes=2)
 FITTING = [name for name, fault in KINDS.items() if fault.fits(SETTINGS)]
 LONG = [name for name in FITTING if KINDS[name].__module__ in ("neighbour_faults", "pause_faults", "store_faults")]
 SHORT = [name for name in FITTING if name not in LONG]
+# Other tests of real processes strike in the other ways: test_pauses.py, test_coordination.py, test_removed_arena.py,
+# test_health.py, test_unauthenticated_peers.py.
+EACH_CHANGE = ["store_hangs_in_restore", "store_wiped_and_leader_killed", "node_lost_and_leader_stopped_in_restore"]
 
 
+@pytest.mark.nightly
 def test_job_survives_25_kills(tmp_path):
     tally = endure(tmp_path, Settings(BUILD), 1, SHORT,
                    lambda struck, tally: set(struck) == set(SHORT) and tally.kills >= 25)
     assert (tally.wrong, tally.lost, tally.silent) == (0, 0, 0) and tally.restores >= len(SHORT) - 1
 
 
-def test_job_of_two_nodes_with_two_ranks_each_survives_faults(tmp_path):
+@pytest.mark.parametrize("faults", nightly_but([4], [4, 8]))
+def test_job_of_two_nodes_with_two_ranks_each_survives_faults(tmp_path, faults):
     """An agent that serves several ranks."""
     settings = Settings(BUILD, nodes=2, ranks_per_node=2, megabytes=2)
-    endure(tmp_path, settings, 2, SHORT, lambda struck, _: len(struck) == 8)
+    endure(tmp_path, settings, 2, SHORT, lambda struck, _: len(struck) == faults)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,7 @@ def ground(tmp_path_factory):
     ground.close()
 
 
-@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("kind", nightly_but(EACH_CHANGE, LONG))
 def test_job_restores_the_commit_after_a_fault(ground, kind):
     ground.endure(kind)
 

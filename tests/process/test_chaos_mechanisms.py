@@ -9,15 +9,15 @@ import uuid
 import pytest
 from campaign import Campaign
 from chaos_runs import endure
-from chaos_settings import RECOMPUTE, RESIZE, SPREAD, Settings, Violation
+from chaos_settings import RECOMPUTE, RESIZE, SPREAD, Settings, WrongBytes
 from conftest import BUILD
-from faults import KINDS
+from faults import KINDS, Aftermath
 
-# Of each mechanism, the kinds of faults that strike its own stages. test_chaos_mechanisms_long.py has all.
+# Of each mechanism, the faults that strike its own stages. test_chaos_mechanisms_long.py has all.
 OWN = {
-    RECOMPUTE: ["agent_killed_in_repeat", "agent_stopped_in_repeat", "node_lost_in_repeat"],
-    RESIZE: ["trainer_killed_in_stage", "resized_again_and_again", "node_lost_and_resized"],
-    SPREAD: ["node_lost_and_agent_killed_while_fetched", "agents_killed_before_first_commit"],
+    RECOMPUTE: ["agent_killed_in_repeat", "node_lost_in_repeat"],
+    RESIZE: ["trainer_killed_in_stage", "node_lost_and_resized"],
+    SPREAD: ["node_lost_and_agent_killed_while_fetched"],
 }
 
 
@@ -52,8 +52,7 @@ def test_state_that_differs_from_training_is_noticed(tmp_path):
         for file in job.digests.iterdir():
             file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
         job.start_incarnation()
-        with pytest.raises(Violation):
-            job.await_restored()
-        assert any(trainer.restored and trainer.restored["wrong"] > 0 for trainer in job.trainers)
+        with pytest.raises(WrongBytes):
+            campaign.judge(Aftermath())
     finally:
         campaign.close()

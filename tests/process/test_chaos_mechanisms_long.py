@@ -11,6 +11,7 @@ from faults import KINDS
 LEAST = 40  # faults
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", [RECOMPUTE, RESIZE, SPREAD])
 @pytest.mark.timeout(1500)
 def test_no_byte_is_wrong_after_every_kind_of_fault(tmp_path, mode):

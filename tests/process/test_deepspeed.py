@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
+from fork_server import TORCH
 from rank_processes import ranks_of
 from training_systems import SystemJob, assert_goes_on, losses
+
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs scripts/requirements_training_systems.txt"),
+]
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("deepspeed_trainer", "training_systems")
+    return ranks_of(*TORCH)
 
 
 @pytest.mark.timeout(300)

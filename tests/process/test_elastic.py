@@ -8,6 +8,7 @@ import time
 
 import pytest
 from conftest import build_file_of
+from fork_server import TORCH
 from rank_processes import DEADLINE_S, lose_node, ranks_of, run_ranks
 
 STEP = 3  # iterations between restarts
@@ -21,7 +22,7 @@ def train_rank(settings: dict) -> None:
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("elastic_trainer", "torch._dynamo", __name__)
+    return ranks_of(*TORCH)
 
 
 class Job:

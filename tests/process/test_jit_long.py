@@ -12,7 +12,7 @@ from jit_jobs import CAPTURE_EVERY, RANKS, started_jobs
 from processes import kill_process
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.timeout(290)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(290)]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import time
 
 import pytest
 from ckptengine import Engine
-from conftest import ROOT, build_file_of
+from conftest import ROOT, build_file_of, nightly_but
 from launched import RANK, Job, until
 from processes import agent_pids, kill_agents, kill_process
 
@@ -93,10 +93,10 @@ def torchrun(cluster):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("program", ["train.py", "fsdp2.py"])
+@pytest.mark.parametrize("program", nightly_but(["train.py"], ["train.py", "fsdp2.py"]))
 def test_torchrun_restarts_from_memory(torchrun, program):
-    run = torchrun(program, "--iterations", "120", "--width", "64")
-    run.await_line(r"^rank 1: iteration 60$")
+    run = torchrun(program, "--iterations", "60", "--width", "64")
+    run.await_line(r"^rank 1: iteration 30$")
     victim = run.await_line(r"^rank 1: begins iteration 0 anew, process (\d+)$")
     kill_process(int(victim))
     run.end()

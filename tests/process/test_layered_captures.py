@@ -12,7 +12,7 @@ RANKS = 2
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("layered_trainer")
+    return ranks_of()
 
 
 @pytest.mark.parametrize("strikes_in_bubble", [False, True], ids=["waiting", "copying"])

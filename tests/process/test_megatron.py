@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 from ckptengine import Error
+from fork_server import TORCH
 from rank_processes import ranks_of
 from test_frameworks import ITERATIONS, assert_committed
 from training_systems import SystemJob, assert_goes_on, losses
@@ -11,9 +14,15 @@ from training_systems import SystemJob, assert_goes_on, losses
 TRAINER = "megatron_trainer"
 
 
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(find_spec("megatron") is None, reason="needs scripts/requirements_training_systems.txt"),
+]
+
+
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of(TRAINER, "training_systems")
+    return ranks_of(*TORCH)
 
 
 @pytest.fixture(scope="module")

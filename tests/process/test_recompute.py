@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from conftest import build_file_of
+from fork_server import TORCH
 from rank_processes import lose_node, ranks_of, run_ranks
 from recompute_trainer import control, train, undisturbed
 
@@ -20,7 +21,7 @@ NOT_FIRST = 1  # the first checkpoint has no base
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("torch", "ckptengine.torch", "recompute_trainer")
+    return ranks_of(*TORCH)
 
 
 def settings(cluster, tmp_path, rank: int, iterations: int, **changes) -> dict:

@@ -6,13 +6,14 @@ from __future__ import annotations
 import shutil
 
 import pytest
+from fork_server import TORCH
 from rank_processes import lose_node, ranks_of
 from resized_jobs import NODES, STEP, Job, assert_goes_on, losses, sentence_of
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("split_trainer", "torch._dynamo", "resized_jobs")
+    return ranks_of(*TORCH)
 
 
 @pytest.mark.timeout(300)

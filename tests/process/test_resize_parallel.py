@@ -4,6 +4,7 @@ state in another way. They go on from memory, with the losses that torch.distrib
 from __future__ import annotations
 
 import pytest
+from fork_server import TORCH
 from rank_processes import ranks_of
 from resized_jobs import NODES, Job, assert_goes_on, assert_goes_on_as_each, assert_resizes, losses, sentence_of
 
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("split_trainer", "parallel_trainings", "ckptengine.torch._resize", "torch._dynamo", "resized_jobs")
+    return ranks_of(*TORCH)
 
 
 @pytest.fixture

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+from importlib.util import find_spec
 
 import pytest
 from ckptengine import Error
 from conftest import build_file_of
+from fork_server import TORCH
 from rank_processes import ranks_of
 from test_frameworks import ITERATIONS, assert_committed
 from training_systems import SystemJob, assert_goes_on, losses
@@ -14,9 +16,15 @@ from training_systems import SystemJob, assert_goes_on, losses
 TRAINER = "torchtitan_trainer"
 
 
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(find_spec("torchtitan") is None, reason="needs scripts/requirements_training_systems.txt"),
+]
+
+
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of(TRAINER, "training_systems")
+    return ranks_of(*TORCH)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from ckptengine import Error
 from ckptengine.torch import Checkpointer
 from conftest import build_file_of
+from fork_server import TORCH
 from rank_processes import lose_node, ranks_of, run_ranks
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -58,7 +59,7 @@ def train(settings: dict) -> None:
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("torch", "ckptengine.torch", __name__)
+    return ranks_of(*TORCH)
 
 
 def test_job_continues_with_the_optimizer_state_of_a_lost_node(cluster, ranks, tmp_path):
