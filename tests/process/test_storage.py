@@ -176,7 +176,7 @@ def test_storage_that_cannot_be_read_is_not_taken_for_empty(cluster, storage):
     job.lose(*range(RANKS))
     storage.rename(storage.with_name("away"))
     storage.write_text("a file where the directory was")
-    job.options["restore_timeout_ms"] = 1500
+    job.options["restore_timeout_ms"] = 4000
     job.start()
     results = together(*(lambda engine=engine: refused(engine.restore) for engine in job.engines))
     told = [message for _, message in results]
