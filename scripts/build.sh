@@ -4,6 +4,8 @@ presets="release debug asan tsan"
 
 # Clones of the project share what the compiler cache holds: paths below this folder count as relative.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+# What the compiler says of the headers that it read tells the cache enough: nothing is preprocessed twice.
+export CCACHE_DEPEND=1
 # What uses precompiled headers is kept only if the cache need not look for __DATE__ in them.
 export CCACHE_SLOPPINESS=pch_defines,time_macros
 

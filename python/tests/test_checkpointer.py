@@ -90,7 +90,7 @@ def test_batchnorm_statistics_are_captured_before_the_next_forward_pass(job):
     """The next forward pass changes them at once. The copy is made slow by a large tensor of the most strictly aligned
     type, which comes first in the layout: what is copied while training goes on, is copied late."""
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
-    ballast = torch.randn(32 << 20, dtype=torch.float64)
+    ballast = torch.randn(8 << 20, dtype=torch.float64)
     with Checkpointer(net, tensors={"ballast": ballast}, rng=False, **job) as checkpointer:
         checkpointer.restore()
         first = reserved(checkpointer)

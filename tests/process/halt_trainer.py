@@ -68,6 +68,7 @@ def group_bytes(ranks: int) -> int:
 
 
 def main() -> int:
+    np.seterr(over="ignore")
     folder, rank, ranks, options = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
     has = lambda command: (folder / f"{command}-{rank}").exists()  # noqa: E731
     group = Group(folder / "group", rank, ranks)
@@ -111,8 +112,3 @@ def main() -> int:
             (folder / f"halted-{rank}").write_text(str(halted))
             return 17
     return 0
-
-
-if __name__ == "__main__":
-    np.seterr(over="ignore")
-    sys.exit(main())

@@ -82,7 +82,7 @@ class JitJob:
         while not condition():
             assert time.monotonic() < deadline, self.told()
             assert self.launcher.poll() is None, self.told()
-            time.sleep(0.01)
+            time.sleep(0.03)
 
     def lines(self, name: str, rank: int) -> list[list[str]]:
         path = self.folder / f"{name}-{rank}"

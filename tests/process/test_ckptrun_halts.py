@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import build_file_of
+from conftest import build_file_of, nightly_but
 from launched import Job, runs, until
 from processes import kill_process
 
@@ -53,8 +53,10 @@ def restored(job: Job, rank: int) -> list[tuple[int, int]]:
     return [(int(line.split()[0]), int(line.split()[1])) for line in lines]
 
 
-@pytest.mark.parametrize("command, why", [
-    ("stop", "its process is stopped"), ("spin", "it has neither ended nor rejoined within 1 s")])
+STOPPED, SPINS = ("stop", "its process is stopped"), ("spin", "it has neither ended nor rejoined within 1 s")
+
+
+@pytest.mark.parametrize(("command", "why"), nightly_but([STOPPED], [STOPPED, SPINS]))
 def test_rank_that_delays_a_halted_job_is_killed_without_losing_an_iteration(job, command, why):
     launcher = train(job, "--halt-grace", 1)
     (job.folder / f"{command}-1").touch()
@@ -66,7 +68,7 @@ def test_rank_that_delays_a_halted_job_is_killed_without_losing_an_iteration(job
     finish(job, launcher)
 
 
-@pytest.mark.parametrize("command", ["die", "stop", "spin"])
+@pytest.mark.parametrize("command", nightly_but(["spin"], ["die", "stop", "spin"]))
 def test_ranks_that_rejoin_keep_their_processes(job, command):
     rank = 1
     launcher = train(job, "--halt-grace", 2, words=["rejoin"])

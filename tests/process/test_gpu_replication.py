@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import BUILD, ROOT, build_file_of
+from conftest import BUILD, ROOT, build_file_of, nightly_but
 from gpu_driver import nccl_file
 from processes import kill_process
 
@@ -214,6 +214,7 @@ def test_restarted_agent_resumes_gpu_replication(job):
     assert job.start() == restored(7)
 
 
+@pytest.mark.nightly  # another member hangs for each change, see below
 @needs_test_doubles
 def test_hung_member_costs_only_time(job):
     job.start()
@@ -227,7 +228,8 @@ def test_hung_member_costs_only_time(job):
     assert job.start() == restored(4)
 
 
-@pytest.mark.parametrize(("protection", "ranks", "lost"), [("xor(3)", 3, ["n1"]), ("rs(4,2)", 4, ["n0", "n2"])])
+@pytest.mark.parametrize(("protection", "ranks", "lost"), nightly_but(
+    [("rs(4,2)", 4, ["n0", "n2"])], [("xor(3)", 3, ["n1"]), ("rs(4,2)", 4, ["n0", "n2"])]))
 def test_parity_made_by_gpus_is_committed_and_restores_lost_nodes(cluster, protection, ranks, lost):
     job = Job(cluster, ranks, protection=protection)
     try:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from ckptengine import Stage, Status
 from conftest import BUILD, build_file_of, together
+from fork_server import Processes
 from halt_trainer import group_bytes
 from processes import build_file, kill_process
+from rank_processes import Program
 
 DEADLINE_S = 90
 RANKS = 4
@@ -23,15 +23,17 @@ FLOOR_MS = 1000
 CAPTURE_EVERY = 10
 END = 75
 
+processes = Processes("numpy", "ckptengine")
+
 
 class HaltingJob:
     """Four trainers in processes of their own, each on a node of its own, with the same parameters."""
 
-    program = "halt_trainer.py"
+    program = "halt_trainer"
 
     def __init__(self, cluster, folder: Path, **options: object) -> None:
         self.cluster, self.folder, self.options = cluster, folder, options
-        self.trainers: list[subprocess.Popen] = []
+        self.trainers: list[Program] = []
         folder.mkdir()
 
     def start(self) -> None:
@@ -44,16 +46,13 @@ class HaltingJob:
                 command.unlink()
         self.trainers = [self.start_rank(rank) for rank in range(RANKS)]
 
-    def start_rank(self, rank: int) -> subprocess.Popen:
+    def start_rank(self, rank: int) -> Program:
         given = self.cluster.options(rank, RANKS, **{
             "hang_floor_ms": FLOOR_MS, "on_suspicion": "halt", "capture_every": CAPTURE_EVERY,
             "restore_timeout_ms": 30_000} | self.options)
         given = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
         given["library"] = str(build_file(BUILD, "libckptengine.so"))
-        return subprocess.Popen(
-            [sys.executable, Path(__file__).with_name(self.program), self.folder, str(rank), str(RANKS),
-             json.dumps(given)],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+        return Program(processes, self.program, self.folder, rank, RANKS, json.dumps(given))
 
     def kill(self) -> None:
         """All that are left, as a launcher does."""
@@ -111,7 +110,7 @@ class HaltingJob:
         deadline = time.monotonic() + DEADLINE_S
         while not (all(newest >= past for newest in self.newest()) and 3 <= self.newest()[0] % CAPTURE_EVERY <= 6):
             assert time.monotonic() < deadline, self.newest()
-            time.sleep(0.005)
+            time.sleep(0.02)
 
     def await_halt(self, captured: set[int]) -> dict:
         """Until every rank that can be captured is, as every node says."""

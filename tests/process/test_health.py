@@ -252,7 +252,7 @@ def test_wiped_coordination_store_never_stops_commits_silently(cluster):
 
 
 def test_an_agent_with_another_protection_is_named(cluster):
-    ranks = Ranks(cluster, {}, {}, {"protection": "copies(3)"}).restore()
+    ranks = Ranks(cluster, {}, {}, {"protection": "copies(3)"}, unprotected_after_ms=60_000).restore()
     told = ranks.await_health(lambda told: told["reason"] == "other_protection")
     assert told["state"] == "degraded"
     named = {"n0", "n1", "n2"} if ranks.health()["leader"] == "n2" else {"n2"}

@@ -64,10 +64,26 @@ class Job:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
+    def committed(self, rank: int) -> int:
+        """As the agent of its node says."""
+        where = [f"job={self.cluster.job}", f"arena_dir={self.cluster.arena}", f"node=n{rank}"]
+        asked = subprocess.run([build_file_of("ckptctl"), "status", "--json", *where], capture_output=True, text=True,
+                               check=False, timeout=DEADLINE_S)
+        return (json.loads(asked.stdout)["agents"][0]["committed"] or {"iteration": -1})["iteration"]
+
     def await_iteration(self, past: int) -> None:
         """Waits until some iterations after the last capture of main shards. So a newer iteration can only come from a
-        late capture."""
-        self.await_true(lambda: self.newest(0) >= past and 3 <= self.newest(0) % CAPTURE_EVERY <= 6)
+        late capture. On a GPU, that needs a slot that was free when the iteration ended. So it also waits until the
+        last capture is committed, and its agents have granted the next slot."""
+
+        def is_between() -> bool:
+            return self.newest(0) >= past and 3 <= self.newest(0) % CAPTURE_EVERY <= 6
+
+        def is_committed() -> bool:
+            due = self.newest(0) // CAPTURE_EVERY * CAPTURE_EVERY
+            return all(self.committed(rank) == due for rank in range(RANKS))
+
+        self.await_true(lambda: is_between() and is_committed() and is_between())
 
     def logs(self) -> list[str]:
         """Of the agents."""

@@ -106,6 +106,7 @@ def test_torchrun_restarts_from_memory(torchrun, program):
     assert int(begins[0][1]) > 0, told
 
 
+@pytest.mark.nightly  # test_ckptrun.py restarts one rank of several
 def test_one_torchrun_for_each_rank_restarts_only_the_rank_that_died(tmp_path):
     job, port = Job(tmp_path), free_port()
     words = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "static",

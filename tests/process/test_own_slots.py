@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ckptengine import Stage
-from conftest import BUILD, ROOT, build_file_of
+from conftest import BUILD, ROOT, build_file_of, nightly_but
 from processes import has_ended, kill_process
 from small_job import DEADLINE_S, RANKS, Job, content
 
@@ -199,8 +199,11 @@ def lose_agent(cluster, with_memory: bool) -> None:
         Path(file).unlink()
 
 
-@pytest.mark.parametrize("commits", [LATE_CAPTURES - 1, LATE_CAPTURES, LATE_CAPTURES + 1])
-@pytest.mark.parametrize("lost", ["trainers", "agent", "node"])
+KILLS = [(lost, LATE_CAPTURES + more) for lost in ("trainers", "agent", "node") for more in (-1, 0, 1)]
+KILLS_OF_EACH_CHANGE = [("agent", LATE_CAPTURES), ("node", LATE_CAPTURES + 1)]
+
+
+@pytest.mark.parametrize(("lost", "commits"), nightly_but(KILLS_OF_EACH_CHANGE, KILLS))
 def test_newest_commit_is_restored_after_a_kill_while_a_third_slot_is_added(cluster, lost, commits):
     trainers = Trainers(cluster)
     try:

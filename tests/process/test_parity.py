@@ -9,7 +9,7 @@ import time
 
 import pytest
 from ckptengine import Error, Status, Tier
-from conftest import build_file_of, refused, together
+from conftest import build_file_of, nightly_but, refused, together
 from small_job import DEADLINE_S, RANKS, Job
 
 # And how many nodes of the one group may be lost at once.
@@ -24,8 +24,12 @@ def agent_status(cluster, node: str) -> dict:
     return next(agent for agent in json.loads(answer.stdout)["agents"] if agent["node"] == node)
 
 
-@pytest.mark.parametrize("protection", PROTECTIONS)
-@pytest.mark.parametrize("shared", [False, True])
+# Each protection once, with shards of either kind.
+EACH_CHANGE = [("xor(4)", False), ("xor(2)", True), ("rs(4,2)", True), ("rs(4,3)", False), ("copies(2)+xor(4)", True)]
+
+
+@pytest.mark.parametrize(("protection", "shared"), nightly_but(
+    EACH_CHANGE, [(protection, shared) for protection in PROTECTIONS for shared in (False, True)]))
 def test_nodes_may_be_lost_repeatedly(cluster, protection, shared):
     job = Job(cluster, shared, protection=protection)
     job.start()
@@ -53,7 +57,9 @@ def test_only_lost_pieces_are_decoded(cluster):
 
 
 @pytest.mark.parametrize(("protection", "shared", "nodes"), [
-    ("xor(4)", False, (0, 1)), ("xor(4)", True, (1, 3)), ("rs(4,2)", False, (0, 1, 3)), ("xor(2)", False, (0, 2)),
+    ("xor(4)", True, (1, 3)), ("rs(4,2)", False, (0, 1, 3)),
+    *(pytest.param(*case, marks=pytest.mark.nightly) for case in (
+        ("xor(4)", False, (0, 1)), ("xor(2)", False, (0, 2)))),
 ])
 def test_loss_beyond_the_tolerance_is_reported(cluster, protection, shared, nodes):
     job = Job(cluster, shared, protection=protection)
@@ -90,12 +96,13 @@ def damage(cluster, node: str) -> None:
                 file.write(bytes([byte[0] ^ 0x10]))
 
 
-def test_ten_rounds_of_different_losses_and_damage_are_survived(cluster):
+@pytest.mark.parametrize("rounds", nightly_but([4], [4, 10]))
+def test_rounds_of_losses_and_damage_each_with_others(cluster, rounds):
     job = Job(cluster, False, protection="rs(4,2)")
     job.start()
     job.restore()
     job.commit(0)
-    for round_ in range(10):
+    for round_ in range(rounds):
         first, second = round_ % RANKS, (round_ * 3 + 1) % RANKS
         job.close()
         if round_ % 2:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 from ckptengine import Status
-from conftest import refused, together
+from conftest import nightly_but, refused, together
 from small_job import BYTES, Job
 
 STRATEGIES = [("auto", False), ("auto", True), ("group", False), ("group", True), ("ring", False), ("mixed", False),
               ("cover", False), ("sharded+copy", True)]
+EACH_CHANGE = [("auto", True), ("group", False), ("mixed", False), ("sharded+copy", True)]
+LOSSES = [("group", False, (0, 1)), ("ring", False, (1, 2)), ("auto", True, (0, 1)), ("sharded", True, (2,))]
 
 
-@pytest.mark.parametrize(("strategy", "shared"), STRATEGIES)
+@pytest.mark.parametrize(("strategy", "shared"), nightly_but(EACH_CHANGE, STRATEGIES))
 def test_any_node_may_be_lost_repeatedly(cluster, strategy, shared):
     job = Job(cluster, shared, placement=strategy)
     job.start()
@@ -25,9 +27,7 @@ def test_any_node_may_be_lost_repeatedly(cluster, strategy, shared):
     job.close()
 
 
-@pytest.mark.parametrize(("strategy", "shared", "nodes"), [
-    ("group", False, (0, 1)), ("ring", False, (1, 2)), ("auto", True, (0, 1)), ("sharded", True, (2,)),
-])
+@pytest.mark.parametrize(("strategy", "shared", "nodes"), nightly_but([LOSSES[1], LOSSES[3]], LOSSES))
 def test_loss_beyond_the_tolerance_is_reported(cluster, strategy, shared, nodes):
     job = Job(cluster, shared, placement=strategy)
     job.start()

@@ -17,7 +17,7 @@ SOON_S = 20
 
 
 class RejoiningJob(HaltingJob):
-    program = "rejoin_trainer.py"
+    program = "rejoin_trainer"
 
     def replace(self, rank: int) -> None:
         """Starts the rank again, as a launcher does that restarts only what died."""

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from ckptengine import Stage, Tier
-from conftest import BUILD, build_file_of, together
+from conftest import BUILD, build_file_of, nightly_but, together
 from processes import kill_process
 from small_job import BYTES, RANKS, Job, content
 
@@ -71,7 +71,7 @@ def replaced(node: str):
     return lambda agent: agent["copies_now"] == 2 and agent["replacements"] == [{"node": "spare", "instead_of": node}]
 
 
-@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize("leads", nightly_but([False], [True, False]))
 def test_standby_node_gets_the_lost_nodes_pieces_and_its_rank_restores_locally(cluster, tmp_path, leads):
     told = tmp_path / "told"
     job = start_job(cluster, told)
@@ -119,7 +119,7 @@ def test_standby_node_holds_nothing_while_no_node_is_lost(cluster):
     assert agent["standby"] and agent["segments"] == [] and agent["ranks"] == []
 
 
-@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize("leads", nightly_but([True], [True, False]))
 def test_stopped_agent_is_reported_as_silent_and_returns(cluster, tmp_path, leads):
     told = tmp_path / "told"
     job = start_job(cluster, told)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 from ckptengine import Stage
-from conftest import BUILD, refused, together
+from conftest import BUILD, nightly_but, refused, together
 from processes import build_file
 
 DEADLINE_S = 30
@@ -206,7 +206,7 @@ def cpu_share(pid: int) -> float:
     return (cpu_ticks(pid) - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - begin)
 
 
-@pytest.mark.parametrize("transport", ["tcp", "shm"])
+@pytest.mark.parametrize("transport", nightly_but(["tcp"], ["tcp", "shm"]))
 def test_unauthenticated_peers_neither_end_an_agent_nor_keep_it_busy(cluster, transport):
     pair = Pair(cluster, transport=transport)
     pair.commit()
@@ -288,11 +288,11 @@ def test_unauthenticated_addresses_do_not_reach_the_ucx_listener(cluster):
     pair.assert_restored()
 
 
-@pytest.mark.parametrize(("crash", "words"), [
-    (signal.SIGABRT, "a library has aborted this agent (SIGABRT)"),
-    (signal.SIGSEGV, "this agent has crashed (SIGSEGV)"),
-    (signal.SIGBUS, "this agent has crashed (SIGBUS)"),
-])
+ABORTED = (signal.SIGABRT, "a library has aborted this agent (SIGABRT)")
+CRASHES = [(signal.SIGSEGV, "this agent has crashed (SIGSEGV)"), (signal.SIGBUS, "this agent has crashed (SIGBUS)")]
+
+
+@pytest.mark.parametrize(("crash", "words"), nightly_but([ABORTED], [ABORTED, *CRASHES]))
 def test_agent_aborted_by_a_library_logs_it_and_restarts(cluster, crash, words):
     pair = Pair(cluster)
     pair.commit()
@@ -415,7 +415,8 @@ def test_agent_with_another_token_is_refused_and_reports_it(cluster, tmp_path):
     eventually(lambda: log_lines(cluster, "n0", "do not have the same token") and
                log_lines(cluster, "n1", "do not have the same token"))
     eventually(lambda: "does not have the job's token" in status(cluster, "n0")["unauthenticated_peers"]["last"])
-    assert status(cluster, "n0")["nodes_present"] == ["n0"] or status(cluster, "n1")["nodes_present"] == ["n1"]
+    # Whoever leads lets the other go once it has not answered for a while.
+    eventually(lambda: any(status(cluster, node)["nodes_present"] == [node] for node in ("n0", "n1")))
 
 
 @pytest.mark.parametrize(("text", "mode", "word"), [

@@ -75,7 +75,7 @@ def test_agent_that_was_stopped_suspects_no_rank(job):
 
 def test_ranks_that_close_their_engines_are_not_suspected(job):
     job.await_learned()
-    last = job.status(0)["ranks"][0]["attempted"] + 100  # far enough that no rank is there yet
+    last = job.status(0)["ranks"][0]["attempted"] + 50  # far enough that no rank is there yet
     whole = job.folder / "end.new"
     whole.write_text(str(last))
     whole.rename(job.folder / "end")
