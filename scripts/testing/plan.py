@@ -81,7 +81,7 @@ def programs_of(preset: str, changed: list[str] | None) -> list[str]:
 def each_change_builds(preset: str) -> set[str]:
     """Names of the programs below the target `change`."""
     listed = subprocess.run(
-        ["ninja", "-C", f"build/{preset}", "-t", "query", "tests/change"], capture_output=True, text=True, check=True
+        ["ninja", "-C", f"build/{preset}", "-t", "query", "change"], capture_output=True, text=True, check=True
     )
     return {Path(line.strip("| \n")).name for line in listed.stdout.splitlines()}
 
