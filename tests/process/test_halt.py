@@ -238,6 +238,7 @@ def test_a_false_alarm_costs_at_most_one_minibatch(job, undisturbed):
     job.command("sleep", 2)
     halt = job.await_halt(captured={0, 1, 2, 3})
     assert halt["culprits"] == [2]
+    (job.folder / "wake").touch()
     # It wakes, all finish the forward pass, and nobody begins the update.
     assert [trainer.wait(DEADLINE_S) for trainer in job.trainers] == [17] * RANKS
     for rank in range(RANKS):

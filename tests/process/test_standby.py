@@ -14,12 +14,14 @@ from conftest import BUILD, build_file_of, nightly_but, together
 from processes import kill_process
 from small_job import BYTES, RANKS, Job, content
 
-DEADLINE_S = 30
+DEADLINE_S = 90
+# So that agents that have no CPU for a moment are not taken for lost, which the hook would tell.
+PATIENT = {"node_timeout_ms": 2000, "lease_ms": 2000}
 NODES = [f"n{rank}" for rank in range(RANKS)]
 
 
 def start_standby(cluster, name: str = "spare") -> None:
-    options = cluster.options() | {"node": name}
+    options = cluster.options() | {"node": name} | PATIENT
     keys = [f"{key}={value}" for key, value in options.items() if key not in ("rank", "world_size", "ckptd")]
     subprocess.run([build_file_of("ckptd"), "--detach", "--standby", *keys], check=True, timeout=DEADLINE_S)
 
@@ -59,7 +61,7 @@ def await_told(told, expected: list[str], also: str = "") -> None:
 
 def start_job(cluster, told) -> Job:
     """With a node that stands by, and iteration 1 committed."""
-    job = Job(cluster, shared=False, member_hook=hook(told))
+    job = Job(cluster, shared=False, member_hook=hook(told), **PATIENT)
     job.start()
     job.restore()
     start_standby(cluster)
@@ -108,7 +110,7 @@ def test_standby_node_gets_the_lost_nodes_pieces_and_its_rank_restores_locally(c
 
 
 def test_standby_node_holds_nothing_while_no_node_is_lost(cluster):
-    job = Job(cluster, shared=False)
+    job = Job(cluster, shared=False, **PATIENT)
     job.start()
     job.restore()
     start_standby(cluster)

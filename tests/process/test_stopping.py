@@ -138,6 +138,6 @@ def test_job_continues_from_memory_after_unusable_records_are_removed(cluster):
     stop(cluster)
     words = [build_file(BUILD, "ckptctl"), "gc", "--records", f"job={cluster.job}", f"arena_dir={cluster.arena}",
              f"coordination={cluster.coordination}"]
-    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60)
-    assert "its memory stays" in done.stdout
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "its memory stays" in done.stdout, done
     assert_stored(cluster, 0)
