@@ -46,6 +46,7 @@ class Checkpointer(_torch.Checkpointer):
     """
 
     _takes_shards = False  # nothing says how partitions are cut out of the whole
+    _asks_optimizers = False  # their state_dict() copies the partitions, which are captured where they are
 
     def __init__(self, engine: deepspeed.DeepSpeedEngine, *, extra: Mapping[str, Any] | None = None, **more: Any):
         extra = dict(extra or {})

@@ -24,6 +24,8 @@ from ._replicas import MainShard, given_option, is_distributed, this_rank
 from ._resplit import Resplit
 from ._updates import Updates
 
+_FIRST_LOOKS = 3  # snapshots that compare what is captured with what objects show, although no tensor was replaced
+
 
 class Checkpointer:
     """Captures the whole state of a training loop every iteration, and restores it after a failure.
@@ -77,6 +79,7 @@ class Checkpointer:
     """
 
     _takes_shards = True  # whether restore() can cut tensors anew for ranks that split the state in another way
+    _asks_optimizers = True  # whether the optimizers' state_dict() says what their state is
 
     def __init__(
         self,
@@ -98,7 +101,12 @@ class Checkpointer:
         given = (options.given() if options is not None else {}) | more
         self._is_halting = given_option(given, "on_suspicion") == "halt"
         self._python_state = PythonState(
-            self._inventory, self._stateful, dict(extra or {}), rng=rng, splits=self._is_halting
+            self._inventory,
+            self._stateful,
+            dict(extra or {}),
+            rng=rng,
+            splits=self._is_halting,
+            asks_optimizers=self._asks_optimizers,
         )
         self._shown: dict[str, Shown] = {}
         self._staged: list[Shown] = []
@@ -116,8 +124,10 @@ class Checkpointer:
         self._tied = self._inventory.tied()
         self.shard = ""  # name of this rank's main shard, if torch.distributed is initialized
         self._facts: dict[str, Any] = {}
-        self._python_state.check()
         self._wanted()  # raises now if a tensor cannot be captured
+        self._python_state.look()
+        self._looks_left = _FIRST_LOOKS
+        self._python_state.check()
         self._splits = self._inventory.splits()
         self._record: tuple[str, bytearray] | None = None  # the registered record of the splits
         self._main_shard: MainShard | None = None
@@ -143,9 +153,9 @@ class Checkpointer:
         self._communication = Communication(self.engine, patch=communication == "patch") if tells else None
         # If the optimizer has hooks, no update is missed even if the loop does not call before_update().
         for key, known in self._inventory.optimizers.items():
-            if not hasattr(known, "_optimizer_step_pre_hooks"):
-                known = getattr(known, "optimizer", known)  # Accelerate's wrapper promises hooks and has none
-            if hasattr(known, "register_step_pre_hook"):
+            if not hasattr(known, "_optimizer_step_pre_hooks"):  # some wrappers promise hooks and have none
+                known = getattr(known, "optimizer", getattr(known, "optim", known))
+            if hasattr(known, "_optimizer_step_pre_hooks"):
                 hook = functools.partial(self._before_step, key)
                 self._hooks.append(known.register_step_pre_hook(hook))
 
@@ -351,7 +361,11 @@ class Checkpointer:
                 self._main_shard.refuse_what_differs()
             self._register(self._wanted())
             self._facts = {"main": self.shard, "tied": self._tied}  # for ckptengine.dcp
+            self._python_state.look()
             self._identities = identities
+        elif self._looks_left:
+            self._python_state.look()
+            self._looks_left -= 1
         for shown in self._staged:
             shown.stage()
         self._python_state.capture(self.engine, self._gpu, self._facts)

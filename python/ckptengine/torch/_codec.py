@@ -4,8 +4,8 @@
 
 None, bool, int, str, finite floats (Python writes and reads them exactly), lists, and dicts with string keys are stored
 as JSON. Other types become an object {"~": kind, ...}: tuples, sets, dicts with other keys, counters, infinities,
-complex numbers, bytes, tensors, numpy arrays and scalars, dtypes, devices. For everything else encode() raises
-Unrepresentable, and names its path.
+complex numbers, bytes, tensors, quantized tensors, numpy arrays and scalars, dtypes, devices. For everything else
+encode() raises Unrepresentable, and names its path.
 
 join() makes one dict of parts that were encoded before. So a caller that encodes often need not encode unchanged parts
 again.
@@ -21,6 +21,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import functools
+import io
 import itertools
 import json
 import math
@@ -34,6 +35,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 TAG = "~"
 _LENGTH = struct.Struct("<Q")
+_QUANTIZED = (torch.qint8, torch.quint8, torch.qint32)
 _DTYPES = {str(d).removeprefix("torch."): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 
 
@@ -171,6 +173,8 @@ class _Encoder:
     def tensor(self, value: torch.Tensor, path: str) -> dict:
         if is_traceable_wrapper_subclass(value):
             raise Unrepresentable(f"{path} is a {type(value).__name__}: give it as one of `tensors`")
+        if value.is_quantized and value.dtype in _QUANTIZED:
+            return self.quantized(value, path)
         stays = self.on_gpu is not None and value.device == self.on_gpu.device
         if value.layout is not torch.strided or value.is_quantized or (value.is_meta and not stays):
             raise Unrepresentable(f"{path} is a tensor of layout {value.layout} on {value.device}: make it dense first")
@@ -179,6 +183,14 @@ class _Encoder:
             return {TAG: "tensor", **described, "on_gpu": self.on_gpu.place(value.detach())}
         flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         return {TAG: "tensor", **described, "at": self.blob(_tensor_bytes(flat))}
+
+    def quantized(self, value: torch.Tensor, path: str) -> dict:
+        if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+            how = [value.q_scale(), value.q_zero_point()]
+        else:
+            how = [value.q_per_channel_scales(), value.q_per_channel_zero_points(), value.q_per_channel_axis()]
+        parts = [value.int_repr(), *how]
+        return {TAG: "quantized", "parts": [self.plain(part, path) for part in parts]}
 
     def number(self, value: Number, path: str) -> Any:
         if self.on_gpu is not None and value.tensor.device == self.on_gpu.device:
@@ -212,6 +224,7 @@ _SPECIAL = {
     collections.defaultdict: lambda e, v, path: {TAG: "dict", "items": e.pairs(v, path)},
     bytes: lambda e, v, path: {TAG: "bytes", "at": e.blob(v)},
     bytearray: lambda e, v, path: {TAG: "bytearray", "at": e.blob(bytes(v))},
+    io.BytesIO: lambda e, v, path: {TAG: "bytes io", "at": e.blob(v.getvalue())},
     complex: lambda e, v, path: {TAG: "complex", "value": [repr(v.real), repr(v.imag)]},
     Number: _Encoder.number,
     torch.dtype: lambda e, v, path: {TAG: "torch dtype", "value": str(v).removeprefix("torch.")},
@@ -282,13 +295,21 @@ _MAKERS = {
     "counter": lambda d, v: collections.Counter(dict(d.pairs(v))),
     "bytes": lambda d, v: bytes(d.blob(v)),
     "bytearray": lambda d, v: d.blob(v),
+    "bytes io": lambda d, v: io.BytesIO(d.blob(v)),
     "complex": lambda d, v: complex(*(float(part) for part in v["value"])),
     "torch dtype": lambda d, v: _DTYPES[v["value"]],
     "torch device": lambda d, v: torch.device(v["value"]),
     "tensor": _Decoder.tensor,
+    "quantized": lambda d, v: _quantized(*map(d.tree, v["parts"])),
     "ndarray": _Decoder.numpy,
     "numpy scalar": _Decoder.numpy,
 }
+
+
+def _quantized(integers: torch.Tensor, scale: Any, zero_point: Any, axis: int | None = None) -> torch.Tensor:
+    if axis is None:
+        return torch._make_per_tensor_quantized_tensor(integers, scale, zero_point)
+    return torch._make_per_channel_quantized_tensor(integers, scale, zero_point, axis)
 
 
 def _tensor_bytes(flat: torch.Tensor) -> bytes:

@@ -23,14 +23,15 @@ import operator
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote
 
 import torch
 from torch import Tensor, nn
 
 from .._abi import Capture
 from .._engine import Error, Status
-from ._memory import create_as_stored, split_name
+from ._module_state import hooks_of_modules
+from ._optimizer_protocol import hooks_of_optimizers
+from ._optimizer_state import OptimizerState, is_own_tensor, prefix
 from ._replicas import Replicas, is_partition, narrowest
 from ._split import Mesh, Split, is_dtensor, joined, local, split_of
 
@@ -42,10 +43,10 @@ class Found(NamedTuple):
     of: Tensor | None = None  # for optimizer state: the parameter that it belongs to
 
 
-class Inventory:
+class Inventory(OptimizerState):
     def __init__(self, models: Mapping[str, nn.Module], optimizers: Mapping[str, Any], tensors: Mapping[str, Tensor]):
+        super().__init__(optimizers)
         self.models = models
-        self.optimizers = optimizers
         self.tensors = tensors
         self._local_parameters: dict[str, dict[str, Tensor]] = {key: {} for key in models}
         self._replicas = Replicas()
@@ -53,7 +54,7 @@ class Inventory:
         self._tensors: list[Tensor] = []
         self._dtensors: list[Tensor] = []
         self._identities: tuple[list[int], ...] = ()
-        self._all_are_tensors = False  # optimizer state that was found then
+        self._captured: set[tuple] = set()  # by the last gather(): what identifies the memory of each tensor
         _refuse_hidden_state(optimizers)
         self._find_modules()
 
@@ -62,7 +63,8 @@ class Inventory:
         modules = list({id(m): m for model in self.models.values() for m in model.modules()}.values())
         self._children = [m._modules for m in modules]
         self._members = [d for m in modules for d in (m._parameters, m._buffers)]
-        dicts = self._children + self._members
+        self._hooks = [*hooks_of_modules(modules), *hooks_of_optimizers(self.optimizers.values())]
+        dicts = self._children + self._members + self._hooks
         self._full, self._empty = [d for d in dicts if d], [d for d in dicts if not d]
         fsdp = sys.modules.get("torch.distributed.fsdp")  # it is imported if any model uses it
         self._sharded = [m for m in modules if isinstance(m, getattr(fsdp, "FSDPModule", ()))]
@@ -77,16 +79,17 @@ class Inventory:
         yield from ((name, p) for name, p in self._local_parameters[key].items() if name not in present)
 
     def identities(self) -> tuple[list[int], ...]:
-        """Returns identities, addresses and lengths of all tensors. If they are equal at two calls, no tensor was
-        replaced or moved. Every snapshot calls it, so it is quick while all objects are those of the last call."""
+        """Returns identities, addresses and lengths of all tensors, and identities of modules and hooks. If they are
+        equal at two calls, no tensor was replaced or moved. Every snapshot calls it, so it is quick while all objects
+        are those of the last call."""
         for module in self._sharded:
             module.reshard()  # after a forward pass without a backward pass, FSDP2 leaves whole parameters
         found = self._objects()
         if len(found) == len(self._found) and all(map(operator.is_, found, self._found)):
             if self._places() == self._identities[2:] and not any(map(len, self._empty)):
                 return self._identities
-        self._found = found
         self._identities = self._look_anew()
+        self._found = found
         return self._identities
 
     def _objects(self) -> list[Any]:
@@ -111,19 +114,14 @@ class Inventory:
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
                 found += group["params"]
-            for state in optimizer.state.values():
-                found += state.values()
+            found += itertools.chain.from_iterable(_values_of(optimizer.state.values()))
         found += self.tensors.values()
         tensors = list({id(value): value for value in found if isinstance(value, Tensor)}.values())
-        children = [child for members in self._children for child in members.values()]
+        children = [child for members in self._children + self._hooks for child in members.values()]
         self._tensors = [tensor for tensor in tensors if not is_dtensor(tensor)]
         self._dtensors = [tensor for tensor in tensors if is_dtensor(tensor)]
-        self._all_are_tensors = self._has_tensors_alone()
+        self.look_at_states()
         return (list(map(id, children)), list(map(id, tensors)), *self._places())
-
-    def _has_tensors_alone(self) -> bool:
-        states = (state for optimizer in self.optimizers.values() for state in optimizer.state.values())
-        return all(_is_own_tensor(key, value) for state in states for key, value in state.items())
 
     def gather(self) -> Iterator[Found]:
         """Yields every tensor once, with its name. The order is the same in every run of the program."""
@@ -131,36 +129,41 @@ class Inventory:
         for module in self._sharded:
             module.reshard()
         seen: set[tuple] = set()
+        captured: set[tuple] = set()
         for found in self._all():
             refuse_without_memory(found.name, found.tensor)
-            mine = local(found.tensor)
-            identity = (mine.data_ptr(), mine.shape, mine.stride(), mine.dtype, found.capture)
-            if mine.numel() == 0:
-                identity = (found.name,)
+            memory = _memory_of(found.tensor)
+            captured.add(memory)
+            identity = (memory, found.capture) if local(found.tensor).numel() else (found.name,)
             if identity not in seen:
                 seen.add(identity)
                 yield found
+        self._captured = captured
+
+    def is_captured(self, tensor: Tensor) -> bool:
+        """Whether the last gather() has found a tensor that is the same memory."""
+        return _memory_of(tensor) in self._captured
 
     def _all(self) -> Iterator[Found]:
         for key in self.models:
             for name, parameter in self._parameters(key):
-                yield Found(f"{_prefix('model', key)}.{name}", parameter, Capture.OVERLAPPED)
+                yield Found(f"{prefix('model', key)}.{name}", parameter, Capture.OVERLAPPED)
         for key, optimizer in self.optimizers.items():
             known = self._model_names()
             names = self.parameter_names(key)
             for parameter, name in names.items():
                 if parameter not in known:
-                    yield Found(f"{_prefix('param', key)}.{name}", parameter, Capture.OVERLAPPED)
+                    yield Found(f"{prefix('param', key)}.{name}", parameter, Capture.OVERLAPPED)
             for parameter, state in optimizer.state.items():
-                for state_key, value in state.items():
-                    if parameter in names and _is_own_tensor(state_key, value):
+                for state_key, value in state.items() if parameter in names else ():
+                    if is_own_tensor(state_key, value):
                         name = self.state_name(key, state_key, names[parameter])
                         yield Found(name, value, Capture.OVERLAPPED, parameter)
         for name, tensor in self.tensors.items():
             yield Found(f"tensor.{name}", tensor, Capture.OVERLAPPED)
         for key, model in self.models.items():
             transient = _transient_buffers(model)
-            for name, buffer in model.named_buffers(_prefix("buffer", key)):
+            for name, buffer in model.named_buffers(prefix("buffer", key)):
                 if id(buffer) not in transient:
                     yield Found(name, buffer, Capture.SYNCHRONOUS)
 
@@ -170,7 +173,7 @@ class Inventory:
         for key, model in self.models.items():
             for kind, every in (("model", model.named_parameters), ("buffer", model.named_buffers)):
                 first: dict[Tensor, str] = {}
-                for name, tensor in every(_prefix(kind, key), remove_duplicate=False):
+                for name, tensor in every(prefix(kind, key), remove_duplicate=False):
                     if first.setdefault(tensor, name) != name:
                         found[name] = first[tensor]
         return found
@@ -229,7 +232,7 @@ class Inventory:
         for key, optimizer in self.optimizers.items():
             for parameter, name in self.parameter_names(key).items():
                 for state_key, value in optimizer.state.get(parameter, {}).items() if is_dtensor(parameter) else ():
-                    if _is_own_tensor(state_key, value) and not is_dtensor(value):
+                    if is_own_tensor(state_key, value) and not is_dtensor(value):
                         split = stored.get(self.state_name(key, state_key, name))
                         if split is None:
                             continue
@@ -239,91 +242,8 @@ class Inventory:
                             split = here if (split.shape, split.at) == (here.shape, here.at) else split
                         optimizer.state[parameter][state_key] = joined(value, split, meshes)
 
-    def parameter_names(self, key: str) -> dict[Tensor, str]:
-        """Maps the parameters of an optimizer to the names that the models give them, or else to their positions."""
-        known = self._model_names()
-        return {
-            parameter: known.get(parameter, f"group{g}:{i}")
-            for g, group in enumerate(self.optimizers[key].param_groups)
-            for i, parameter in enumerate(group["params"])
-        }
-
     def _model_names(self) -> dict[Tensor, str]:
         return {p: f"{key}.{name}" if key else name for key in self.models for name, p in self._parameters(key)}
-
-    def captured_names(self, key: str) -> dict[Tensor, str]:
-        """Maps the parameters of an optimizer to the names under which they are captured."""
-        known = self._model_names()
-        return {
-            parameter: f"model.{name}" if parameter in known else f"{_prefix('param', key)}.{name}"
-            for parameter, name in self.parameter_names(key).items()
-        }
-
-    def state_name(self, key: str, state_key: str, parameter: str) -> str:
-        return f"{_prefix('optim', key)}.{quote(state_key, safe='').replace('.', '%2E')}.{parameter}"
-
-    def other_state(self) -> dict[str, dict[str, dict]]:
-        """Returns what optimizers keep per parameter besides tensors, by optimizer, parameter and key."""
-        found: dict[str, dict[str, dict]] = {}
-        if self._all_are_tensors:
-            return found
-        for key, optimizer in self.optimizers.items():
-            if all(_is_own_tensor(k, v) for state in optimizer.state.values() for k, v in state.items()):
-                continue
-            names = self.parameter_names(key)
-            found[key] = {
-                names[parameter]: {k: v for k, v in state.items() if not _is_own_tensor(k, v)}
-                for parameter, state in optimizer.state.items()
-                if parameter in names
-            }
-        return found
-
-    def put_other_state(self, found: dict[str, dict[str, dict]]) -> None:
-        for key, states in found.items():
-            by_name = {name: parameter for parameter, name in self.parameter_names(key).items()}
-            for name, state in states.items():
-                self.optimizers[key].state[by_name[name]].update(state)
-
-    def create_missing_state(self, stored_main: Mapping[str, dict]) -> None:
-        """Creates optimizer state that is stored but does not exist yet, e.g. Adam's moments before its first step."""
-        for key, optimizer in self.optimizers.items():
-            stored = self._stored_state(key, stored_main)
-            for parameter, name in self.parameter_names(key).items():
-                for state_key, stored_name in stored.get(name, {}).items():
-                    if state_key not in optimizer.state[parameter]:
-                        entry = stored_main[stored_name]
-                        device = _device_of_state(optimizer, parameter, state_key, entry["shape"])
-                        optimizer.state[parameter][state_key] = create_as_stored(stored_name, entry, device)
-
-    def create_resized_state(self, stored: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
-        """Creates optimizer state that does not exist yet, for a checkpoint whose tensors were split otherwise.
-        `stored` has the whole shape and the type of each tensor, by name. State of a parameter's shape is split like
-        the parameter."""
-        for key, optimizer in self.optimizers.items():
-            known = self._stored_state(key, stored)
-            for parameter, name in self.parameter_names(key).items():
-                split = split_of(name, parameter)
-                whole = tuple(parameter.shape) if split is None else split.shape
-                for state_key, stored_name in known.get(name, {}).items():
-                    if state_key in optimizer.state[parameter]:
-                        continue
-                    shape, dtype = stored[stored_name]
-                    if shape == whole:
-                        optimizer.state[parameter][state_key] = torch.zeros_like(parameter.detach(), dtype=dtype)
-                    else:
-                        device = _device_of_state(optimizer, parameter, state_key, list(shape))
-                        optimizer.state[parameter][state_key] = torch.zeros(shape, dtype=dtype, device=device)
-
-    def _stored_state(self, key: str, stored_main: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-        """Returns the stored names of an optimizer's state, by parameter and key."""
-        prefix = _prefix("optim", key) + "."
-        found: dict[str, dict[str, str]] = {}
-        for stored_name in stored_main:
-            name = split_name(stored_name)[0]
-            if name.startswith(prefix):
-                state_key, _, parameter = name[len(prefix) :].partition(".")
-                found.setdefault(parameter, {})[unquote(state_key)] = stored_name
-        return found
 
 
 def _refuse_hidden_state(optimizers: Mapping[str, Any]) -> None:
@@ -353,33 +273,22 @@ def refuse_without_memory(name: str, tensor: Tensor) -> None:
         )
 
 
-def _is_own_tensor(key: Any, value: Any) -> bool:
-    """Whether an entry of optimizer state is registered by itself. All else is part of the Python state."""
-    return isinstance(value, Tensor) and isinstance(key, str)
+def _memory_of(tensor: Tensor) -> tuple:
+    mine = local(tensor)
+    return mine.data_ptr(), mine.shape, mine.stride(), mine.dtype
 
 
-def _values_of(mappings: Iterable[Mapping]) -> list[Any]:
+def _values_of(mappings: Iterable[Any]) -> list[Any]:
+    """Returns the values of each mapping. An object that is none stands for itself."""
     try:
         return [*map(dict.values, mappings)]  # three times faster
     except TypeError:
-        return [mapping.values() for mapping in mappings]
-
-
-def _prefix(kind: str, key: str) -> str:
-    return f"{kind}.{key}" if key else kind
+        return [item.values() if isinstance(item, Mapping) else (item,) for item in mappings]
 
 
 def _transient_buffers(model: nn.Module) -> set[int]:
     """Identities of the buffers that are not in the module's state_dict."""
     return {id(m._buffers[name]) for m in model.modules() for name in m._non_persistent_buffers_set}
-
-
-def _device_of_state(optimizer: Any, parameter: Tensor, state_key: str, shape: list[int]) -> torch.device:
-    """Returns the device on which the optimizer would have created this state. torch keeps step counters on the CPU
-    unless a GPU kernel reads them."""
-    group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
-    on_device = group.get("capturable") or group.get("fused")
-    return torch.device("cpu") if state_key == "step" and not shape and not on_device else parameter.device
 
 
 def named(what: str, value: Any) -> dict[str, Any]:

@@ -8,7 +8,9 @@ captures like any other tensor.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import logging
 import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,11 +22,16 @@ from .._abi import Capture, DType, Memory
 from .._engine import Engine, Error, Status
 from . import _codec, _rng
 from ._inventory import Inventory
+from ._module_state import ModuleState
+from ._optimizer_protocol import OptimizerProtocol
+from ._optimizer_state import of_optimizer, prefix
 
 PYTHON_STATE = "python_state"
 PYTHON_STATE_ON_GPU = "python_state.on_gpu"  # only if part of the state is on a GPU
 COMMON_STATE = "common_state"  # in the main shard, only if common state is apart
 COMMON_STATE_ON_GPU = "common_state.on_gpu"
+log = logging.getLogger("ckptengine")
+
 _BLOB_STEP_BYTES = 4096
 _NOTHING = _codec.encode({})
 _IMMUTABLE = (type(None), bool, int, float, str)
@@ -36,7 +43,8 @@ class PythonState:
 
     With `splits`, parameter groups, schedulers and scalers are *common* state, which is a tensor of the main shard. So
     they must be equal on all ranks that share the main shard. Everything else is the rank's *own* state, in its private
-    shard (docs/jit.md). Without `splits`, everything is own state."""
+    shard (docs/jit.md). Without `splits`, everything is own state. `asks_optimizers`: whether the optimizers'
+    state_dict() says what their state is."""
 
     def __init__(
         self,
@@ -46,19 +54,38 @@ class PythonState:
         *,
         rng: bool,
         splits: bool = False,
+        asks_optimizers: bool = True,
     ) -> None:
         self._inventory = inventory
         self._stateful = stateful
         self._extra = extra
         self._generators = _rng.Generators() if rng else None
+        self._models = {key: ModuleState(prefix("model", key), model) for key, model in inventory.models.items()}
+        self._protocols = {
+            key: OptimizerProtocol(of_optimizer(key), optimizer, functools.partial(inventory.parameter_names, key))
+            for key, optimizer in (inventory.optimizers.items() if asks_optimizers else ())
+        }
         self._groups = {key: _Groups(is_sorted=splits) for key in inventory.optimizers}
         self._facts: tuple[dict[str, Any], dict[str, bytes]] = ({}, {})
         self._splits = splits
         self._own = _Blob(PYTHON_STATE, PYTHON_STATE_ON_GPU, Capture.SYNCHRONOUS)
         self._common = _Blob(COMMON_STATE, COMMON_STATE_ON_GPU, Capture.OVERLAPPED)
 
+    def look(self) -> None:
+        """Compares what is captured with what models and optimizers show in state_dict(). Call it when the inventory
+        has gathered other tensors. Raises Error if something cannot be captured."""
+        for protocol in (*self._models.values(), *self._protocols.values()):
+            protocol.look(self._inventory.is_captured)
+
     def check(self) -> None:
-        """Raises Error if a part of the state cannot be stored."""
+        """Raises Error if a part of the state cannot be stored. Warns of tensors that may be state, and are not
+        captured."""
+        for key, protocol in self._protocols.items():
+            for name in protocol.unseen():
+                log.warning(
+                    "%s has a tensor in its attribute %r, which state_dict() does not show, so it is not captured",
+                    of_optimizer(key), name,
+                )
         common, own = self._encode_common(None), self._encode_own({}, None)
         if self._splits:
             self._own.size_bytes_min = 2 * len(_codec.join(own))
@@ -107,19 +134,39 @@ class PythonState:
         self._put(_codec.decode(data), adopted=False)
 
     def _put(self, state: dict[str, Any], adopted: bool) -> None:
+        self._put_optimizers(state)
+        options = [(group, set(group)) for o in self._inventory.optimizers.values() for group in o.param_groups]
+        self.look()
+        is_captured = self._inventory.is_captured
+        for key, model in self._models.items():
+            model.load(state.get("model", {}).get(key, {}), is_captured)
+        for key, protocol in self._protocols.items():
+            protocol.load(state.get("shown", {}).get(key, {}), is_captured)
+        for what, objects in self._stateful.items():
+            for name, item in objects.items():
+                item.load_state_dict(state[what][name])
+        simple = {name: item for name, item in self._extra.items() if isinstance(item, (Tensor, torch.Generator))}
+        for name, item in self._extra.items():
+            if name not in simple:
+                item.load_state_dict(state["extra"][name])
+                item.state_dict()  # makes torchdata's loader draw its random number now, not in the next iter()
+        # What these objects wrote into optimizers, tensors and generators while they loaded is not what was captured.
+        for group, known in options:
+            for option in group.keys() - known:
+                del group[option]
+        self._put_optimizers(state)
+        for name, item in simple.items():
+            if not (adopted and isinstance(item, torch.Generator)):
+                _write_simple(item, state["extra"][name])
+        if self._generators is not None and "rng" in state and not adopted:
+            _rng.write(state["rng"])
+
+    def _put_optimizers(self, state: dict[str, Any]) -> None:
         for key, groups in state["groups"].items():
             for group, saved in zip(self._inventory.optimizers[key].param_groups, groups, strict=True):
                 _update_group(group, saved)
         self._inventory.put_other_state(state["optimizer"])
-        for what, objects in self._stateful.items():
-            for name, item in objects.items():
-                item.load_state_dict(state[what][name])
-        # Generators come last, because other objects may draw from them when they load their state.
-        for name, item in sorted(self._extra.items(), key=lambda named: isinstance(named[1], torch.Generator)):
-            if not (adopted and isinstance(item, torch.Generator)):
-                _write_extra(item, state["extra"][name])
-        if self._generators is not None and "rng" in state and not adopted:
-            _rng.write(state["rng"])
+        self._inventory.put_keyed_state(state.get("keyed", {}))
 
     # ---- encoding ----
 
@@ -128,6 +175,9 @@ class PythonState:
             self._facts = facts, {name: _codec.encode(value, name) for name, value in facts.items()}
         with _told():
             parts = {**self._facts[1], "extra": _all_of("extra", self._extra, _read_extra, on_gpu)}
+            models = {key: model.read(self._inventory.is_captured) for key, model in self._models.items()}
+            if any(models.values()):
+                parts["model"] = _codec.encode(models, "training state['model']", on_gpu)
         if self._generators is not None:
             parts["rng"] = self._generators.encoded()
         return parts
@@ -141,6 +191,10 @@ class PythonState:
                 ),
                 "optimizer": _codec.encode(other, "training state['optimizer']", on_gpu) if other else _NOTHING,
             }
+            shown = {key: protocol.read(self._inventory.is_captured) for key, protocol in self._protocols.items()}
+            for what, found in (("keyed", self._inventory.keyed_state()), ("shown", shown)):
+                if any(found.values()):
+                    parts[what] = _codec.encode(found, f"training state[{what!r}]", on_gpu)
             read = _read_sorted if self._splits else _read_stateful
             for what, objects in self._stateful.items():
                 parts[what] = _all_of(what, objects, read, on_gpu)
@@ -307,12 +361,9 @@ def _read_extra(item: Any) -> Any:
     return item.state_dict()
 
 
-def _write_extra(item: Any, state: Any) -> None:
-    if isinstance(item, Tensor):
-        with torch.no_grad():
-            item.copy_(state)
-    elif isinstance(item, torch.Generator):
+def _write_simple(item: Tensor | torch.Generator, state: Tensor) -> None:
+    if isinstance(item, torch.Generator):
         item.set_state(state)
     else:
-        item.load_state_dict(state)
-        item.state_dict()  # makes torchdata's loader draw its random number now, not in the next iter()
+        with torch.no_grad():
+            item.copy_(state)
