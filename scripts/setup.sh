@@ -57,6 +57,12 @@ ensure_integrations() {
   is_installed requirements_integrations || install_python requirements_integrations "PyPI; half a minute, and 0.3 GB of disk"
 }
 
+# ensure_training_systems: what the adapters of training systems are tested with, in the nightly run.
+ensure_training_systems() {
+  is_installed requirements_training_systems ||
+    install_python requirements_training_systems "PyPI; half a minute, and 0.8 GB of disk"
+}
+
 # ensure_cuda_tools: the disassembler of GPU kernels, where these are compiled. Not all toolkits have one.
 ensure_cuda_tools() {
   local nvcc

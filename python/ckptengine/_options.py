@@ -129,8 +129,8 @@ class Options:
     directly; or UCX, by a list as for UCX_TLS, e.g. `rc,ud` or `all`. The same on all nodes. Default: tcp."""
     interface: str | os.PathLike[str] | None = None
     """Network interface on which the agent listens and whose address it publishes, e.g. `eth0`. With UCX: a list of
-    devices as for UCX_NET_DEVICES. The agent then listens on the first that has an address. Default: the first
-    that is no loopback."""
+    devices as for UCX_NET_DEVICES. The agent then listens on the first that has an address. Default: the one that
+    others most likely reach."""
     port: int | None = None
     """TCP port of the agent's listener. UCX also uses the seven ports after it. 0: any free ports. Default: 0."""
     token_file: str | os.PathLike[str] | None = None

@@ -122,7 +122,7 @@ def of_preset(preset: str, only: str, results: Path) -> list[Phase]:
 def everything(results: Path) -> list[Phase]:
     """The nightly run. One phase of tests runs at a time, beside the next build."""
     return [
-        python_packages(),
+        python_packages("ensure_training_systems"),
         build("release", "all", "mutants"),
         pytest("release", "all", results, needs=("python-packages", "release-build")),
         ctest("release", results, "--scope", "all", needs=("release-build",), after=("release-pytest",)),
@@ -141,9 +141,10 @@ def everything(results: Path) -> list[Phase]:
     ]
 
 
-def python_packages() -> Phase:
-    """The virtual environment of the Python tests."""
-    return Phase("python-packages", ["bash", "-c", f"{SETUP} ensure_venv; ensure_integrations; ensure_cuda_tools"])
+def python_packages(*more: str) -> Phase:
+    """The virtual environment of the Python tests. `more` names further functions of scripts/setup.sh."""
+    functions = "; ".join(["ensure_venv", "ensure_integrations", "ensure_cuda_tools", *more])
+    return Phase("python-packages", ["bash", "-c", f"{SETUP} {functions}"])
 
 
 def build(preset: str, *targets: str, name: str = "", **when) -> Phase:

@@ -14,7 +14,7 @@ FOLDERS = ["python/tests", "tests/process"]
 QUICK = ["python/tests/test_engine.py", "python/tests/test_python_state.py", "python/tests/test_split.py",
          "tests/process/test_package.py", "tests/process/test_removed_arena.py"]  # for --fast
 TEST_TIMEOUT_S = 120  # of one test
-DEADLINE_S = {"change": 1800, "quick": 300, "all": 7200}  # of all tests
+DEADLINE_S = {"change": 1800, "quick": 300, "all": 10800}  # of all tests
 JOBS = 3  # most tests wait more than they compute
 NO_TESTS = 5  # pytest's status
 

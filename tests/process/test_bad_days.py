@@ -157,7 +157,7 @@ def test_agent_stopped_before_the_first_snapshot_does_not_delay_training(cluster
         deadline = time.monotonic() + 60
         iteration = 100_000
         while not (ticket := engine.snapshot(iteration)).taken:
-            assert time.monotonic() < deadline, ticket.message
+            assert time.monotonic() < deadline, ticket
             iteration += 1
             time.sleep(0.05)
         engine.before_update()
@@ -167,10 +167,10 @@ def test_agent_stopped_before_the_first_snapshot_does_not_delay_training(cluster
 
 def snapshot_until(engine, iteration: int, fits):
     """The first ticket that is as it should be, and its iteration."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 60
     while not fits(ticket := engine.snapshot(iteration)):
         engine.before_update()
-        assert time.monotonic() < deadline, ticket.message
+        assert time.monotonic() < deadline, ticket
         iteration += 1
         time.sleep(0.02)
     engine.before_update()
