@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "nccl.hpp"
 
@@ -463,8 +464,9 @@ void be_the_other(const char* name) {
 
 // This test again, in a process of its own.
 pid_t spawn_the_other() {
-  char program[] = "/proc/self/exe", filter[] = "--gtest_filter=*RanksMayBeProcesses*";
-  char* arguments[] = {program, filter, nullptr};
+  char program[] = "/proc/self/exe";
+  std::string filter = std::string("--gtest_filter=*.") + testing::UnitTest::GetInstance()->current_test_info()->name();
+  char* arguments[] = {program, filter.data(), nullptr};
   pid_t child = 0;
   EXPECT_EQ(::posix_spawn(&child, program, nullptr, nullptr, arguments, environ), 0);
   return child;
